@@ -1,0 +1,28 @@
+"""What models hand to tasks: NamedTuples of tensors.
+
+Shapes use one legend everywhere: B images, R rows (an image's captions or beams), L regions, D annotation size,
+H hidden, A attention size, T turns, V words.
+"""
+
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Choice(NamedTuple):
+    """What a sampling model drew: the log-probability of each draw and the entropy it was drawn from, in nats."""
+
+    log_prob: Float[Tensor, "B R T"]
+    entropy: Float[Tensor, "B R T"]
+
+
+class Caption(NamedTuple):
+    """A captioner's reading of given words, teacher forced. Positions past a caption's end hold zeros."""
+
+    log_prob: Float[Tensor, "B R T"]
+    """log p(y_t | y_1..t-1, image), in nats."""
+    alpha: Float[Tensor, "B R T L"] | None
+    """The weight of each region at each word; None where the model has no such map."""
+    choice: Choice | None = None
+    """None when nothing was sampled."""
