@@ -1,0 +1,25 @@
+# make demo | test | lint | bench: each makes .venv when it is missing or out of date, and works from there.
+.PHONY: demo test lint bench
+SHELL := /bin/bash
+
+# An activated environment or a PYTHONPATH of the caller must not leak into .venv.
+unexport VIRTUAL_ENV
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+demo: .venv/.made
+	.venv/bin/vision-attn demo
+
+test: .venv/.made
+	.venv/bin/python -m pytest
+
+lint: .venv/.made
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports
+
+bench: .venv/.made
+	set -e; for file in benchmarks/[a-z]*.py; do .venv/bin/python $$file; done
+
+.venv/.made: pyproject.toml constraints.txt
+	.ci/venv
