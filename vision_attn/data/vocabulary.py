@@ -1,0 +1,125 @@
+"""Words and their ids, for captions in any language, on the `tokenizers` library.
+
+A word is a run of letters, digits and combining marks, with apostrophes and hyphens inside it; a French or Italian
+elision ("l'") is a word of its own; so is each character of a script that is written without spaces, and each emoji.
+Punctuation is dropped. Case is folded and Unicode brought to its compatibility form (NFKC); accents stay.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import NFKC, Lowercase, Replace, Sequence
+from tokenizers.pre_tokenizers import Split
+
+from vision_attn.files import replacing
+
+PAD, END, UNKNOWN = 0, 1, 2
+SPECIALS = ["<pad>", "<end>", "<unk>"]
+
+# Thai, Lao, Burmese, Khmer, kana and Chinese characters: scripts that put no space between words.
+SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+SPACELESS += "\uf900-\ufaff\U00020000-\U0003ffff"
+# The two invisible joiners belong to words of Persian and of Indian scripts.
+LETTERS = rf"(?:(?![{SPACELESS}])[\p{{L}}\p{{N}}\p{{M}}\u200c\u200d])+"
+PICTOGRAPH = r"\p{Extended_Pictographic}[\ufe0f\p{Emoji_Modifier}]*"
+WORD = "|".join(
+    [
+        r"\p{N}+(?:[.,:]\p{N}+)+",  # 3.5  10,000  12:30
+        rf"(?=[\p{{L}}\p{{N}}])[{SPACELESS}]\p{{M}}*",
+        r"(?:qu|\p{L})'(?=\p{L})",  # l'homme, qu'il; but not don't
+        rf"{LETTERS}(?:['-]{LETTERS})*",
+        r"\p{Regional_Indicator}{2}",  # flags
+        rf"{PICTOGRAPH}(?:\u200d{PICTOGRAPH})*",
+    ]
+)
+
+
+class Vocabulary:
+    """Words and ids: 0 padding (and the start of every caption), 1 the end, 2 an unknown word, then words by count."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raises ValueError where `tokenizer` is not of the kind that `build` makes."""
+        ids = tokenizer.get_vocab()
+        self.tokenizer = tokenizer
+        self.words: list[str] = sorted(ids, key=lambda word: ids[word])
+        if self.words[:3] != SPECIALS or sorted(ids.values()) != list(range(len(ids))):
+            raise ValueError(f"word ids must count up from 0, beginning with {', '.join(SPECIALS)}")
+
+    @classmethod
+    def build(cls, captions: Iterable[str], *, min_count: int = 5, max_words: int | None = None) -> "Vocabulary":
+        """The words seen at least `min_count` times, at most `max_words` of them; equal counts stand alphabetically."""
+        tokenizer = _tokenizer([])
+        counts: Counter[str] = Counter()
+        for caption in captions:
+            counts.update(_tokens(tokenizer, caption))
+        frequent = [word for word, count in counts.items() if count >= min_count]
+        frequent.sort(key=lambda word: (-counts[word], word))
+        return cls(_tokenizer(frequent[:max_words]))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Vocabulary":
+        """Read a file that `save` wrote. Raises ValueError naming it where it is missing or something else."""
+        if not Path(path).is_file():
+            raise ValueError(f"{path}: no such vocabulary file")
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(f"{path} is not a vocabulary written by `vision-attn prepare`: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the `tokenizers` library's standard JSON, which `tokenizers.Tokenizer.from_file` reads too."""
+        with replacing(path) as temporary:
+            temporary.write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def tokens(self, caption: str) -> list[str]:
+        """The words of `caption` as the vocabulary sees them, known or not."""
+        return _tokens(self.tokenizer, caption)
+
+    def encode(self, caption: str) -> list[int]:
+        """The ids of the caption's words; no END."""
+        return self.tokenizer.encode(caption, add_special_tokens=False).ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The caption that `ids` spell up to the first END, spaced as its script is."""
+        words = []
+        for index in ids:
+            if index == END:
+                break
+            if index != PAD:
+                words.append(self.words[index])
+        return "".join(word + _gap(word, following) for word, following in pairwise([*words, ""]))
+
+
+def _tokenizer(words: list[str]) -> Tokenizer:
+    ids = {word: index for index, word in enumerate([*SPECIALS, *words])}
+    tokenizer = Tokenizer(WordLevel(ids, unk_token=SPECIALS[UNKNOWN]))
+    tokenizer.normalizer = Sequence(
+        [
+            # Before NFKC, which would take a spacing accent used as an apostrophe for a space.
+            Replace(Regex("[\u2018\u2019\u02bc\u00b4`]"), "'"),
+            Replace("\u00ad", ""),  # soft hyphen
+            NFKC(),
+            Replace("\u2010", "-"),
+            Lowercase(),
+        ]
+    )
+    tokenizer.pre_tokenizer = Split(Regex(WORD), behavior="removed", invert=True)
+    return tokenizer
+
+
+def _tokens(tokenizer: Tokenizer, caption: str) -> list[str]:
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(caption))]
+
+
+def _gap(word: str, following: str) -> str:
+    """What stands between two words: nothing in scripts without spaces, after an elision and at the end."""
+    joined = re.match(f"[{SPACELESS}]", word) and re.match(f"[{SPACELESS}]", following)
+    return "" if joined or word.endswith("'") or not following else " "
