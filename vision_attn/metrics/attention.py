@@ -1,0 +1,70 @@
+"""Does attention look at what its word names? Attention correctness, after Liu et al. 2017, "Attention Correctness in
+Neural Image Captioning" (arXiv:1605.09553)."""
+
+from collections.abc import Mapping, Sequence, Set
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+class AttentionCorrectness:
+    """Attention held against the boxes of what words name, averaged over all content words given to `update`.
+
+    A region counts as inside a box when its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of
+    regions, numbered row by row. Each value has a second one beside it, which attention spread evenly would get.
+    """
+
+    def __init__(self, grid: tuple[int, int] = (14, 14)) -> None:
+        rows, columns = grid
+        y = (2 * torch.arange(rows, dtype=torch.float64) + 1) / rows - 1
+        x = (2 * torch.arange(columns, dtype=torch.float64) + 1) / columns - 1
+        self.grid = (rows, columns)
+        self.centres = torch.stack([x.repeat(rows), y.repeat_interleave(columns)], dim=1)  # (L, 2)
+        self.num_words = 0
+        self.totals = {"pointing": 0.0, "pointing_uniform": 0.0, "mass": 0.0, "mass_uniform": 0.0}
+
+    def update(
+        self,
+        words: Sequence[str],
+        alpha: Float[Tensor, "T L"],
+        boxes: Mapping[str, Sequence],
+        content: Set[str] = frozenset(),
+    ) -> None:
+        """Add one caption: its `words`, the attention of each, and the boxes (x0, y0, x1, y1) of what each word names.
+
+        `content` holds every word that names a thing in any image: one that has no box in this image names what is not
+        there and counts as a miss, for uniform attention too. Rows of alpha past the last word, such as the end's, are
+        ignored. Raises ValueError when alpha has fewer rows than words or another number of regions than the grid.
+        """
+        if alpha.shape[0] < len(words) or alpha.shape[1] != len(self.centres):
+            raise ValueError(
+                f"alpha is {tuple(alpha.shape)}, but there are {len(words)} words and {len(self.centres)} regions"
+            )
+        weights = alpha.detach().to("cpu", torch.float64)
+        for word, weight in zip(words, weights, strict=False):
+            if word in boxes or word in content:
+                inside = self.inside(boxes.get(word, ()))
+                # Among equal maxima any may be the most attended: their share, so that uniform attention gets its due.
+                peak = weight == weight.max()
+                share = inside.double().mean().item()
+                self.num_words += 1
+                self.totals["pointing"] += inside[peak].double().mean().item()
+                self.totals["pointing_uniform"] += share
+                self.totals["mass"] += weight[inside].sum().item()
+                self.totals["mass_uniform"] += share
+
+    def compute(self) -> dict[str, float]:
+        """Means over content words, each from 0 to 1; all 0 when there was no such word.
+
+        pointing: how often the centre of the most attended region lies in a box of what the word names; mass: how much
+        of the attention lies on such regions. pointing_uniform, mass_uniform: the same of uniform attention, that is
+        the share of region centres inside (the two are equal, and both are named so that each has its baseline).
+        """
+        return {name: total / max(1, self.num_words) for name, total in self.totals.items()}
+
+    def inside(self, boxes: Sequence) -> Bool[Tensor, "L"]:
+        """Which regions have their centre in any of the `boxes`, borders included."""
+        corners = torch.as_tensor([[float(edge) for edge in box] for box in boxes], dtype=torch.float64).reshape(-1, 4)
+        centres = self.centres[:, None]  # (L, 1, 2), against (boxes, 2)
+        return ((centres >= corners[:, :2]) & (centres <= corners[:, 2:])).all(dim=2).any(dim=1)

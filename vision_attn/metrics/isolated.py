@@ -1,0 +1,88 @@
+"""Jobs in processes of their own, so that a hang or a crash in one costs nothing but its own answer.
+
+A job is a function of `vision_attn.metrics.scorers`. It runs in a fresh Python, leader of a process group that also
+holds the Java it starts; the group dies whole when the job is done, when its time is up, when the caller is
+interrupted, and (see `child`) when the caller itself is killed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import vision_attn
+from vision_attn.metrics.java import plain_environment
+
+# Appended, not prepended: where the package lies in site-packages, nothing there may shadow the standard library.
+ENTRY = "import sys; sys.path.append(sys.argv.pop(1)); from vision_attn.metrics.child import main; main(*sys.argv[1:])"
+
+
+class Answer(NamedTuple):
+    """What became of a job: its value, or in one line why there is none."""
+
+    value: Any = None
+    error: str | None = None
+
+
+def run(jobs: Iterable[str], folder: Path, *, time_limit: float) -> dict[str, Answer]:
+    """Run `jobs` at the same time on the files in `folder`, each for at most `time_limit` seconds."""
+    deadline = time.monotonic() + time_limit
+    processes: dict[str, subprocess.Popen] = {}
+    answers = {}
+    try:
+        for job in jobs:
+            processes[job] = start(job, folder)
+        for job, process in processes.items():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+                answers[job] = read_answer(job, folder, process.returncode)
+            except subprocess.TimeoutExpired:
+                answers[job] = Answer(error=f"no answer within {time_limit:g} s, so it was stopped")
+            end(process)
+    finally:
+        for process in processes.values():
+            end(process)
+    return answers
+
+
+def start(job: str, folder: Path) -> subprocess.Popen:
+    """Start `job` in a new session, hence a new process group, out of reach of the terminal's Ctrl-C."""
+    root = Path(vision_attn.__file__).parent.parent
+    with open(folder / f"{job}.log", "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", ENTRY, str(root), job, str(folder)],
+            cwd=folder,  # not the user's folder, where a json.py would be imported in place of the real one
+            env=plain_environment(os.environ),
+            stdin=subprocess.PIPE,  # never written to: its end of file tells the child that we are gone
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen) -> None:
+    """Kill whatever is left of the group of `process`, and wait for its leader."""
+    with suppress(ProcessLookupError, PermissionError):  # macOS refuses where only a zombie is left
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin:
+        process.stdin.close()
+
+
+def read_answer(job: str, folder: Path, exit_status: int) -> Answer:
+    """The answer that `job` left in `folder`; a failure also quotes the Java exception from its log."""
+    path = folder / f"{job}.json"
+    error = f"its process ended with status {exit_status} and no answer"
+    if path.exists():
+        value, error = json.loads(path.read_text(encoding="utf-8"))
+        if error is None:
+            return Answer(value)
+    log = (folder / f"{job}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    complaints = [line.strip() for line in log if "Exception" in line or "Error" in line]
+    return Answer(error=": ".join([error, *complaints[:1]]))

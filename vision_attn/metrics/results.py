@@ -1,0 +1,70 @@
+"""Captions on disk in the formats that other tools read: COCO results and COCO annotations."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vision_attn.files import replacing
+
+
+def write_results(path: str | Path, captions: Mapping[int | str, str]) -> None:
+    """Write one caption per image id in the COCO results format: `[{"image_id": ..., "caption": ...}]`."""
+    records = [{"image_id": image, "caption": caption} for image, caption in captions.items()]
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(records, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+
+def read_results(path: str | Path) -> dict[int | str, str]:
+    """The caption of each image id in a COCO results file; ValueError names the file and the record at fault."""
+    records = read_json(path)
+    if not isinstance(records, list):
+        raise ValueError(f'{path} is not a COCO results file: it must be a list of {{"image_id": ..., "caption": ...}}')
+    captions: dict[int | str, str] = {}
+    for number, record in enumerate(records):
+        image, caption = read_record(record, f"{path}: record {number}")
+        if image in captions:
+            raise ValueError(f"{path}: record {number} is the second caption of image {image!r}; give one per image")
+        captions[image] = caption
+    if not captions:
+        raise ValueError(f"{path} holds no captions")
+    return captions
+
+
+def read_references(path: str | Path) -> dict[int | str, list[str]]:
+    """All captions of each image id in a COCO annotation file; ValueError names the file and the record at fault."""
+    content = read_json(path)
+    records = content.get("annotations") if isinstance(content, dict) else None
+    if not isinstance(records, list):
+        raise ValueError(f'{path} is not a COCO annotation file: it has no list under "annotations"')
+    captions: dict[int | str, list[str]] = {}
+    for number, record in enumerate(records):
+        image, caption = read_record(record, f"{path}: annotation {number}")
+        captions.setdefault(image, []).append(caption)
+    if not captions:
+        raise ValueError(f"{path} holds no captions")
+    return captions
+
+
+def read_json(path: str | Path) -> Any:
+    """The content of a JSON file; ValueError when it cannot be read or is something else."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not JSON: it is not even text in UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def read_record(record: Any, where: str) -> tuple[int | str, str]:
+    """The image id and the caption of one record; ValueError says `where` it is wrong."""
+    if not isinstance(record, dict) or not {"image_id", "caption"} <= record.keys():
+        raise ValueError(f'{where} is not of the form {{"image_id": ..., "caption": ...}}')
+    image, caption = record["image_id"], record["caption"]
+    if isinstance(image, bool) or not isinstance(image, int | str):
+        raise ValueError(f"{where}: image_id must be a number or a text, not {json.dumps(image)}")
+    if not isinstance(caption, str):
+        raise ValueError(f"{where}: the caption must be a text, not {json.dumps(caption)}")
+    return image, caption
