@@ -1,0 +1,133 @@
+"""The processes of one run, as torchrun starts them, and the random numbers of each."""
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class World(NamedTuple):
+    """This process among all of the run. `hosts` is a gloo group: it makes processes meet without touching a GPU."""
+
+    rank: int
+    size: int
+    device: torch.device
+    hosts: Any = None
+
+    @property
+    def first(self) -> bool:
+        """True in the one process that writes, validates and logs."""
+        return self.rank == 0
+
+    def most(self, *values: int | float) -> list[float]:
+        """The largest of each value over all processes."""
+        if self.size == 1:
+            return [float(value) for value in values]
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.hosts)
+        return tensor.tolist()
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """The mean of a CPU tensor over all processes."""
+        if self.size > 1:
+            dist.all_reduce(tensor, group=self.hosts)
+            tensor = tensor / self.size
+        return tensor
+
+    def gather(self, item: Any) -> list:
+        """What every process gave, by rank."""
+        items = [item] * self.size
+        if self.size > 1:
+            dist.all_gather_object(items, item, group=self.hosts)
+        return items
+
+    def share(self, item: Any) -> Any:
+        """What the first process gave; the others wait for it, however long it takes."""
+        items = [item]
+        if self.size > 1:
+            dist.broadcast_object_list(items, src=0, group=self.hosts)
+        return items[0]
+
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        """The first process goes ahead (to download, say) and the others follow."""
+        if not self.first:
+            self.share(None)
+        yield
+        if self.first:
+            self.share(None)
+
+
+@contextmanager
+def join(device: str) -> Iterator[World]:
+    """Meet the other processes that torchrun started; a world of one without torchrun."""
+    size, rank, local = (int(os.environ.get(name, default)) for name, default in WORLD.items())
+    kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    try:
+        place = torch.device(kind)
+    except RuntimeError as error:
+        raise ValueError(f"run.device is {device!r}, which torch does not know: auto, cpu, cuda or cuda:N") from error
+    if place.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"run.device is {device!r}, but torch finds no CUDA device here: use auto or cpu")
+        place = torch.device("cuda", local if size > 1 else place.index or 0)
+        torch.cuda.set_device(place)
+    if size == 1:
+        yield World(0, 1, place)
+        return
+    # The first process may validate for hours while the others wait: only torchrun may declare a process dead.
+    patience = timedelta(days=2)
+    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=patience)
+    try:
+        yield World(rank, size, place, dist.new_group(backend="gloo", timeout=patience))
+    finally:
+        dist.destroy_process_group()
+
+
+WORLD = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
+
+
+def seed_all(seed: int) -> None:
+    """Start torch's, numpy's and Python's default generators from `seed`."""
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Where the default generators stand, in types that torch.load reads with weights_only."""
+    kind, keys, *rest = numpy.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": (kind, keys.tolist(), *(float(item) if isinstance(item, float) else int(item) for item in rest)),
+        "cpu": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Put the default generators where `random_state` found them."""
+    random.setstate(state["python"])
+    kind, keys, *rest = state["numpy"]
+    numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextmanager
+def forked_random(seed: int, device: torch.device) -> Iterator[None]:
+    """Draw from generators started at `seed`, and leave no trace on the draws that come after."""
+    state = random_state(device)
+    seed_all(seed)
+    try:
+        yield
+    finally:
+        set_random_state(state, device)

@@ -1,0 +1,113 @@
+"""What a run says while it trains: lines on the console, metrics.jsonl, and Weights & Biases when asked."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from vision_attn.engine.distributed import World
+from vision_attn.engine.run import Run
+
+
+def say(text: str) -> None:
+    """One line on standard output, above any progress bar."""
+    tqdm.write(text)
+    sys.stdout.flush()
+
+
+class Log:
+    """Sums scalars on the device and fetches them only when a line is due.
+
+    Each line of metrics.jsonl is one JSON object. Training lines hold `step`, `epoch`, the means of the task's scalars
+    since the line before, `gradient` (its norm before clipping), `learning_rate`, `items_per_second` and `seconds`
+    since training started or went on; validation lines hold `step`, `epoch` and the metrics as `val/NAME`.
+    """
+
+    def __init__(self, folder: Path, world: World, run: Run, start: int) -> None:
+        self.world = world
+        self.sums: dict[str, Tensor] = {}
+        self.steps = self.items = 0
+        self.started = self.since = time.monotonic()
+        self.wandb = _wandb(folder) if run.wandb and world.first else None
+        self.file = open(folder / "metrics.jsonl", "ab") if world.first else None  # noqa: SIM115
+        if self.file and self.file.tell() > start:
+            self.file.truncate(start)
+            self.file.seek(0, 2)
+
+    def add(self, scalars: dict[str, Tensor], items: int) -> None:
+        """Take in one step of `items` items."""
+        for name, value in scalars.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.steps += 1
+        self.items += items
+
+    def train(self, *, step: int, epoch: int, learning_rate: float) -> dict[str, float]:
+        """Write the means since the last line, over all processes, and start anew."""
+        values = torch.stack([value.double() for value in self.sums.values()]).cpu() / self.steps
+        means = dict(zip(self.sums, self.world.mean(values).tolist(), strict=True))
+        now = time.monotonic()
+        rate = self.items * self.world.size / max(now - self.since, 1e-9)
+        times = {"items_per_second": round(rate, 1), "seconds": round(now - self.started, 2)}
+        line = {**means, "learning_rate": learning_rate, **times}
+        self._write({"step": step, "epoch": epoch, **line})
+        self.sums, self.steps, self.items, self.since = {}, 0, 0, now
+        return line
+
+    def validation(self, metrics: dict[str, float], *, step: int, epoch: int) -> None:
+        """Write the metrics of one validation."""
+        self._write({"step": step, "epoch": epoch, **{f"val/{name}": value for name, value in metrics.items()}})
+        self.since = time.monotonic()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.file:
+            line = {name: None if value != value else value for name, value in line.items()}  # JSON has no NaN.
+            self.file.write(json.dumps(line).encode() + b"\n")
+            self.file.flush()
+        if self.wandb:
+            try:
+                self.wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
+            except Exception as error:  # A log elsewhere is never worth a run.
+                say(f"wandb failed and is left out from here on: {error}")
+                self.wandb = None
+
+    @property
+    def position(self) -> int:
+        """Bytes of metrics.jsonl so far."""
+        return self.file.tell() if self.file else 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums since the last line, as means over the processes: all of them call it together."""
+        sums = {name: self.world.mean(value.cpu()) for name, value in self.sums.items()}
+        return {"sums": sums, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sums = {name: value.to(self.world.device) for name, value in state["sums"].items()}
+        self.steps = state["steps"]
+
+    def close(self) -> None:
+        if self.file:
+            self.file.close()
+        if self.wandb:
+            try:
+                self.wandb.finish()
+            except Exception as error:
+                say(f"wandb failed at the end: {error}")
+
+
+def _wandb(folder: Path) -> Any:
+    """A run of Weights & Biases, the same one again when training goes on; None where it does not start."""
+    try:
+        import wandb
+
+        name = folder / "wandb.txt"
+        identity = name.read_text().strip() if name.exists() else wandb.util.generate_id()
+        name.write_text(identity)
+        return wandb.init(project="vision_attn", name=folder.name, dir=str(folder), id=identity, resume="allow")
+    except Exception as error:
+        say(f"wandb does not start, training goes on without it: {error}")
+        return None

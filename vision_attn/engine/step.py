@@ -1,0 +1,197 @@
+"""One optimiser step of any task, eager or compiled: forward, backward, clip, update."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from vision_attn.engine.distributed import World
+from vision_attn.engine.run import Run
+from vision_attn.task import Batch, Task
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Step:
+    """Calling it does one optimiser step; between steps it holds all that a checkpoint needs beside the weights."""
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        optimizer: Callable[[Iterable], Optimizer],
+        schedule: Callable[[Optimizer, int], LRScheduler] | None,
+        run: Run,
+        world: World,
+        total: int,
+    ) -> None:
+        self.run, self.world = run, world
+        self.parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
+        if not self.parameters:
+            raise ValueError("the task has no weights to train: every one of its parameters is frozen")
+        self.optimizer = optimizer(self.parameters)
+        self.schedule = warm(self.optimizer, schedule, warmup=run.warmup, total=total)
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=run.precision == "fp16")
+        self.average = Average(self.parameters, run.average) if run.average else None
+        self.buffers = [buffer for buffer in task.buffers() if buffer.is_floating_point()]
+        model: nn.Module = DistributedDataParallel(task, broadcast_buffers=False) if world.size > 1 else task
+        self.model = torch.compile(model) if run.compile else model
+        self.trouble = torch.full((2,), -1, device=world.device)
+        """The first step whose loss, or whose gradient, was not finite; -1 while there is none."""
+        self.ids: dict[int, list] = {}
+        """The ids of the batches of each step since the last `check`."""
+
+    def __call__(self, batches: Iterator[Batch], number: int, step: int) -> tuple[dict[str, Tensor], int]:
+        """Step `step` over the next `number` batches: the means of the task's scalars, on the device, and the items."""
+        totals: dict[str, Tensor] = {}
+        index = items = 0
+        before = [buffer.clone() for buffer in self.buffers] if self.world.size > 1 else []
+        self.ids[step] = []
+        for index, batch in enumerate(islice(batches, number), start=1):
+            self.ids[step] += getattr(batch, "ids", None) or ()
+            items += next((len(part) for part in batch if isinstance(part, Tensor)), 0)
+            scalars = self._backward(on_device(batch, self.world.device), number, last=index == number)
+            for name, value in scalars.items():
+                totals[name] = totals.get(name, 0) + value.detach() / number
+        if index < number:
+            raise ValueError("the data source gave fewer training batches than the length it told")
+        self.scaler.unscale_(self.optimizer)
+        totals["gradient"] = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        self._watch(totals, step)
+        self._update(totals)
+        self._average_buffers(before)
+        return totals, items
+
+    def _backward(self, batch: Batch, number: int, *, last: bool) -> dict[str, Tensor]:
+        quiet = nullcontext() if last or self.world.size == 1 else self.model.no_sync()
+        with quiet:
+            with self.autocast():
+                scalars = self.model(*batch)
+            self.scaler.scale(scalars["loss"] / number).backward()
+        return scalars
+
+    def _update(self, totals: dict[str, Tensor]) -> None:
+        if self.run.clip is not None:
+            clip_grads_with_norm_(self.parameters, self.run.clip, totals["gradient"])
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.schedule is not None:
+            self.schedule.step()
+        if self.average is not None:
+            self.average.update()
+
+    def autocast(self) -> torch.autocast:
+        """The arithmetic of the run, for training and validation alike."""
+        dtype = DTYPES[self.run.precision]
+        return torch.autocast(self.world.device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+    def _watch(self, totals: dict[str, Tensor], step: int) -> None:
+        """Remember, on the device, the first step that is not finite. fp16's gradients are the scaler's business."""
+        gradient = totals["loss"] if self.scaler.is_enabled() else totals["gradient"]
+        finite = torch.stack([totals["loss"].float(), gradient.float()]).isfinite()
+        self.trouble = torch.where((self.trouble < 0) & ~finite, step, self.trouble)
+        if self.world.device.type == "cpu":  # Looking costs nothing here, so a bad step is never applied.
+            self.check()
+
+    def check(self) -> None:
+        """Raise ValueError if any step since the last check had a loss or gradient that was not finite.
+
+        All processes call it together. It waits for the device, so it runs where the device is waited for anyway.
+        """
+        mine = self.trouble.tolist()
+        if max(self.world.most(*mine)) >= 0:
+            found = [
+                (step, what, self.ids.get(step, []))
+                for step, what in zip(mine, ("loss", "gradient"), strict=True)
+                if step >= 0
+            ]
+            step, what, ids = min((one for part in self.world.gather(found) for one in part), key=lambda one: one[0])
+            images = ", ".join(map(str, ids[:8])) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
+            raise ValueError(
+                f"step {step + 1}: the {what} is not finite; ids of its batch: {images or 'not known'}. The last good "
+                f"checkpoint stays in {self.run.folder}/last; look at these, lower the learning rate, or set run.clip"
+            )
+        self.ids.clear()
+
+    def _average_buffers(self, before: list[Tensor]) -> None:
+        """Moving averages move by the mean of what each process saw, as they would over the joined batch."""
+        if not before:
+            return
+        moved = torch.cat([(new - old).flatten().float() for new, old in zip(self.buffers, before, strict=True)])
+        torch.distributed.all_reduce(moved)
+        sizes = [buffer.numel() for buffer in self.buffers]
+        for buffer, old, change in zip(self.buffers, before, (moved / self.world.size).split(sizes), strict=True):
+            buffer.copy_(old + change.view_as(old).to(old.dtype))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule and self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "average": self.average and self.average.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        for name in ("schedule", "average"):
+            if getattr(self, name) is not None and state[name] is not None:
+                getattr(self, name).load_state_dict(state[name])
+
+
+def warm(
+    optimizer: Optimizer, schedule: Callable[[Optimizer, int], LRScheduler] | None, *, warmup: int, total: int
+) -> LRScheduler | None:
+    """The learning rate over `total` steps: a linear rise of `warmup` steps, then `schedule` over the rest."""
+    if warmup >= total:
+        raise ValueError(f"run.warmup is {warmup} steps, but the whole run has only {total}")
+    if not warmup:
+        return schedule and schedule(optimizer, total)
+    rise = LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
+    if schedule is None:
+        return rise
+    return SequentialLR(optimizer, [rise, schedule(optimizer, total - warmup)], milestones=[warmup])
+
+
+class Average:
+    """An exponential moving average of the trained weights. Buffers and frozen weights are the live ones."""
+
+    def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
+        # A list of parameters rather than the task: copying a task would copy its data source with it.
+        self.live = nn.ParameterList(parameters)
+        self.averaged = AveragedModel(self.live, multi_avg_fn=get_ema_multi_avg_fn(decay))
+
+    def update(self) -> None:
+        self.averaged.update_parameters(self.live)
+
+    @contextmanager
+    @torch.no_grad()
+    def in_place(self) -> Iterator[None]:
+        """Within, the task holds the averaged weights."""
+        kept = [parameter.clone() for parameter in self.live]
+        try:
+            torch._foreach_copy_(list(self.live), list(self.averaged.module.parameters()))
+            yield
+        finally:
+            torch._foreach_copy_(list(self.live), kept)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.averaged.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.averaged.load_state_dict(state)
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on `device`; what is no tensor stays as it is."""
+    parts = [part.to(device, non_blocking=True) if isinstance(part, Tensor) else part for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
