@@ -1,0 +1,255 @@
+"""A cache of annotation vectors on disk: computed once by a frozen encoder, then read as fast as the disk allows.
+
+A cache is a folder of shards, plain `.npy` files of float16 (images, L, D), and `index.json`, which names the encoder,
+the images and each shard's checksum. A shard is renamed into place when it is whole and listed after that, so a
+process killed at any moment leaves a cache that the next one completes, to the same bytes.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float16
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vision_attn.data.images import in_threads, read_image
+from vision_attn.files import replacing
+from vision_attn.progress import progress
+
+SHARD = 512  # images; a multiple of the encoding batches, so that resuming regroups nothing
+log = logging.getLogger(__name__)
+
+
+class Features:
+    """The annotation vectors of a finished cache, (N, L, D) float16, in the order of its images."""
+
+    def __init__(self, folder: Path, residency: Literal["memmap", "memory", "device"], device: torch.device) -> None:
+        """Held as memory-mapped files, in memory, or on `device`."""
+        shards = _read_index(folder)["shards"]
+        self.unreadable: dict[str, str] = {name: why for shard in shards for name, why in shard["unreadable"].items()}
+        """Images that could not be read, with the reason; their vectors are zero."""
+        self.shards: list[NDArray] = [np.load(folder / shard["file"], mmap_mode="r") for shard in shards]
+        self.shape = self.shards[0].shape[1:]
+        self.pinned = residency != "device" and device.type == "cuda"
+        self.table: Tensor | None = None
+        if residency != "memmap":
+            rows = sum(len(shard) for shard in self.shards)
+            where = device if residency == "device" else torch.device("cpu")
+            self.table = torch.empty((rows, *self.shape), dtype=torch.float16, device=where)
+            for number, shard in enumerate(self.shards):
+                self.table[number * SHARD : number * SHARD + len(shard)] = torch.from_numpy(np.array(shard))
+
+    def space(self, count: int) -> Float16[Tensor, "B L D"] | None:
+        """Memory for `gather` to fill, pinned for a GPU; None where vectors live on the device already."""
+        if self.table is not None and self.table.device.type != "cpu":
+            return None
+        return torch.empty((count, *self.shape), dtype=torch.float16, pin_memory=self.pinned)
+
+    def gather(self, rows: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Float16[Tensor, "B L D"]:
+        """The vectors of images `rows`, written into `space`; makes no CUDA call where there is a space."""
+        if self.table is not None and space is None:
+            return self.table[torch.from_numpy(rows).to(self.table.device)]
+        if self.table is not None:
+            return torch.index_select(self.table, 0, torch.from_numpy(rows), out=space)
+        into = space.numpy()
+        for position, row in enumerate(rows):
+            into[position] = self.shards[row // SHARD][row % SHARD]
+        return space
+
+
+def cached_features(
+    cache: Path, encoder: nn.Module, names: Sequence[str], files: Sequence[Path], *, verify: bool = False
+) -> Path:
+    """The folder under `cache` with the finished features of the images `files`; what is missing is computed now.
+
+    Under torchrun the first process of a machine computes and the others wait; so does a second process started by
+    hand. `verify` reads every shard again and replaces the damaged ones. Raises ValueError where the folder belongs to
+    another encoder or other images, and where the disk is full.
+    """
+    header = _header(encoder, names, files)
+    folder = cache / _folder_name(header)
+    if int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))):
+        while not _finished(folder, header):
+            time.sleep(0.5)
+        return folder
+    if verify or not _finished(folder, header):
+        try:
+            with _locked(folder):
+                _complete(folder, header, encoder, names, files)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            cause = "the disk is full" if full else f"cannot write features ({error.strerror or error})"
+            raise ValueError(
+                f"{folder}: {cause}; what is done is kept, and the same command goes on from it"
+            ) from error
+    return folder
+
+
+def _header(encoder: nn.Module, names: Sequence[str], files: Sequence[Path]) -> dict[str, Any]:
+    """What a cache belongs to. An image is known by its name and its size in bytes."""
+    listing = hashlib.sha256()
+    for name, file in zip(names, files, strict=True):
+        listing.update(f"{name}\t{file.stat().st_size}\n".encode())
+    return {
+        "format": 1,
+        "encoder": {key: value for key, value in sorted(encoder.identity().items())},
+        "shape": [len(names), encoder.grid[0] * encoder.grid[1], encoder.region_size],
+        "images": listing.hexdigest(),
+    }
+
+
+def _folder_name(header: dict[str, Any]) -> str:
+    """Named after what it belongs to, so that caches of several encoders and image lists stand side by side."""
+    encoder = header["encoder"]
+    parts = [str(encoder[key]) for key in ("backbone", "node", "resolution") if key in encoder]
+    parts.append(hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:12])
+    return re.sub(r"[^\w.-]+", "_", "-".join(parts))
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    path = folder / "index.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"shards": []}
+    except ValueError as error:
+        raise ValueError(f"{path}: not a feature index ({error}); remove {folder} to compute it again") from error
+
+
+def _shards(folder: Path, header: dict[str, Any]) -> list[dict[str, Any] | None]:
+    """What the index says of each shard; None for those not there yet. ValueError where the index is of another."""
+    index = _read_index(folder)
+    for key in header if "format" in index else ():
+        if index.get(key) != header[key]:
+            raise ValueError(
+                f"{folder}: these features were made for another {key}: {index.get(key)}, not {header[key]}; "
+                "name another `cache` or remove the folder"
+            )
+    listed = {shard["file"]: shard for shard in index["shards"]}
+    shards = [listed.get(f"{first // SHARD:05}.npy") for first in range(0, header["shape"][0], SHARD)]
+    return [shard if shard and _whole(folder / shard["file"], shard["bytes"]) else None for shard in shards]
+
+
+def _whole(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def _finished(folder: Path, header: dict[str, Any]) -> bool:
+    return folder.is_dir() and all(_shards(folder, header))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time; the lock dies with its process."""
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("%s is being prepared by another process; waiting for it", folder)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _complete(
+    folder: Path, header: dict[str, Any], encoder: nn.Module, names: Sequence[str], files: Sequence[Path]
+) -> None:
+    """Compute the shards that are missing or damaged, listing each in the index as it is done."""
+    for leftover in folder.glob(".*.part"):
+        leftover.unlink()
+    shards = _shards(folder, header)
+    for number, shard in enumerate(shards):
+        if shard and _checksum(folder / shard["file"]) != shard["sha256"]:
+            log.warning("%s: damaged, computed again", folder / shard["file"])
+            shards[number] = None
+    missing = [number for number, shard in enumerate(shards) if shard is None]
+    count, regions, size = header["shape"]
+    left = sum(min(SHARD, count - number * SHARD) for number in missing)
+    _refuse_full_disk(folder, left * regions * size * 2)
+
+    training = encoder.training
+    encoder.eval()
+    try:
+        with progress(what="annotation vectors", unit="image", total=count, initial=count - left) as bar:
+            for number in missing:
+                part = slice(number * SHARD, (number + 1) * SHARD)
+                shards[number] = _write_shard(
+                    folder / f"{number:05}.npy", header, encoder, names[part], files[part], bar
+                )
+                with replacing(folder / "index.json") as temporary:
+                    listed = [shard for shard in shards if shard]
+                    temporary.write_text(json.dumps({**header, "shards": listed}, indent=1), encoding="utf-8")
+    finally:
+        encoder.train(training)
+
+
+def _refuse_full_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ValueError(
+            f"{folder}: the features still need {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; "
+            "make room or name another `cache`"
+        )
+
+
+def _write_shard(
+    path: Path, header: dict[str, Any], encoder: nn.Module, names: Sequence[str], files: Sequence[Path], bar: Any
+) -> dict[str, Any]:
+    unreadable: dict[str, str] = {}
+    device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
+    batch = 128 if device.type == "cuda" else 16
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        shape = (len(names), *header["shape"][1:])
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": tuple(shape)})
+        pictures = in_threads(lambda path: _read(path, encoder.resolution), files, ahead=2 * batch)
+        for first in range(0, len(names), batch):
+            images = []
+            for name in names[first : first + batch]:
+                image, why = next(pictures)
+                images.append(image)
+                if why:
+                    unreadable[name] = why
+            file.write(_encode(encoder, torch.stack(images), device).numpy().tobytes())
+            bar.update(len(images))
+    return {
+        "file": path.name,
+        "shape": list(shape),
+        "bytes": path.stat().st_size,
+        "sha256": _checksum(path),
+        "unreadable": unreadable,
+    }
+
+
+def _read(path: Path, resolution: int) -> tuple[Tensor, str]:
+    try:
+        return read_image(path, resolution), ""
+    except ValueError as error:
+        return torch.zeros(3, resolution, resolution, dtype=torch.uint8), str(error).removeprefix(f"{path}: ")
+
+
+@torch.inference_mode()
+def _encode(encoder: nn.Module, images: Tensor, device: torch.device) -> Float16[Tensor, "B L D"]:
+    regions = encoder(images.to(device).contiguous(memory_format=torch.channels_last))
+    return regions.clamp(-65504, 65504).to("cpu", torch.float16)  # the range of float16
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
