@@ -1,0 +1,115 @@
+"""Decoding against exhaustive enumeration, and greedy against a beam of one."""
+
+import pytest
+import torch
+from tests import references
+
+from vision_attn.decode import END, beam_search, greedy, sample
+from vision_attn.models.show_attend_tell import ShowAttendTell
+
+B, L, D, V, T = 4, 5, 4, 6, 4
+WORDS = range(2, V)
+EVERYTHING = sum(len(WORDS) ** n for n in range(T)) + len(WORDS) ** T
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    model = ShowAttendTell(V, D, hidden_size=6, word_size=8, attention_size=7).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+        model.output.bias[0] = -1e9  # padding is never said; decoding sees to it by itself
+        model.output.bias[END] += 1
+    return model
+
+
+@pytest.fixture
+def regions():
+    torch.manual_seed(1)
+    return torch.randn(B, L, D)
+
+
+def spelled(decoded, b, r):
+    return tuple(word for word in decoded.words[b, r].tolist() if word != 0)
+
+
+@pytest.mark.parametrize("length_power", [0.0, 0.7, 1.0])
+def test_a_beam_as_wide_as_everything_is_enumeration(model, regions, length_power):
+    decoded = beam_search(model, regions, beams=EVERYTHING, max_words=T, length_power=length_power)
+    weights = references.paper_weights(model)
+    for b in range(B):
+        captions = list(references.every_caption(references.next_words(weights, regions[b]), WORDS, T))
+        assert abs(sum(torch.tensor(said.log_prob).sum().exp() for said in captions) - 1) < 1e-4
+        captions.sort(key=lambda said: -sum(said.log_prob) / len(said.words) ** length_power)
+        found = [spelled(decoded, b, r) for r in range(EVERYTHING)]
+        assert found[0] == captions[0].words
+        assert len(set(found)) == EVERYTHING, "every caption once"
+        scores = torch.tensor([sum(said.log_prob) / len(said.words) ** length_power for said in captions])
+        torch.testing.assert_close(decoded.score[b], scores, rtol=1e-4, atol=1e-4)
+
+
+def test_a_beam_of_one_is_greedy(model, regions):
+    one, other = beam_search(model, regions, beams=1, max_words=9), greedy(model, regions, max_words=9)
+    for left, right in zip(one, other, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+@pytest.mark.parametrize("decode", [greedy, lambda *a, **k: beam_search(*a, beams=3, **k), sample])
+def test_what_is_returned_is_what_the_model_says(model, regions, decode):
+    """Log-probabilities and attention of decoded words equal those of teacher forcing on the same words."""
+    decoded = decode(model, regions, max_words=7)
+    caption = model(regions, decoded.words)
+    torch.testing.assert_close(decoded.log_prob, caption.log_prob, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(decoded.alpha, caption.alpha, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(decoded.score, caption.log_prob.sum(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_captions_that_never_end_are_returned(model, regions):
+    with torch.no_grad():
+        model.output.bias[END] = -1e9
+    for decoded in (beam_search(model, regions, beams=3, max_words=5), greedy(model, regions, max_words=5)):
+        assert decoded.words.shape[2] == 5 and (decoded.words > 1).all()
+        assert decoded.score.isfinite().all()
+
+
+def test_nothing_follows_the_end(model, regions):
+    words = beam_search(model, regions, beams=5, max_words=8).words
+    after = (words == END).cumsum(-1) - (words == END).long()
+    assert (words[after > 0] == 0).all() and (words == END).any()
+
+
+def test_wider_beams_do_not_lose(model, regions):
+    best = [beam_search(model, regions, beams=k, max_words=T).score[:, 0] for k in (1, EVERYTHING)]
+    assert (best[1] >= best[0] - 1e-5).all()
+
+
+def test_images_do_not_mix(model, regions):
+    """Each image decodes as it would alone."""
+    together = beam_search(model, regions, beams=3, max_words=8)
+    for b in range(B):
+        alone = beam_search(model, regions[b : b + 1], beams=3, max_words=8)
+        assert spelled(alone, 0, 0) == spelled(together, b, 0)
+        torch.testing.assert_close(alone.score[0], together.score[b], rtol=1e-4, atol=1e-5)
+
+
+def test_samples_follow_the_model(model, regions):
+    """First words of many samples occur as often as the model says, within five standard errors."""
+    rows = 4000
+    words = sample(model, regions[:1], rows=rows, max_words=1, generator=torch.Generator().manual_seed(0)).words
+    memory, state = model.start(regions[:1], 1)
+    p = model.step(torch.zeros(1, 1, dtype=torch.long), state, memory)[0].softmax(-1).flatten()
+    share = torch.bincount(words.flatten(), minlength=V) / rows
+    assert ((share - p).abs() <= 5 * (p * (1 - p) / rows).sqrt() + 1e-6).all()
+
+
+def test_samples_are_seeded_and_top_p_narrows(model, regions):
+    def draw(**options):
+        return sample(model, regions, rows=5, generator=torch.Generator().manual_seed(3), **options).words
+
+    assert torch.equal(draw(), draw())
+    narrow = draw(top_p=1e-6)
+    assert torch.equal(narrow[:, 0, : greedy(model, regions).words.shape[2]], greedy(model, regions).words[:, 0])
+    for options in ({"temperature": 0.0}, {"top_p": 0.0}):
+        with pytest.raises(ValueError, match="temperature"):
+            draw(**options)

@@ -1,0 +1,108 @@
+"""Show, Attend and Tell against the paper's equations in loops, and its two ways of running against each other."""
+
+import pytest
+import torch
+from tests import references
+
+from vision_attn.models.show_attend_tell import ShowAttendTell
+
+B, R, T, L, D, V = 3, 2, 6, 5, 4, 11
+
+
+def build(**options) -> ShowAttendTell:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 6, "word_size": 8, "attention_size": 7}
+    model = ShowAttendTell(V, D, **{**sizes, **options}).double().eval()
+    with torch.no_grad():  # larger than at initialisation, so that mistakes show
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    return model
+
+
+def draw(lengths) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    lengths = torch.tensor(lengths)
+    turn = torch.arange(int(lengths.max()))
+    words = torch.randint(3, V, (*lengths.shape, len(turn)))
+    words = words.masked_fill(turn == lengths[..., None] - 1, 1) * (turn < lengths[..., None])
+    return torch.randn(len(lengths), L, D).double(), words
+
+
+SORTED = [[6, 4], [5, 5], [2, 1]]
+UNSORTED = [[1, 3], [2, 6], [5, 1]]
+
+
+@pytest.mark.parametrize("lengths", [SORTED, UNSORTED, [[1, 1]], [[4, 0], [0, 3]]])
+def test_forward_is_the_papers_equations(lengths):
+    model = build()
+    regions, words = draw(lengths)
+    caption = model(regions, words)
+    log_prob, alpha = references.show_attend_tell(references.paper_weights(model), regions, words)
+    torch.testing.assert_close(caption.log_prob, log_prob, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(caption.alpha, alpha, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("num_gates", [1, D])
+def test_step_and_forward_agree(num_gates):
+    model = build(num_gates=num_gates)
+    regions, words = draw(UNSORTED)
+    caption = model(regions, words)
+    memory, state = model.start(regions, words.shape[1])
+    before = torch.zeros_like(words[..., 0])
+    for t in range(words.shape[2]):
+        logits, state = model.step(before, state, memory)
+        before = words[..., t]
+        said = before != 0
+        log_prob = logits.log_softmax(-1).gather(-1, before[..., None]).squeeze(-1)
+        torch.testing.assert_close(caption.log_prob[..., t][said], log_prob[said])
+        torch.testing.assert_close(caption.alpha[:, :, t][said], state.alpha[said])
+
+
+def test_padding_and_order_change_nothing():
+    """Longer padding, other row and image orders: the same loss and the same gradient."""
+    model = build()
+    regions, words = draw(UNSORTED)
+
+    def gradient(regions, words):
+        model.zero_grad()
+        model(regions, words).log_prob.sum().backward()
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+    usual = gradient(regions, words)
+    torch.testing.assert_close(gradient(regions, torch.nn.functional.pad(words, (0, 3))), usual)
+    torch.testing.assert_close(gradient(regions.flip(0), words.flip(0, 1)), usual)
+    assert model.embedding.weight.grad[0].abs().max() == 0, "the first word's embedding must stay zero"
+
+
+def test_rows_share_an_image():
+    """R captions of one image equal R images with one caption each."""
+    model = build()
+    regions, words = draw(SORTED)
+    together = model(regions, words)
+    apart = model(regions.repeat_interleave(R, 0), words.flatten(0, 1)[:, None])
+    torch.testing.assert_close(together.log_prob.flatten(0, 1), apart.log_prob.flatten(0, 1))
+
+
+def test_the_last_word_counts_and_maps_sum_to_one():
+    regions, words = draw(SORTED)
+    caption = build()(regions, words)
+    assert ((caption.log_prob < 0) == (words != 0)).all()
+    torch.testing.assert_close(caption.alpha.sum(-1), (words != 0).double())
+
+
+def test_one_image_one_row():
+    caption = build()(*draw([[3]]))
+    assert caption.log_prob.shape == (1, 1, 3) and caption.alpha.shape == (1, 1, 3, L)
+
+
+def test_odd_number_of_gates_is_refused():
+    with pytest.raises(ValueError, match=f"num_gates is 2: 1 .* or {D}"):
+        build(num_gates=2)
+
+
+def test_dropout_only_in_training():
+    model = build(dropout=0.5)
+    regions, words = draw(SORTED)
+    assert torch.equal(model(regions, words).log_prob, model(regions, words).log_prob)
+    model.train()
+    assert not torch.equal(model(regions, words).log_prob, model(regions, words).log_prob)

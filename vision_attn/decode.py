@@ -1,0 +1,170 @@
+"""Words from a captioner: greedy, sampled, and by beam search.
+
+All images of a batch are decoded together, over `start` and `step`; nothing is copied to the host inside the loop on a
+GPU. On a CPU, where looking is free, the loop ends when every caption has.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+END = 1
+"""The id of the word that ends a caption; 0 pads, and starts."""
+
+
+class Decoded(NamedTuple):
+    """Captions with their log-probabilities and attention, an image's rows best first.
+
+    A caption that never ended within the limit has no END in it. Positions past a caption's end hold zeros.
+    """
+
+    words: Int[Tensor, "B R T"]
+    log_prob: Float[Tensor, "B R T"]
+    """Of each word, END included, in nats."""
+    alpha: Float[Tensor, "B R T L"]
+    score: Float[Tensor, "B R"]
+    """What the rows are sorted by: the sum of log-probabilities, divided by length ** length_power."""
+
+
+@torch.no_grad()
+def greedy(captioner, regions: Float[Tensor, "B L D"], *, max_words: int = 30) -> Decoded:
+    """The most likely word at each turn."""
+    return _one_by_one(captioner, regions, 1, max_words, lambda log_prob: log_prob.argmax(dim=-1))
+
+
+@torch.no_grad()
+def sample(
+    captioner,
+    regions: Float[Tensor, "B L D"],
+    *,
+    rows: int = 1,
+    max_words: int = 30,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Decoded:
+    """`rows` captions of each image drawn word by word, from the smallest set of words that holds `top_p` of the
+    probability (Holtzman et al. 2020), after division of the logits by `temperature`."""
+    if temperature <= 0 or not 0 < top_p <= 1:
+        raise ValueError(f"temperature {temperature} must be above 0 and top_p {top_p} in (0, 1]")
+
+    def draw(log_prob: Tensor) -> Tensor:
+        ordered, order = (log_prob / temperature).softmax(dim=-1).sort(dim=-1, descending=True)
+        ordered = ordered.where(ordered.cumsum(dim=-1) - ordered < top_p, 0)  # the first word always stays
+        place = torch.multinomial(ordered.flatten(0, 1), 1, generator=generator).view(*ordered.shape[:2], 1)
+        return order.gather(-1, place).squeeze(-1)
+
+    return _one_by_one(captioner, regions, rows, max_words, draw)
+
+
+@torch.no_grad()
+def beam_search(
+    captioner,
+    regions: Float[Tensor, "B L D"],
+    *,
+    beams: int = 3,
+    max_words: int = 30,
+    length_power: float = 0.0,
+) -> Decoded:
+    """The likeliest captions that a beam of `beams` finds.
+
+    A caption that ends keeps its place in the beam, so the beam narrows as captions end, as in the authors' code; those
+    that have not ended at the limit are returned as they stand. Rows are sorted by log p / length ** length_power.
+    """
+    if beams < 1 or max_words < 1:
+        raise ValueError(f"beams ({beams}) and max_words ({max_words}) must be at least 1")
+    B, K = len(regions), beams
+    memory, state = captioner.start(regions, 1)  # all beams begin as one
+    word = torch.zeros(B, 1, dtype=torch.long, device=regions.device)
+    total = torch.zeros(B, 1, device=regions.device)
+    ended = torch.zeros(B, 1, dtype=torch.bool, device=regions.device)
+    turns = []
+    for _ in range(max_words):
+        logits, state = captioner.step(word, state, memory)
+        log_prob = _log_prob(logits)
+        parent, word, gained, total, ended = _extend(log_prob, total, ended, K)
+        state = type(state)(*(_rows(part, parent) for part in state))
+        turns.append((parent, word, gained, state.alpha))
+        if not total.is_cuda and ended.all():
+            break
+    return _trace(turns, total, length_power)
+
+
+def _log_prob(logits: Tensor) -> Tensor:
+    """log p of every word; padding is never said."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
+    logits[..., 0] = -torch.inf
+    return logits.log_softmax(dim=-1)
+
+
+def _extend(log_prob: Tensor, total: Tensor, ended: Tensor, K: int) -> tuple[Tensor, ...]:
+    """The next K rows of each image: those that have ended stay, the best continuations of the others fill the rest.
+
+    Returns each new row's parent, word, gain in log-probability, total, and whether it has ended.
+    """
+    B, rows, V = log_prob.shape
+    open_total = (total[..., None] + log_prob).masked_fill(ended[..., None], -torch.inf).flatten(1)
+    best, index = open_total.topk(min(K, open_total.shape[1]))
+    here = torch.arange(rows, device=total.device).expand(B, rows)
+    parent = torch.cat([here, index // V], dim=1)
+    word = torch.cat([torch.zeros_like(here), index % V], dim=1)
+    candidate = torch.cat([total.masked_fill(~ended, -torch.inf), best], dim=1)
+    rank = torch.cat([torch.where(ended & total.isfinite(), torch.inf, -torch.inf), best], dim=1)
+
+    kept = rank.topk(min(K, rank.shape[1])).indices
+    parent, word, candidate = (part.gather(1, kept) for part in (parent, word, candidate))
+    was_ended = ended.gather(1, parent) & (kept < rows)
+    gained = (candidate - total.gather(1, parent)).where(~was_ended & candidate.isfinite(), 0)
+    # A beam wider than the language has rows of probability zero: they count as ended, and give way to any other.
+    word = word.masked_fill(candidate.isneginf(), 0)
+    return parent, word, gained, candidate, was_ended | (word == END) | candidate.isneginf()
+
+
+def _trace(turns: list[tuple[Tensor, Tensor, Tensor, Tensor]], total: Tensor, length_power: float) -> Decoded:
+    """Follow each row's parents from the last turn to the first, then sort the rows."""
+    row = torch.arange(total.shape[1], device=total.device).expand_as(total)
+    words, log_probs, alphas = [], [], []
+    for parent, word, gained, alpha in reversed(turns):
+        words.append(word.gather(1, row))
+        log_probs.append(gained.gather(1, row))
+        alphas.append(_rows(alpha, row))
+        row = parent.gather(1, row)
+    words, log_prob, alpha = (torch.stack(parts[::-1], dim=2) for parts in (words, log_probs, alphas))
+    return _sorted(words, log_prob, alpha, total, length_power)
+
+
+def _one_by_one(captioner, regions: Tensor, rows: int, max_words: int, choose: Callable[[Tensor], Tensor]) -> Decoded:
+    """Every row grows by the word that `choose` makes of its log-probabilities, (B, R, V) -> (B, R)."""
+    memory, state = captioner.start(regions, rows)
+    word = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
+    ended = torch.zeros_like(word, dtype=torch.bool)
+    turns = []
+    for _ in range(max_words):
+        logits, state = captioner.step(word, state, memory)
+        log_prob = _log_prob(logits)
+        word = choose(log_prob).masked_fill(ended, 0)
+        gained = log_prob.gather(-1, word[..., None]).squeeze(-1).masked_fill(ended, 0)
+        turns.append((word, gained, state.alpha))
+        ended = ended | (word == END)
+        if not word.is_cuda and ended.all():
+            break
+    words, log_prob, alpha = (torch.stack(parts, dim=2) for parts in zip(*turns, strict=True))
+    return _sorted(words, log_prob, alpha, log_prob.sum(dim=-1), 0.0)
+
+
+def _sorted(words: Tensor, log_prob: Tensor, alpha: Tensor, total: Tensor, length_power: float) -> Decoded:
+    """Rows best first; nothing where a caption has no word."""
+    said = words != 0
+    score = total / said.sum(dim=-1).clamp(min=1) ** length_power
+    score, order = score.sort(dim=1, descending=True, stable=True)
+    words, log_prob, alpha = (_rows(part, order) for part in (words, log_prob, alpha * said[..., None]))
+    return Decoded(words, log_prob, alpha, score)
+
+
+def _rows(part: Tensor, index: Tensor) -> Tensor:
+    """part[b, index[b, k]] for a tensor (B, R, ...) and indices (B, K)."""
+    shape = *index.shape, *part.shape[2:]
+    return part.gather(1, index.view(*index.shape, *[1] * (part.dim() - 2)).expand(shape))

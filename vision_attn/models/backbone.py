@@ -1,0 +1,131 @@
+"""Annotation vectors from any torchvision network, cut at a named node."""
+
+import copy
+import hashlib
+from pathlib import Path
+from urllib.error import URLError
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from torchvision.models import get_model, get_model_weights
+from torchvision.models.feature_extraction import create_feature_extractor
+
+from vision_attn.files import find
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class Backbone(nn.Module):
+    """(B, 3, S, S) photographs of S = `resolution` pixels -> (B, L, D) annotation vectors, read at `node`.
+
+    Takes uint8 RGB: the normalisation belongs to the weights and is done here. Frozen unless `trainable`; batch-norm
+    statistics stay as they were trained either way. Constructed with random weights; `initialise` loads `weights`.
+
+    `name`: any classification network of `torchvision.models`. `node`: as `get_graph_node_names` of
+    `torchvision.models.feature_extraction` lists them; its output must be a map (B, D, Y, X).
+    `weights`: one of torchvision's names ("IMAGENET1K_V1"), which torchvision downloads; a safetensors or torch file of
+    the network's state dict; or None. `mean` and `std` are for images in [0, 1].
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        node: str,
+        resolution: int = 224,
+        weights: str | None = None,
+        mean: tuple[float, float, float] = IMAGENET_MEAN,
+        std: tuple[float, float, float] = IMAGENET_STD,
+        trainable: bool = False,
+    ):
+        super().__init__()
+        self.name, self.node, self.resolution, self.weights = name, node, resolution, weights
+        self.trainable = trainable
+        try:
+            network = get_model(name, weights=None)
+            self.body = create_feature_extractor(network.eval(), {node: "map"})
+        except ValueError as error:
+            raise ValueError(f"torchvision's {name} cannot be cut at {node}: {error}") from None
+        self.body.eval().requires_grad_(trainable).to(memory_format=torch.channels_last)
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
+
+        meta = copy.deepcopy(self.body).to("meta")(torch.empty(1, 3, resolution, resolution, device="meta"))["map"]
+        if meta.dim() != 4:
+            raise ValueError(f"{name} at {node} gives {tuple(meta.shape)}, not a map (B, D, Y, X): cut it earlier")
+        self.region_size, self.grid = meta.shape[1], tuple(meta.shape[2:])
+
+    def initialise(self) -> None:
+        """Load `weights`. Raises ValueError if the file is missing, or lacks layers (which are listed)."""
+        if self.weights is None:
+            return
+        known = get_model_weights(self.name)
+        if self.weights in known.__members__:
+            state = _download(known[self.weights])
+        else:
+            try:
+                path = find(self.weights)
+            except ValueError as error:
+                raise ValueError(
+                    f"{error}. Torchvision's weights of {self.name}: {', '.join(known.__members__)}"
+                ) from None
+            state = _read(path)
+        _load(self.body, state, f"weights {self.weights} of {self.name}")
+
+    def identity(self) -> dict[str, str | int]:
+        """What a cache of annotation vectors is asked for: encoders that differ in output differ here."""
+        checksum = hashlib.sha256()
+        for _, tensor in sorted(self.state_dict().items()):
+            checksum.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return {
+            "backbone": self.name,
+            "node": self.node,
+            "resolution": self.resolution,
+            "checksum": checksum.hexdigest()[:16],
+        }
+
+    def train(self, mode: bool = True) -> "Backbone":
+        return super().train(False)
+
+    def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
+        images = (images.float() / 255 - self.mean) / self.std
+        return self.body(images.contiguous(memory_format=torch.channels_last))["map"].flatten(2).transpose(1, 2)
+
+
+def _download(weights) -> dict[str, Tensor]:
+    try:
+        return weights.get_state_dict(progress=True, check_hash=True)
+    except (URLError, OSError) as error:
+        place = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rsplit("/", 1)[-1]
+        raise ValueError(f"{weights} could not be downloaded ({error}); put the file at {place}") from None
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} is no safetensors file and no torch state dict of plain tensors: {reason}") from None
+
+
+def _load(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
+    """Layers behind the cut may be in the file; layers before it must be."""
+    wanted = body.state_dict()
+    missing = sorted(
+        {key.rsplit(".", 1)[0] for key in wanted.keys() - state.keys() if "num_batches" not in key}, key=_natural
+    )
+    if missing:
+        raise ValueError(f"{what} lack {len(missing)} layers: {', '.join(missing)}")
+    misshapen = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
+    if misshapen:
+        raise ValueError(f"{what} have other shapes at {', '.join(misshapen)}: is this file of another network?")
+    body.load_state_dict({key: state[key] for key in wanted if key in state}, strict=False)
+
+
+def _natural(name: str) -> list:
+    return [part.zfill(6) if part.isdigit() else part for part in name.split(".")]

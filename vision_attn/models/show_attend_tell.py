@@ -1,0 +1,150 @@
+"""Show, Attend and Tell (Xu et al., ICML 2015): an LSTM that looks at one expected region for each word it says."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.attention.scores import Additive
+from vision_attn.attention.soft import expected_context
+from vision_attn.models.outputs import Caption
+
+
+class Memory(NamedTuple):
+    """What is held once per image."""
+
+    regions: Float[Tensor, "B L D"]
+    keys: Float[Tensor, "B L A"]
+
+
+class State(NamedTuple):
+    """What is held once per row, and what beams reorder."""
+
+    hidden: Float[Tensor, "B R H"]
+    cell: Float[Tensor, "B R H"]
+    alpha: Float[Tensor, "B R L"]
+
+
+class ShowAttendTell(nn.Module):
+    """p(y_t | y_1..t-1, image) = softmax(L_o tanh(E y_{t-1} + L_h h_t + L_z z_t)), the deep output of eq. 7.
+
+    h_t is an LSTM's state over (E y_{t-1}, h_{t-1}, z_t); z_t = beta_t sum_i alpha_ti a_i is the gated expected
+    annotation vector, seen from h_{t-1}. The first word's embedding is zero: word 0 pads, and starts.
+
+    Differs from the paper: nothing. From the authors' code come the dropout on h_t and before L_o, and the tanh of the
+    initial state.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        region_size: int,
+        *,
+        hidden_size: int = 512,
+        word_size: int = 512,
+        attention_size: int = 512,
+        num_gates: int = 1,
+        dropout: float = 0.5,
+    ):
+        """`num_gates`: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications."""
+        super().__init__()
+        if num_gates not in (1, region_size):
+            raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
+        self.score = Additive(region_size, hidden_size, attention_size=attention_size)
+        self.gate = nn.Linear(hidden_size, num_gates)  # f_beta
+        self.initial_hidden = _initial(region_size, hidden_size, dropout)  # f_init,h
+        self.initial_cell = _initial(region_size, hidden_size, dropout)  # f_init,c
+        self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)  # E
+        self.word_to_lstm = nn.Linear(word_size, 4 * hidden_size)
+        self.hidden_to_lstm = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
+        self.context_to_lstm = nn.Linear(region_size, 4 * hidden_size, bias=False)
+        self.hidden_to_output = nn.Linear(hidden_size, word_size)  # L_h
+        self.context_to_output = nn.Linear(region_size, word_size, bias=False)  # L_z
+        self.output = nn.Linear(word_size, num_words)  # L_o
+        self.dropout = nn.Dropout(dropout)
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
+        """The memory of each image, and the state of `rows` rows of it before the first word."""
+        mean = regions.mean(dim=1)
+        hidden, cell = (
+            initial(mean)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
+        )
+        alpha = hidden.new_zeros(len(regions), rows, regions.shape[1])
+        return Memory(regions, self.score.project(regions)), State(hidden, cell, alpha)
+
+    def step(self, word: Int[Tensor, "B R"], state: State, memory: Memory) -> tuple[Float[Tensor, "B R V"], State]:
+        """Logits of the next word after `word`, and the state that saw where to look for it."""
+        embedded = self.embedding(word)
+        state, context = self.look(self.word_to_lstm(embedded), state, memory)
+        return self.output(self.deep(embedded, state.hidden, context)), state
+
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
+        """Teacher forcing. Each turn runs on the images and rows that still have a word; whatever does not depend on
+        the state before (embeddings, the vocabulary layer) runs on all turns at once."""
+        turns = _turns(words)
+        place = torch.arange(words.numel(), device=words.device).view(words.shape)
+        place = torch.cat([place[:b, :r, t].flatten() for t, (b, r) in enumerate(turns)])
+        embedded = self.embedding(F.pad(words, (1, -1)).flatten()[place])
+        from_words = self.word_to_lstm(embedded).split([b * r for b, r in turns])
+
+        memory, state = self.start(regions, words.shape[1])
+        hiddens, contexts, alphas = [], [], []
+        for (b, r), from_word in zip(turns, from_words, strict=True):
+            memory, state = Memory(*(part[:b] for part in memory)), State(*(part[:b, :r] for part in state))
+            state, context = self.look(from_word.view(b, r, -1), state, memory)
+            hiddens.append(state.hidden.flatten(0, 1))
+            contexts.append(context.flatten(0, 1))
+            alphas.append(F.pad(state.alpha, (0, 0, 0, words.shape[1] - r, 0, words.shape[0] - b)))
+
+        deep = self.deep(embedded, torch.cat(hiddens), torch.cat(contexts))
+        log_prob = _log_prob(self.output, deep, words.flatten(), place)
+        alpha = F.pad(torch.stack(alphas, dim=2), (0, 0, 0, words.shape[2] - len(turns))) * (words != 0)[..., None]
+        return Caption(log_prob.view(words.shape), alpha)
+
+    def look(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Float[Tensor, "B R D"]]:
+        """One turn: where h_{t-1} looks, and the LSTM's step on what it sees there."""
+        alpha = self.score(state.hidden, memory.keys).softmax(dim=-1)
+        context = self.gate(state.hidden).sigmoid() * expected_context(alpha, memory.regions)
+        gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(context)
+        enter, forget, leave, candidate = gates.chunk(4, dim=-1)
+        cell = forget.sigmoid() * state.cell + enter.sigmoid() * candidate.tanh()
+        return State(leave.sigmoid() * cell.tanh(), cell, alpha), context
+
+    def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """The deep output layer, before L_o: (..., E)."""
+        deep = embedded + self.hidden_to_output(self.dropout(hidden)) + self.context_to_output(context)
+        return self.dropout(deep.tanh())
+
+
+def _initial(region_size: int, size: int, dropout: float) -> nn.Sequential:
+    """The MLP from the mean annotation vector to h_0 or c_0."""
+    return nn.Sequential(nn.Linear(region_size, size), nn.ReLU(), nn.Dropout(dropout), nn.Linear(size, size), nn.Tanh())
+
+
+def _turns(words: Int[Tensor, "B R T"]) -> list[tuple[int, int]]:
+    """For each turn, how many leading images and leading rows still have a word.
+
+    With images and rows sorted by falling length, little padding is left within. On a GPU everything runs to the end:
+    there a synchronisation costs more than padding.
+    """
+    B, R, T = words.shape
+    if words.is_cuda:
+        return [(B, R)] * T
+    alive = words != 0
+    images = (alive.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
+    rows = (alive.any(0) * torch.arange(1, R + 1)[:, None]).amax(0).tolist()
+    return [(b, r) for b, r in zip(images, rows, strict=True) if b]
+
+
+def _log_prob(output: nn.Linear, deep: Tensor, words: Tensor, place: Tensor) -> Tensor:
+    """log p of each word, zero at padding; `deep` holds the turn that says the word at each `place`."""
+    target = words[place]
+    if not words.is_cuda:
+        said = target.nonzero().squeeze(1)
+        deep, target, place = deep[said], target[said], place[said]
+    logits = output(deep)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_prob = -F.cross_entropy(logits, target, reduction="none", ignore_index=0)
+    return log_prob.new_zeros(words.shape).scatter(0, place, log_prob)

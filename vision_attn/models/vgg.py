@@ -1,0 +1,27 @@
+"""VGG-16 and VGG-19 (Simonyan and Zisserman 2015): the annotation vectors of Show, Attend and Tell."""
+
+from typing import Literal
+
+from vision_attn.models.backbone import Backbone
+
+_LAST_RELU = {16: "features.29", 19: "features.35"}
+"""After the ReLU of conv5_3 or conv5_4, before the last max-pool."""
+
+
+class VGG(Backbone):
+    """(B, 3, 224, 224) -> (B, 196, 512): the map after the last convolution's ReLU, before the last max-pool.
+
+    `weights`: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None. See `Backbone`.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: Literal[16, 19] = 19,
+        resolution: int = 224,
+        weights: str | None = "IMAGENET1K_V1",
+        trainable: bool = False,
+    ):
+        super().__init__(
+            name=f"vgg{layers}", node=_LAST_RELU[layers], resolution=resolution, weights=weights, trainable=trainable
+        )
