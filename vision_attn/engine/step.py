@@ -174,15 +174,17 @@ class Average:
         self.averaged.update_parameters(self.live)
 
     @contextmanager
-    @torch.no_grad()
     def in_place(self) -> Iterator[None]:
         """Within, the task holds the averaged weights."""
-        kept = [parameter.clone() for parameter in self.live]
+        live, averaged = list(self.live), list(self.averaged.module.parameters())
+        with torch.no_grad():
+            kept = [parameter.clone() for parameter in live]
+            torch._foreach_copy_(live, averaged)
         try:
-            torch._foreach_copy_(list(self.live), list(self.averaged.module.parameters()))
             yield
         finally:
-            torch._foreach_copy_(list(self.live), kept)
+            with torch.no_grad():
+                torch._foreach_copy_(live, kept)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.averaged.state_dict()
