@@ -1,0 +1,142 @@
+"""Where each word looked, to be pointed at: one HTML file that needs nothing beside it, for one image or many."""
+
+import base64
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.files import replacing
+from vision_attn.viz.attention import SPREAD, check, weights
+from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
+
+SIDE = 448  # most pixels of the longer side of a photograph in the page
+DRAWN = 128  # a picture with no more pixels a side was surely drawn: its pixels stay sharp
+
+
+class Looked(NamedTuple):
+    """One image, the caption that was said of it, and where each word looked."""
+
+    title: str
+    picture: Image.Image
+    """Exactly what the encoder saw, so the centre-cropped square where the encoder crops."""
+    words: Sequence[str]
+    alpha: Float[Tensor, "T Y X"]
+    """The weight of each of Y x X regions at each of the T words."""
+    references: Sequence[str] = ()
+    """What people said of the same image."""
+    boxes: Mapping[str, Sequence[Box]] | None = None
+    """Word -> boxes (x0, y0, x1, y1) in [-1, 1] of what it names."""
+    log_prob: Sequence[float | int] | Float[Tensor, "T"] | None = None
+    """Each word's log-probability, in nats."""
+
+
+def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where each word looked") -> Path:
+    """Write a page on which pointing at a word (or tapping it, or stepping with the keys) shows its map.
+
+    `page.html#image-2-word-5` opens on the fifth word of the second image. The file holds everything, loads nothing,
+    and runs from a disk. Pictures are stored no larger than 448 pixels, maps with one byte per region.
+
+    Raises ValueError, before anything is written, where an item's words, maps and log-probabilities differ in number.
+    """
+    for item in items:
+        check(item.words, item.alpha, item.log_prob, item.title)
+    parts = {
+        "title": escape(title),
+        "figures": "\n".join(_figure(number, item) for number, item in enumerate(items, 1)),
+        "count": {1: "one", 2: "two"}.get(len(items), "many"),
+        "spread": str(SPREAD),
+        "veil": str(VEIL),
+        "dim": str(DIM),
+        "pale": str(PALE),
+    }
+    page = files("vision_attn.viz").joinpath("page.html").read_text(encoding="utf-8")
+    page = re.sub(r"{{(\w+)}}", lambda hole: parts[hole[1]], page)  # one pass: a caption's own {{...}} stays as it is
+    with replacing(path) as temporary:
+        temporary.write_bytes(page.encode("utf-8", errors="replace"))  # a lone surrogate has no UTF-8
+    return Path(path)
+
+
+def _figure(number: int, item: Looked) -> str:
+    caption, drawn = " ".join(item.words), max(item.picture.size) <= DRAWN
+    rows, columns = item.alpha.shape[1:]
+    words = " ".join(_words(number, item)) or '<span class="none">no words</span>'
+    name = escape(item.title)
+    return f"""<figure id="image-{number}"{' class="drawn"' if drawn else ""}>
+<div class="view" data-rows="{rows}" data-columns="{columns}">
+<img src="{_data(item.picture, drawn)}" alt="{escape(caption or item.title)}">
+<div class="boxes"></div>
+</div>
+<figcaption>
+<div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{_PLAY if item.words else ""}</div>
+<p class="caption" dir="auto" role="group" aria-label="Words of the caption">{words}</p>
+<p class="told" aria-live="polite"></p>
+{_references(item.references)}</figcaption>
+</figure>"""
+
+
+_PLAY = '<button type="button" aria-label="Play the words one after the other">Play</button>'
+
+
+def _words(number: int, item: Looked) -> Iterator[str]:
+    """Each word with its map and what is told of it. Inline and not a <button>, so that mixed scripts keep their order.
+
+    One word of a caption takes the tab key; the arrow keys lead to the others.
+    """
+    alpha = weights(item.alpha)
+    scaled = alpha / alpha.amax((1, 2), keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
+    for turn, word in enumerate(item.words):
+        bits = base64.b64encode(bytes((scaled[turn] * 255).round().byte().flatten().tolist())).decode()
+        told = f"word {turn + 1} of {len(item.words)} · {_place(alpha[turn])}"
+        if item.log_prob is not None:
+            told += f" · p {math.exp(item.log_prob[turn]):.2f}"
+        yield (
+            f'<span class="word" id="image-{number}-word-{turn + 1}" role="button" tabindex="{0 if turn == 0 else -1}"'
+            f' aria-pressed="false" data-map="{bits}" data-told="{escape(told)}"'
+            f' data-boxes="{_boxes((item.boxes or {}).get(word, ()))}">{escape(word)}</span>'
+        )
+
+
+def _place(alpha: Float[Tensor, "Y X"]) -> str:
+    """Where in the picture most of the weight of the ninth parts lies, in words."""
+    if not alpha.any():
+        return "looks nowhere"
+    if alpha.max() < 2 * alpha.mean():
+        return "looks everywhere"
+    row, column = (int(place) for place in divmod(int(alpha.argmax()), alpha.shape[1]))
+    down = ("top", "middle", "bottom")[3 * row // alpha.shape[0]]
+    across = ("left", "centre", "right")[3 * column // alpha.shape[1]]
+    return f"looks {down} {across}".replace("middle centre", "at the centre")
+
+
+def _boxes(boxes: Sequence[Box]) -> str:
+    """Left, top, width and height in percent of the picture, boxes apart by semicolons."""
+    corners = [sorted((float(x0), float(x1))) + sorted((float(y0), float(y1))) for x0, y0, x1, y1 in boxes]
+    edges = [((x0 + 1) * 50, (y0 + 1) * 50, (x1 - x0) * 50, (y1 - y0) * 50) for x0, x1, y0, y1 in corners]
+    return ";".join(" ".join(f"{edge:.2f}" for edge in four) for four in edges)
+
+
+def _references(references: Sequence[str]) -> str:
+    if not references:
+        return ""
+    lines = "".join(f'<li dir="auto">{escape(line)}</li>' for line in references)
+    return f"<details><summary>What people said ({len(references)})</summary><ul>{lines}</ul></details>\n"
+
+
+def _data(picture: Image.Image, drawn: bool) -> str:
+    """The picture as a data address: a JPEG, or a PNG where it was drawn."""
+    kept = io.BytesIO()
+    if drawn:
+        fitted(picture, max(picture.size)).save(kept, "PNG", optimize=True)
+    else:
+        fitted(picture, min(SIDE, max(picture.size))).save(kept, "JPEG", quality=82, optimize=True)
+    return f"data:image/{'png' if drawn else 'jpeg'};base64,{base64.b64encode(kept.getvalue()).decode()}"
