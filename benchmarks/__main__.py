@@ -1,0 +1,53 @@
+"""`python -m benchmarks`: all tables, ours beside the plain reference in the same run."""
+
+import argparse
+import os
+import platform
+import sys
+
+import torch
+
+from benchmarks.attention import attention
+from benchmarks.decoding import decoding
+from benchmarks.gpu import gpu
+from benchmarks.shapes import Shapes
+from benchmarks.show_attend_tell import training
+
+TABLES = {"attention": attention, "training": training, "decoding": decoding, "gpu": gpu}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("tables", nargs="*", help=f"which of {', '.join(TABLES)} (default: all that this machine can)")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
+    parser.add_argument("--repeats", type=int, default=3, help="measured turns of each side, after one to warm up")
+    parser.add_argument("--quick", action="store_true", help="small sizes, once: shows that it runs, measures nothing")
+    options = parser.parse_args()
+    unknown = [name for name in options.tables if name not in TABLES]
+    if unknown:
+        parser.error(f"there is no table {unknown[0]!r}: choose from {', '.join(TABLES)}")
+    names = options.tables or [name for name in TABLES if name != "gpu" or torch.cuda.is_available()]
+    if "gpu" in names and not torch.cuda.is_available():
+        parser.error("the table gpu needs a CUDA device, and torch sees none here")
+
+    torch.set_num_threads(options.threads)
+    shapes = Shapes(images=4, regions=16, vocabulary=100) if options.quick else Shapes()
+    load = f"load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
+    print(f"{processor()}, {options.threads} threads, torch {torch.__version__}, {load}")
+    print(", ".join(f"{key} {value}" for key, value in shapes._asdict().items() if key != "lengths"))
+    for name in names:
+        print(TABLES[name](shapes, 1 if options.quick else options.repeats), flush=True)
+
+
+def processor() -> str:
+    """The processor's name where the system tells it."""
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        if names:
+            return names[0]
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()

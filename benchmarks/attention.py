@@ -1,0 +1,82 @@
+"""The additive score alone: ours, the obvious way (autograd keeps every tanh), and the obvious way checkpointed."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.measure import MiB, peak_memory, seconds, table
+from benchmarks.shapes import Shapes
+from vision_attn.attention.scores import Additive
+
+TURNS = 16
+
+
+class Obvious(nn.Module):
+    """v^T tanh(W_a a_i + W_h h + b) as it is written: (B, R, L, A) at once, the tanh kept for the backward pass."""
+
+    def __init__(self, region_size: int, query_size: int, *, attention_size: int):
+        super().__init__()
+        self.key = nn.Linear(region_size, attention_size)
+        self.query = nn.Linear(query_size, attention_size, bias=False)
+        self.weight = nn.Parameter(torch.empty(attention_size))
+
+    def project(self, regions: Tensor) -> Tensor:
+        return self.key(regions)
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return (keys[:, None] + self.query(query)[:, :, None]).tanh() @ self.weight
+
+
+class Checkpointed(Obvious):
+    """The same, computed a second time in the backward pass instead of kept."""
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return checkpoint(super().forward, query, keys, use_reentrant=False)
+
+
+WAYS = {"ours": Additive, "obvious": Obvious, "checkpointed": Checkpointed}
+
+
+def build(way: str, shapes: Shapes) -> tuple[nn.Module, Tensor, Tensor]:
+    """The score with the same weights whichever the way, regions and queries."""
+    torch.manual_seed(0)
+    regions = torch.randn(shapes.images, shapes.regions, shapes.region_size)
+    query = torch.randn(shapes.images, shapes.rows, shapes.hidden).tanh_().requires_grad_()
+    weights = Additive(shapes.region_size, shapes.hidden, attention_size=shapes.attention).state_dict()
+    score = WAYS[way](shapes.region_size, shapes.hidden, attention_size=shapes.attention)
+    score.load_state_dict(weights)
+    return score, regions, query
+
+
+def turns(shapes: Shapes, way: str, number: int = TURNS) -> None:
+    """`number` words forward, then backward. What is run to measure memory."""
+    score, regions, query = build(way, shapes)
+    keys = score.project(regions)
+    sum(score(query, keys).square().sum() for _ in range(number)).backward()
+
+
+def attention(shapes: Shapes, repeats: int) -> str:
+    """The table of the score's time and memory, and how far the ways differ."""
+    built = {way: build(way, shapes) for way in WAYS}
+    keys = {way: score.project(regions).detach().requires_grad_() for way, (score, regions, _) in built.items()}
+
+    def forward(way: str) -> Callable[[], Tensor]:
+        score, _, query = built[way]
+        return torch.no_grad()(lambda: score(query, keys[way]))
+
+    def both(way: str) -> Callable[[], None]:
+        score, _, query = built[way]
+        return lambda: score(query, keys[way]).square().sum().backward()
+
+    rows = []
+    for what, run in (("forward, ms", forward), ("forward and backward, ms", both)):
+        taken = seconds({way: run(way) for way in WAYS}, repeats, what)
+        rows.append((what, *(f"{1000 * taken[way]:.1f}" for way in WAYS), f"{taken['obvious'] / taken['ours']:.1f}x"))
+    peaks = {way: peak_memory("benchmarks.attention:turns", shapes, way) / MiB for way in WAYS}
+    ratio = f"1/{peaks['obvious'] / peaks['ours']:.1f}"
+    rows.append((f"peak memory of {TURNS} words, MiB", *(f"{peaks[way]:.0f}" for way in WAYS), ratio))
+    apart = (forward("ours")() - forward("obvious")()).abs().max().item()
+    title = f"Additive score of one word, {shapes.images} images x {shapes.rows} rows (results differ by {apart:.0e})"
+    return table(title, ("", *WAYS, "ours to obvious"), rows)

@@ -1,0 +1,76 @@
+"""Decoding: images a second by beam search and greedily.
+
+Untrained captioners do not end their captions, and trained ones could not be alike. So both sides are told when to:
+at each turn the logit of END is set to +1000 for the images whose caption ends there, and to -1000 for the others.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.measure import seconds, table
+from benchmarks.plain import PlainCaptioner, plain_beam_search, plain_greedy
+from benchmarks.shapes import END, Shapes, draw_batch, draw_lengths
+from benchmarks.show_attend_tell import ours
+from vision_attn.decode import beam_search, greedy
+
+BEAMS = 3
+
+
+class Ending:
+    """A captioner whose captions end when `ends` says."""
+
+    def __init__(self, captioner, ends: Tensor):
+        self.captioner, self.ends = captioner, ends
+
+    def start(self, regions: Tensor, rows: int):
+        self.turn = 0
+        return self.captioner.start(regions, rows)
+
+    def step(self, word: Tensor, state, memory):
+        logits, state = self.captioner.step(word, state, memory)
+        logits[..., END] = self.ends[:, self.turn, None]
+        self.turn += 1
+        return logits, state
+
+
+def draw_ends(shapes: Shapes, device: str = "cpu") -> Tensor:
+    """(images, turns): the logit of END."""
+    turn = torch.tensor(draw_lengths(shapes, shapes.images)) - 1
+    turn = turn[torch.randperm(len(turn), generator=torch.Generator().manual_seed(0))]
+    return torch.where(torch.arange(int(turn.max()) + 1) == turn[:, None], 1000.0, -1000.0).to(device)
+
+
+def decoding(shapes: Shapes, repeats: int, device: str = "cpu") -> str:
+    """The table of decoding speed."""
+    rows = []
+    for lengths in ("12 to 20 words", "COCO's lengths"):
+        rows += _rows(shapes._replace(lengths=lengths), repeats, device)
+    return table(f"Decoding {shapes.images} images, images/s", ("", "ours", "plain", "ratio"), rows)
+
+
+def _rows(shapes: Shapes, repeats: int, device: str) -> list[tuple[str, ...]]:
+    regions, ends = draw_batch(shapes).regions.to(device), draw_ends(shapes, device)
+    max_words = ends.shape[1]
+    mine = Ending(ours(shapes, device).model.eval(), ends)
+    model = PlainCaptioner(shapes).to(device).eval()
+
+    def one_at_a_time() -> None:
+        for image, end in zip(regions, ends, strict=True):
+            plain_beam_search(model, image, BEAMS, max_words, end)
+
+    runs = {
+        f"beam {BEAMS}": (partial(beam_search, mine, regions, beams=BEAMS, max_words=max_words), one_at_a_time),
+        "greedy": (
+            partial(greedy, mine, regions, max_words=max_words),
+            partial(plain_greedy, model, regions, max_words, ends),
+        ),
+    }
+    rows = []
+    for name, (our_run, plain_run) in runs.items():
+        what = f"{name}, {shapes.lengths}"
+        taken = seconds({"ours": our_run, "plain": plain_run}, repeats, what)
+        rate = {side: shapes.images / spent for side, spent in taken.items()}
+        rows.append((what, f"{rate['ours']:.1f}", f"{rate['plain']:.1f}", f"{rate['ours'] / rate['plain']:.1f}x"))
+    return rows

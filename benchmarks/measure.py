@@ -1,0 +1,84 @@
+"""How things are measured: time in turns within one process, memory each in a process of its own."""
+
+import importlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.shapes import Shapes
+from vision_attn.progress import progress
+
+MiB = 1024**2
+TINY = Shapes(images=1, rows=2, regions=4, region_size=8, hidden=8, attention=8, word=8, vocabulary=50)
+
+
+def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -> dict[str, float]:
+    """Median seconds of each run. The runs take turns, so that a busy machine slows all alike; the first is warm-up."""
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in progress(range(1 + repeats), what=what, unit="turn"):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times[1:]) for name, times in taken.items()}
+
+
+def peak_memory(target: str, shapes: Shapes, *arguments: object) -> float:
+    """Bytes by which `target` ("module:function"), called on `shapes` in a fresh process, raises its peak memory.
+
+    It is called on tiny shapes first, so that what libraries load at their first use does not count.
+    """
+    command = [sys.executable, "-m", "benchmarks.measure", target, json.dumps([shapes, *arguments])]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{target} failed while its memory was measured:\n{done.stderr}")
+    return float(done.stdout.split()[-1])
+
+
+def resident(peak: bool) -> int:
+    """Bytes of memory in use by this process, now or at its peak so far.
+
+    Linux keeps ru_maxrss across exec, so that a child of a large parent would seem large from its start: there the
+    peak is read from /proc, which starts again with every program.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        return int(fields["VmHWM" if peak else "VmRSS"].split()[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table that also reads well on a terminal."""
+    cells = [list(columns), *[list(row) for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return f"\n**{title}**\n\n" + "\n".join(lines)
+
+
+def main() -> None:
+    """What `peak_memory` starts: prints how far the peak rises above what was in use before."""
+    target, (shapes, *arguments) = sys.argv[1], json.loads(sys.argv[2])
+    module, function = target.split(":")
+    run = getattr(importlib.import_module(module), function)
+    run(TINY, *arguments)
+    before = resident(peak=False)
+    run(Shapes(*shapes), *arguments)
+    print(resident(peak=True) - before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Training Show, Attend and Tell: captions a second and peak memory of a whole step (forward, backward, Adam)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from benchmarks.measure import MiB, peak_memory, seconds, table
+from benchmarks.plain import PlainCaptioner, plain_batch, plain_loss
+from benchmarks.shapes import Batch, Shapes, draw_batch
+from vision_attn.attention.soft import doubly_stochastic
+from vision_attn.models.show_attend_tell import ShowAttendTell
+
+Step = Callable[[], torch.Tensor]
+"""One optimiser step on a batch that stays the same; returns the loss."""
+
+
+class Side(NamedTuple):
+    """One of the two that are compared, ready to train. `loss()` reads the batch that it was built on."""
+
+    model: nn.Module
+    loss: Callable[[], torch.Tensor]
+
+
+def ours(shapes: Shapes, device: str = "cpu") -> Side:
+    """Our captioner and the loss that the task gives it: nats and doubly stochastic penalty per caption."""
+    torch.manual_seed(0)
+    regions, words = draw_batch(shapes).to(device)
+    sizes = {"hidden_size": shapes.hidden, "attention_size": shapes.attention, "word_size": shapes.word}
+    model = ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device)
+    captions = words[..., 0].numel()
+
+    def loss() -> torch.Tensor:
+        caption = model(regions, words)
+        return (doubly_stochastic(caption.alpha).sum() - caption.log_prob.sum()) / captions
+
+    return Side(model, loss)
+
+
+def plain(shapes: Shapes, device: str = "cpu", activation: nn.Module | None = None) -> Side:
+    torch.manual_seed(0)
+    batch = plain_batch(Batch(*draw_batch(shapes).to(device)))
+    model = PlainCaptioner(shapes, activation).to(device)
+    return Side(model, lambda: plain_loss(model, *batch))
+
+
+def plain_tanh(shapes: Shapes, device: str = "cpu") -> Side:
+    """The plain reference with the paper's tanh in its attention."""
+    return plain(shapes, device, nn.Tanh())
+
+
+SIDES = {"ours": ours, "plain": plain, "plain_tanh": plain_tanh}
+
+
+def training_step(side: Side, bf16: bool = False, **adam: bool) -> Step:
+    optimizer = torch.optim.Adam(side.model.parameters(), lr=4e-4, **adam)
+    device = next(side.model.parameters()).device.type
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            loss = side.loss()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def train(shapes: Shapes, side: str, bf16: bool) -> None:
+    """Two steps, since Adam's moments exist from the second on. What is run to measure memory."""
+    step = training_step(SIDES[side](shapes), bf16)
+    for _ in range(2):
+        step()
+
+
+def training(shapes: Shapes, repeats: int) -> str:
+    """The table of training speed and memory, on the CPU."""
+    coco = shapes._replace(lengths="COCO's lengths")
+    rows = [
+        _speed("captions/s", shapes, "plain", False, repeats),
+        _speed("captions/s, plain with tanh", shapes, "plain_tanh", False, repeats),
+        _speed("captions/s, COCO's lengths", coco, "plain", False, repeats),
+        _speed("captions/s, bf16 autocast", shapes, "plain", True, repeats),
+        _memory("peak memory, MiB", shapes, "plain", False),
+        _memory("peak memory, MiB, bf16 autocast", shapes, "plain", True),
+    ]
+    title = f"Training step, {shapes.images} images x {shapes.rows} captions of {shapes.lengths}"
+    return table(title, ("", "ours", "plain", "ratio"), rows)
+
+
+def _speed(what: str, shapes: Shapes, other: str, bf16: bool, repeats: int) -> tuple[str, ...]:
+    steps = {name: training_step(SIDES[name](shapes), bf16) for name in ("ours", other)}
+    rate = {name: shapes.captions / taken for name, taken in seconds(steps, repeats, what).items()}
+    return what, f"{rate['ours']:.1f}", f"{rate[other]:.1f}", f"{rate['ours'] / rate[other]:.1f}x"
+
+
+def _memory(what: str, shapes: Shapes, other: str, bf16: bool) -> tuple[str, ...]:
+    target = "benchmarks.show_attend_tell:train"
+    mine, theirs = (peak_memory(target, shapes, side, bf16) / MiB for side in ("ours", other))
+    return what, f"{mine:.0f}", f"{theirs:.0f}", f"1/{theirs / mine:.1f}"
