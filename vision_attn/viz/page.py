@@ -107,7 +107,7 @@ def _words(number: int, item: Looked) -> Iterator[str]:
 
 
 def _place(alpha: Float[Tensor, "Y X"]) -> str:
-    """Where in the picture most of the weight of the ninth parts lies, in words."""
+    """In words, the ninth of the picture that holds the most attended region."""
     if not alpha.any():
         return "looks nowhere"
     if alpha.max() < 2 * alpha.mean():
