@@ -62,7 +62,7 @@ def caption_metrics(
     references: Mapping[Hashable, Sequence[str]],
     *,
     names: Iterable[str] | None = None,
-    time_limit: float = 1800.0,
+    time_limit: int | float = 1800,
 ) -> Report:
     """Score one candidate caption per image against the image's references.
 

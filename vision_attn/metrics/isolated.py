@@ -30,7 +30,7 @@ class Answer(NamedTuple):
     error: str | None = None
 
 
-def run(jobs: Iterable[str], folder: Path, *, time_limit: float) -> dict[str, Answer]:
+def run(jobs: Iterable[str], folder: Path, *, time_limit: int | float) -> dict[str, Answer]:
     """Run `jobs` at the same time on the files in `folder`, each for at most `time_limit` seconds."""
     deadline = time.monotonic() + time_limit
     processes: dict[str, subprocess.Popen] = {}

@@ -1,0 +1,127 @@
+"""`vision-attn score`: a results file from anyone, and each way in which it can be wrong."""
+
+import argparse
+import json
+
+import pytest
+
+from vision_attn.commands import score
+from vision_attn.metrics import read_references, read_results, write_results
+
+CAPTIONS = {1: "a dog runs", 2: "a cat sleeps on a café chair", 3: "two birds"}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A results file of three captions, and annotations of four images that repeat them."""
+    results, annotations = tmp_path / "captions.json", tmp_path / "annotations.json"
+    write_results(results, CAPTIONS)
+    records = [{"id": i, "image_id": i, "caption": caption} for i, caption in CAPTIONS.items()]
+    records += [{"id": 9, "image_id": 1, "caption": "the dog is running"}, {"id": 4, "image_id": 4, "caption": "a bus"}]
+    annotations.write_text(json.dumps({"images": [{"id": i} for i in (1, 2, 3, 4)], "annotations": records}))
+    return results, annotations
+
+
+def run(*arguments) -> int:
+    parser = argparse.ArgumentParser()
+    score.add_arguments(parser)
+    return score.run(parser.parse_args([*map(str, arguments), "--metrics", "BLEU-1", "CIDEr"]))
+
+
+def test_prints_a_table_and_writes_json_beside_the_results(files, capsys):
+    assert run(*files) == 0
+    printed = capsys.readouterr().out
+    assert "3 of 4 annotated images have a caption; the others are left out" in printed
+    assert "BLEU-1    100.00" in printed
+    written = json.loads((files[0].parent / "captions_metrics.json").read_text())
+    assert written.pop("BLEU-1") == pytest.approx(1)
+    assert written.pop("CIDEr") > 1
+    assert written == {"images": 3, "annotated_images": 4, "failed": {}, "notes": []}
+
+
+def test_writes_where_it_is_told(files, tmp_path):
+    assert run(*files, "--out", tmp_path / "new/scores.json") == 0
+    assert "BLEU-1" in json.loads((tmp_path / "new/scores.json").read_text())
+    assert not (tmp_path / "captions_metrics.json").exists()
+    with pytest.raises(ValueError, match="is a folder"):
+        run(*files, "--out", tmp_path)
+
+
+def test_a_failed_metric_is_the_exit_status_but_the_rest_is_written(files, monkeypatch, capsys):
+    monkeypatch.setenv("VISION_ATTN_JAVA", "/no/such/java")
+    assert run(*files) == 1
+    assert "BLEU-1 failed: the tokenizer failed" in capsys.readouterr().out
+    written = json.loads((files[0].parent / "captions_metrics.json").read_text())
+    assert set(written["failed"]) == {"BLEU-1", "CIDEr"}
+
+
+def test_results_of_strange_images(files):
+    results, annotations = files
+    write_results(results, CAPTIONS | {77: "a plane"})
+    with pytest.raises(
+        ValueError, match="1 of 4 captions belong to no image .* such as image_id 77; is it another split"
+    ):
+        run(results, annotations)
+    write_results(results, {str(image): caption for image, caption in CAPTIONS.items()})
+    with pytest.raises(ValueError, match="such as image_id '1'; one file writes its ids as numbers, the other as text"):
+        run(results, annotations)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is not JSON"),
+        ("[1, 2", "is not JSON"),
+        ("{}", "is not a COCO results file"),
+        ("[]", "holds no captions"),
+        ("[1]", "record 0 is not of the form"),
+        ('[{"image_id": 1}]', "record 0 is not of the form"),
+        ('[{"image_id": 1, "caption": null}]', "record 0: the caption must be a text, not null"),
+        ('[{"image_id": 1.5, "caption": "a"}]', "record 0: image_id must be a number or a text, not 1.5"),
+        (
+            '[{"image_id": 1, "caption": "a"}, {"image_id": 1, "caption": "b"}]',
+            "record 1 is the second caption of image 1",
+        ),
+    ],
+)
+def test_results_files_that_are_none(files, content, message):
+    files[0].write_text(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        run(*files)
+    assert str(files[0]) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("no", "is not JSON"),
+        ("[]", "is not a COCO annotation file"),
+        ('{"images": []}', "is not a COCO annotation file"),
+        ('{"annotations": []}', "holds no captions"),
+        ('{"annotations": [{"caption": "a"}]}', "annotation 0 is not of the form"),
+    ],
+)
+def test_annotation_files_that_are_none(files, content, message):
+    files[1].write_text(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        run(*files)
+    assert str(files[1]) in str(caught.value)
+
+
+def test_files_that_cannot_be_read(files, tmp_path):
+    with pytest.raises(ValueError, match=r"missing\.json was not found"):
+        run(tmp_path / "missing.json", files[1])
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        run(files[0], tmp_path)
+    files[0].write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="not even text in UTF-8"):
+        run(*files)
+
+
+def test_results_survive_the_round_trip(tmp_path):
+    captions = {1: "a café \u2028 \U0001f600", "COCO_2": ""}
+    write_results(tmp_path / "r.json", captions)
+    assert read_results(tmp_path / "r.json") == captions
+    (tmp_path / "a.json").write_text('\ufeff{"annotations": [{"image_id": 1, "caption": "a"}]}', encoding="utf-8")
+    assert read_references(tmp_path / "a.json") == {1: ["a"]}

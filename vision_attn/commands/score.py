@@ -1,0 +1,61 @@
+"""Score captions made by any tool (COCO results format) against COCO annotations.
+
+Prints a table and writes the metrics as JSON. Images that are annotated but have no caption are left out, and counted:
+COCO's own code refuses such files, but a test split usually shares its annotation file with the other splits.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from vision_attn.files import find, replacing
+from vision_attn.metrics import METRICS, caption_metrics, read_references, read_results
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `vision-attn score`."""
+    parser.add_argument("results", metavar="RESULTS.json", help='a list of {"image_id": ..., "caption": ...}')
+    parser.add_argument("annotations", metavar="ANNOTATIONS.json", help="reference captions in COCO's format")
+    parser.add_argument(
+        "--out", metavar="FILE.json", help="where to write (default: RESULTS_metrics.json beside RESULTS)"
+    )
+    parser.add_argument("--metrics", nargs="+", metavar="NAME", help=f"only these of {', '.join(METRICS)}")
+    parser.add_argument("--time-limit", type=float, default=1800.0, metavar="SECONDS", help="for each metric (1800)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Score, print and write; status 1 when a metric failed. Raises ValueError for mistakes in the files."""
+    results, annotations = find(arguments.results), find(arguments.annotations)
+    out = Path(arguments.out) if arguments.out else results.with_name(f"{results.stem}_metrics.json")
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: --out must name a file")
+    candidates, references = read_results(results), read_references(annotations)
+    check(candidates, references, results, annotations)
+
+    report = caption_metrics(candidates, references, names=arguments.metrics, time_limit=arguments.time_limit)
+    coverage = f"{len(candidates):,} of {len(references):,} annotated images have a caption"
+    if len(candidates) < len(references):
+        coverage += "; the others are left out"
+    print(f"{results}\n{coverage}\n\n{report.table()}")
+    content = {**report.metrics, "images": len(candidates), "annotated_images": len(references)}
+    content |= {"failed": report.failed, "notes": report.notes}
+    try:
+        with replacing(out) as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written: {error.strerror}; name another file with --out") from error
+    print(f"\nwritten to {out}")
+    return 1 if report.failed else 0
+
+
+def check(candidates: dict, references: dict, results: Path, annotations: Path) -> None:
+    """Raise ValueError when images of the results are not annotated, with a guess at the reason."""
+    strangers = [image for image in candidates if image not in references]
+    if strangers:
+        hint = "is it another split's file?"
+        if {str(image) for image in candidates} <= {str(image) for image in references}:
+            hint = "one file writes its ids as numbers, the other as text"
+        raise ValueError(
+            f"{results}: {len(strangers):,} of {len(candidates):,} captions belong to no image of {annotations},"
+            f" such as image_id {strangers[0]!r}; {hint}"
+        )
