@@ -3,8 +3,9 @@
 import io
 import json
 import logging
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +19,10 @@ class Photograph(NamedTuple):
 
     id: int | str
     name: str
-    """The path inside the image folder, as the annotation file writes it."""
+    """The path below the image folder; once located, below the folder that holds the folders of all splits."""
     captions: list[str]
+    file: Path | None = None
+    """Where it lies, once it has been located."""
 
 
 def read_annotations(
@@ -58,6 +61,34 @@ def read_annotations(
         if name is not None:
             found[name].append(photograph)
     return {name: _captioned(path, name, members) for name, members in found.items()}
+
+
+def locate(photographs: Mapping[str, Sequence[Photograph]], folders: Mapping[str, Path]) -> dict[str, list[Photograph]]:
+    """The photographs of each split whose files exist below the split's folder; the others are counted and left out.
+
+    Raises ValueError where a split has no folder, a file is in two splits, or none exists at all.
+    """
+    root = os.path.commonpath([folder.absolute() for folder in folders.values()])
+    found: dict[str, list[Photograph]] = {split: [] for split in photographs}
+    split_of: dict[str, str] = {}
+    missing = []
+    for split, members in photographs.items():
+        if members and split not in folders:
+            raise ValueError(f"no folder of images is given for split {split}")
+        below = Path(os.path.relpath(folders[split].absolute(), root)) if members else Path()
+        for photograph in members:
+            name, file = (below / photograph.name).as_posix(), folders[split] / photograph.name
+            if split_of.setdefault(name, split) != split:
+                raise ValueError(f"{file} is in two splits, {split_of[name]} and {split}")
+            if file.is_file():
+                found[split].append(photograph._replace(name=name, file=file))
+            else:
+                missing.append(file)
+    if not any(found.values()):
+        raise ValueError(f"no photograph was found, not even {missing[0] if missing else root}: check `images`")
+    if missing:
+        log.warning("%d photographs do not exist and are left out, such as %s", len(missing), missing[0])
+    return found
 
 
 def _load(path: Path) -> Any:

@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from jaxtyping import Float16
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vision_attn.data.images import in_threads, read_image
+from vision_attn.data.images import View, in_threads
 from vision_attn.files import replacing
 from vision_attn.progress import progress
 
@@ -51,9 +52,14 @@ class Features:
             for number, shard in enumerate(self.shards):
                 self.table[number * SHARD : number * SHARD + len(shard)] = torch.from_numpy(np.array(shard))
 
+    @property
+    def on_device(self) -> bool:
+        """Whether vectors live on a GPU already."""
+        return self.table is not None and self.table.device.type != "cpu"
+
     def space(self, count: int) -> Float16[Tensor, "B L D"] | None:
-        """Memory for `gather` to fill, pinned for a GPU; None where vectors live on the device already."""
-        if self.table is not None and self.table.device.type != "cpu":
+        """Memory for `gather` to fill, pinned for a GPU; None where vectors live there already."""
+        if self.on_device:
             return None
         return torch.empty((count, *self.shape), dtype=torch.float16, pin_memory=self.pinned)
 
@@ -69,16 +75,14 @@ class Features:
         return space
 
 
-def cached_features(
-    cache: Path, encoder: nn.Module, names: Sequence[str], files: Sequence[Path], *, verify: bool = False
-) -> Path:
+def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, verify: bool = False) -> Path:
     """The folder under `cache` with the finished features of the images `files`; what is missing is computed now.
 
     Under torchrun the first process of a machine computes and the others wait; so does a second process started by
     hand. `verify` reads every shard again and replaces the damaged ones. Raises ValueError where the folder belongs to
     another encoder or other images, and where the disk is full.
     """
-    header = _header(encoder, names, files)
+    header = _header(encoder, views)
     folder = cache / _folder_name(header)
     if int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))):
         while not _finished(folder, header):
@@ -87,7 +91,7 @@ def cached_features(
     if verify or not _finished(folder, header):
         try:
             with _locked(folder):
-                _complete(folder, header, encoder, names, files)
+                _complete(folder, header, encoder, views)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             cause = "the disk is full" if full else f"cannot write features ({error.strerror or error})"
@@ -97,15 +101,15 @@ def cached_features(
     return folder
 
 
-def _header(encoder: nn.Module, names: Sequence[str], files: Sequence[Path]) -> dict[str, Any]:
+def _header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
     """What a cache belongs to. An image is known by its name and its size in bytes."""
     listing = hashlib.sha256()
-    for name, file in zip(names, files, strict=True):
-        listing.update(f"{name}\t{file.stat().st_size}\n".encode())
+    for view in views:
+        listing.update(f"{view.name}\t{view.file.stat().st_size}{' mirrored' * view.mirrored}\n".encode())
     return {
         "format": 1,
         "encoder": {key: value for key, value in sorted(encoder.identity().items())},
-        "shape": [len(names), encoder.grid[0] * encoder.grid[1], encoder.region_size],
+        "shape": [len(views), encoder.grid[0] * encoder.grid[1], encoder.region_size],
         "images": listing.hexdigest(),
     }
 
@@ -165,9 +169,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _complete(
-    folder: Path, header: dict[str, Any], encoder: nn.Module, names: Sequence[str], files: Sequence[Path]
-) -> None:
+def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: Sequence[View]) -> None:
     """Compute the shards that are missing or damaged, listing each in the index as it is done."""
     for leftover in folder.glob(".*.part"):
         leftover.unlink()
@@ -187,9 +189,7 @@ def _complete(
         with progress(what="annotation vectors", unit="image", total=count, initial=count - left) as bar:
             for number in missing:
                 part = slice(number * SHARD, (number + 1) * SHARD)
-                shards[number] = _write_shard(
-                    folder / f"{number:05}.npy", header, encoder, names[part], files[part], bar
-                )
+                shards[number] = _write_shard(folder / f"{number:05}.npy", header, encoder, views[part], bar)
                 with replacing(folder / "index.json") as temporary:
                     listed = [shard for shard in shards if shard]
                     temporary.write_text(json.dumps({**header, "shards": listed}, indent=1), encoding="utf-8")
@@ -207,23 +207,21 @@ def _refuse_full_disk(folder: Path, needed: int) -> None:
 
 
 def _write_shard(
-    path: Path, header: dict[str, Any], encoder: nn.Module, names: Sequence[str], files: Sequence[Path], bar: Any
+    path: Path, header: dict[str, Any], encoder: nn.Module, views: Sequence[View], bar: Any
 ) -> dict[str, Any]:
     unreadable: dict[str, str] = {}
     device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
     batch = 128 if device.type == "cuda" else 16
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        shape = (len(names), *header["shape"][1:])
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": tuple(shape)})
-        pictures = in_threads(lambda path: _read(path, encoder.resolution), files, ahead=2 * batch)
-        for first in range(0, len(names), batch):
-            images = []
-            for name in names[first : first + batch]:
-                image, why = next(pictures)
-                images.append(image)
-                if why:
-                    unreadable[name] = why
-            file.write(_encode(encoder, torch.stack(images), device).numpy().tobytes())
+        shape = (len(views), *header["shape"][1:])
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
+        pictures = in_threads(lambda view: _read(view, encoder.resolution), views, ahead=2 * batch)
+        for first in range(0, len(views), batch):
+            images, complaints = zip(*islice(pictures, batch), strict=True)
+            unreadable |= {view.name: why for view, why in zip(views[first:], complaints, strict=False) if why}
+            regions = _encode(encoder, torch.stack(images), device)
+            assert regions.shape[1:] == shape[1:], f"{type(encoder)} promised {shape[1:]}, gave {regions.shape[1:]}"
+            file.write(regions.numpy().tobytes())
             bar.update(len(images))
     return {
         "file": path.name,
@@ -234,11 +232,11 @@ def _write_shard(
     }
 
 
-def _read(path: Path, resolution: int) -> tuple[Tensor, str]:
+def _read(view: View, resolution: int) -> tuple[Tensor, str]:
     try:
-        return read_image(path, resolution), ""
+        return view.read(resolution), ""
     except ValueError as error:
-        return torch.zeros(3, resolution, resolution, dtype=torch.uint8), str(error).removeprefix(f"{path}: ")
+        return torch.zeros(3, resolution, resolution, dtype=torch.uint8), str(error).removeprefix(f"{view.file}: ")
 
 
 @torch.inference_mode()

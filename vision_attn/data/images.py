@@ -2,16 +2,19 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
+
+from vision_attn.progress import progress
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -50,6 +53,48 @@ def read_image(path: str | Path, resolution: int) -> UInt8[Tensor, "3 {resolutio
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
+class View(NamedTuple):
+    """A photograph as it is, or as in a mirror."""
+
+    name: str
+    file: Path
+    mirrored: bool = False
+
+    def read(self, resolution: int) -> UInt8[Tensor, "3 S S"]:
+        """The pixels that an encoder sees; see `read_image`."""
+        image = read_image(self.file, resolution)
+        return image.flip(-1) if self.mirrored else image
+
+
+class Pixels:
+    """Photographs read from their files whenever they are asked for, by several threads."""
+
+    on_device = False
+
+    def __init__(self, views: Sequence[View], resolution: int) -> None:
+        """Tries every file once, so that none stops a training later."""
+        self.views, self.resolution = views, resolution
+        complaints = progress(in_threads(self._complaint, views), what="photographs", unit="image", total=len(views))
+        self.unreadable = {view.name: why for view, why in zip(views, complaints, strict=True) if why}
+        """The photographs that cannot be read, with the reason."""
+
+    def space(self, count: int) -> None:
+        """Pixels need no memory beforehand; compare `Features.space`."""
+
+    def gather(self, rows: NDArray[np.int64], space: None = None) -> UInt8[Tensor, "B 3 S S"]:
+        """The pixels of views `rows`, laid out channels last. Raises ValueError naming a file that cannot be read."""
+        pictures = in_threads(lambda row: self.views[row].read(self.resolution), rows, ahead=len(rows))
+        return torch.stack(list(pictures)).contiguous(memory_format=torch.channels_last)
+
+    def _complaint(self, view: View) -> str:
+        try:
+            if not view.mirrored:
+                open_photograph(view.file, at_least=2 * self.resolution)
+        except ValueError as error:
+            return str(error).removeprefix(f"{view.file}: ")
+        return ""
+
+
 def centre_square(width: int, height: int) -> tuple[float, float, float, float]:
     """The part of a picture that encoders see, as left, top, right and bottom in its pixels."""
     side = min(width, height)
@@ -74,6 +119,15 @@ def in_threads(make: Callable[[Item], Made], items: Iterable[Item], *, ahead: in
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def images_in(folder: str | Path) -> list[Path]:
+    """The image files in `folder`, by their endings, sorted. Raises ValueError where there are none."""
+    kinds = Image.registered_extensions()
+    files = sorted(path for path in Path(folder).glob("*") if path.suffix.lower() in kinds)
+    if not files:
+        raise ValueError(f"{folder}: no such folder, or no images in it")
+    return files
 
 
 def cores() -> int:
