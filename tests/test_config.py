@@ -1,0 +1,238 @@
+"""Configs: read, checked, claimed, and opened again without running anybody's code."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from vision_attn.config import build, claim, dump, find_best, open_run, read
+from vision_attn.engine.loop import fit
+
+TOY = """
+task:
+  class_path: toy.Plane
+  init_args: {hidden: 8}
+data:
+  class_path: toy.Points
+optimizer:
+  class_path: torch.optim.AdamW
+  init_args: {lr: 0.01}
+schedule: torch.optim.lr_scheduler.CosineAnnealingLR
+run: {epochs: 2, metric: error, mode: min, device: cpu}
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config of the toy, in a folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "plane.yaml"
+    path.write_text(TOY)
+    return path
+
+
+@pytest.fixture
+def trained(config_file: Path) -> Path:
+    """The folder of a finished run."""
+    config = read(config_file, ["--run.folder=trained"])
+    folder = claim(config)
+    fit(**build(config))
+    return folder
+
+
+def test_keys_reach_constructors_and_overrides_win(config_file: Path) -> None:
+    config = read(config_file, ["--task.hidden=12", "--run.epochs=5", "--run.clip", "2.5"])
+    parts = build(config)
+    assert parts["run"].folder == str(Path("runs/plane"))
+    assert (parts["run"].epochs, parts["run"].clip, parts["run"].metric) == (5, 2.5, "error")
+    task = parts["task"](parts["data"])
+    assert task.first.out_features == 12
+    optimizer = parts["optimizer"](task.parameters())
+    assert parts["schedule"](optimizer, 77).T_max == 77
+
+
+def test_a_folder_in_the_file_is_kept(config_file: Path) -> None:
+    config_file.write_text(TOY.replace("run: {", "run: {folder: elsewhere, "))
+    assert read(config_file).run.folder == "elsewhere"
+    assert read(config_file, ["--run.folder=x"]).run.folder == "x"
+
+
+def test_building_is_seeded(config_file: Path) -> None:
+    def weight(seed: int) -> torch.Tensor:
+        parts = build(read(config_file, [f"--run.seed={seed}"]))
+        return parts["task"](parts["data"]).first.weight
+
+    assert torch.equal(weight(3), weight(3))
+    assert not torch.equal(weight(3), weight(4))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("--task.hiden=3", "task.hiden: there is no such key; did you mean hidden?"),
+        ("--task.hidden=q", "task.hidden: expected an int, got 'q'"),
+        ("--run.epoks=3", "run.epoks: there is no such key; did you mean epochs?"),
+        ("--run.epochs=many", "run.epochs: expected an int, got 'many'"),
+        ("--run.precision=fp8", "run.precision: expected one of 'fp32', 'bf16', 'fp16', got 'fp8'"),
+        ("--run.clip=no", "run.clip: expected a float or null, got 'no'"),
+        ("--runs.epochs=3", "runs.epochs: there is no such key"),
+        ("--optimizer.rate=1", "optimizer.rate: there is no such key; known there: amsgrad, betas, capturable"),
+        ("--task=toy.Plain", "task: there is no Plain in toy; did you mean Plane?"),
+        ("--task=toy.Points", "task: toy.Points is no Task"),
+        ("--task=nowhere.Plane", "task: No module named 'nowhere'"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(config_file: Path, override: str, said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        read(config_file, [override])
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("hidden: 8", "hiden: 8", "task.hiden: there is no such key; did you mean hidden?"),
+        ("epochs: 2", "epochs: two", "run.epochs: expected an int, got 'two'"),
+        ("optimizer:", "optimiser:", "optimiser: there is no such key; did you mean optimizer?"),
+        ("lr: 0.01", "lr: fast", "optimizer.lr: expected a float"),
+        ("torch.optim.AdamW", "torch.optim.AdamV", "optimizer: there is no AdamV in torch.optim; did you mean Adam"),
+        ("data:\n  class_path: toy.Points\n", "", "data: missing, but needed"),
+        ("{hidden: 8}", "{hidden: [8}", "line 4 is not valid YAML"),
+        ("\ntask", "\nformat: 99\ntask", "has format 99, this version of vision_attn reads format 1"),
+    ],
+)
+def test_a_mistake_in_the_file_names_file_and_key(config_file: Path, old: str, new: str, said: str) -> None:
+    assert old in TOY
+    config_file.write_text(TOY.replace(old, new))
+    with pytest.raises(ValueError) as caught:
+        read(config_file)
+    assert str(config_file) in str(caught.value) and said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_and_foreign_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing.yaml does not exist"):
+        read(tmp_path / "nothing.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
+    with pytest.raises(ValueError, match="is no config: it must hold keys such as task"):
+        read(tmp_path / "list.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="cannot be read as a config"):
+        read(tmp_path / "bytes.yaml")
+
+
+def test_the_resolved_config_builds_the_same(config_file: Path) -> None:
+    config = read(config_file, ["--task.hidden=12", "--run.folder=here"])
+    folder = claim(config)
+    content = yaml.safe_load((folder / "config.yaml").read_text())
+    assert content["format"] == 1
+    assert content["task"]["init_args"] == {"dropout": 0.3, "hidden": 12}
+    assert content["run"]["clip"] is None
+    assert dump(read(folder / "config.yaml")) == dump(config)
+
+
+def test_a_started_run_keeps_its_settings(config_file: Path, trained: Path) -> None:
+    claim(read(config_file, [f"--run.folder={trained}"]))
+    claim(read(config_file, [f"--run.folder={trained}", "--run.log_every=1", "--run.save_every=9", "--run.wandb=true"]))
+    with pytest.raises(ValueError, match=r"task.hidden was 8, is 9.*another --run.folder, or delete") as caught:
+        claim(read(config_file, [f"--run.folder={trained}", "--task.hidden=9", "--optimizer.lr=0.5"]))
+    assert "optimizer.lr was 0.01, is 0.5" in str(caught.value)
+    with pytest.raises(ValueError, match="run.epochs was 2, is 3"):
+        claim(read(config_file, [f"--run.folder={trained}", "--run.epochs=3"]))
+    assert yaml.safe_load((trained / "config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
+
+
+def test_epochs_may_grow_without_a_schedule(config_file: Path) -> None:
+    config = read(config_file, ["--run.folder=free", "--schedule=null"])
+    claim(config)
+    fit(**build(config))
+    more = read(config_file, ["--run.folder=free", "--schedule=null", "--run.epochs=3"])
+    claim(more)
+    fit(**build(more))
+    assert json.loads(Path("free/last/position.json").read_text())["epoch"] == 3
+
+
+def test_a_run_that_never_started_takes_any_config(config_file: Path) -> None:
+    claim(read(config_file, ["--run.folder=new"]))
+    claim(read(config_file, ["--run.folder=new", "--task.hidden=9"]))
+    assert yaml.safe_load(Path("new/config.yaml").read_text())["task"]["init_args"]["hidden"] == 9
+
+
+def test_a_run_is_opened_from_best_alone(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "best", tmp_path / "copy")
+    for folder in (trained, tmp_path / "copy"):
+        task, source, config = open_run(folder, trust=["toy"], overrides=["--data.items=24"])
+        assert source.items == 24 and config["data"]["init_args"]["items"] == 24
+        assert config["run"]["epochs"] == 2
+        assert not task.training
+        stored = json.loads((trained / "best" / "metrics_val.json").read_text())["error"]
+        source.items = 48
+        assert task.evaluate(source.split("val"))["error"] == pytest.approx(stored)
+
+
+def test_a_run_folder_names_no_code_from_elsewhere(trained: Path) -> None:
+    with pytest.raises(ValueError, match=r"config.yaml names toy.Plane, which is code from elsewhere.*--trust toy"):
+        open_run(trained)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "evil.Plane",
+        "os.system",
+        "vision_attn.files.os.system",
+        "vision_attn.files.shutil.rmtree",
+        "torch.hub.load",
+        "torch.nn.functional.importlib.import_module",
+        "torch.utils.cpp_extension.load",
+        "jsonargparse.set_parsing_settings",
+    ],
+)
+@pytest.mark.parametrize("key", ["task", "data"])
+def test_code_is_never_imported_nor_called(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, key: str
+) -> None:
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    written = trained / "best" / "config.yaml"
+    content = yaml.safe_load(written.read_text())
+    for value in (path, {"class_path": path, "init_args": {"command": "touch ran", "path": "trained"}}):
+        written.write_text(yaml.safe_dump(content | {key: value}))
+        with pytest.raises(ValueError) as caught:
+            open_run(trained, trust=["toy"])
+        assert "\n" not in str(caught.value)
+        assert not Path("ran").exists() and trained.exists()
+
+
+def test_trust_ends_with_the_run_it_was_given_for(trained: Path) -> None:
+    open_run(trained, trust=["toy"])
+    with pytest.raises(ValueError, match="--trust toy"):
+        open_run(trained)
+
+
+def test_what_is_wrong_with_a_run_folder_is_said(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing is not a folder"):
+        find_best(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty is no run"):
+        find_best(tmp_path / "empty")
+    (tmp_path / "young" / "last").mkdir(parents=True)
+    with pytest.raises(ValueError, match="has no best/ yet"):
+        find_best(tmp_path / "young")
+    written = trained / "best" / "config.yaml"
+    text = written.read_text()
+    written.write_text(text.replace("format: 1", "format: 2"))
+    with pytest.raises(ValueError, match="has format 2, this version of vision_attn reads format 1"):
+        open_run(trained, trust=["toy"])
+    written.write_text(text.replace("hidden: 8", "hidden: 9"))
+    with pytest.raises(ValueError, match="does not fit the model"):
+        open_run(trained, trust=["toy"])
+    written.write_text(text)
+    (trained / "best" / "model.safetensors").write_bytes(b"cut off")
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        open_run(trained, trust=["toy"])

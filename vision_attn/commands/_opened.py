@@ -1,0 +1,56 @@
+"""What the verbs that use a trained run share: their options, and the run opened on a device."""
+
+import argparse
+from typing import Any, NamedTuple
+
+from vision_attn.task import Source, Task
+
+
+class Opened(NamedTuple):
+    """A run's task with its best weights on a device, its source, its config, and the device."""
+
+    task: Task
+    source: Source
+    config: dict[str, Any]
+    device: Any
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN and the options that every verb on a run takes; other options override the run's config."""
+    parser.add_argument("folder", metavar="RUN", help="the folder of a run, or a copy of its best/")
+    parser.add_argument("--beams", type=int, metavar="N", help="width of the beam search (default: as trained)")
+    parser.add_argument("--device", default="auto", help="auto (cuda where there is one), cpu, cuda, cuda:1, ...")
+    parser.add_argument(
+        "--trust", action="append", default=[], metavar="PACKAGE", help="let the run's config import this package too"
+    )
+    parser.set_defaults(overrides=[])
+
+
+def open_with(arguments: argparse.Namespace) -> Opened:
+    """The run that `arguments` name. Raises ValueError for what does not fit it."""
+    import torch
+
+    from vision_attn.config import open_run
+
+    device = torch_device(arguments.device)
+    task, source, config = open_run(arguments.folder, trust=arguments.trust, overrides=arguments.overrides)
+    if arguments.beams is not None:
+        if not hasattr(task, "beams"):
+            raise ValueError(f"--beams is for captioners, but {arguments.folder} holds a {type(task).__name__}")
+        if arguments.beams < 1:
+            raise ValueError(f"--beams is {arguments.beams}, but must be at least 1")
+        task.beams = arguments.beams
+    torch.manual_seed(config.get("run", {}).get("seed", 0))
+    return Opened(task.to(device), source, config, device)
+
+
+def torch_device(name: str) -> Any:
+    """A device that is there. Raises ValueError for others."""
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,48 @@
+"""Train a captioner on drawn scenes in a few minutes, measure it on unseen combinations, and show where it looks.
+
+Everything goes into runs/demo. Stopped, it goes on; finished, it is measured again; when its config or the code has
+changed since, it is trained anew.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+NAME = "sat_soft_scenes.yaml"
+SHOWN = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `vision-attn demo`."""
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="FOLDER", help="default: runs/demo")
+    parser.set_defaults(overrides=[])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """`train`, then `eval --show`, of configs/sat_soft_scenes.yaml."""
+    import vision_attn
+    from vision_attn.commands import eval as evaluation
+    from vision_attn.commands import train
+
+    root = Path(vision_attn.__file__).parent.parent
+    config, out = root / "configs" / NAME, arguments.out
+    if not config.is_file():
+        raise ValueError(f"{config} does not exist: the demo runs from a checkout of the project, not from a wheel")
+    if outdated(out, [config, *Path(vision_attn.__file__).parent.rglob("*.py")]):
+        print(f"{out} was made by other code or another config: training anew")
+        shutil.rmtree(out)
+
+    overrides = [f"--run.folder={out}", *arguments.overrides]
+    status = train.run(argparse.Namespace(config=config, overrides=overrides))
+    print("\non scenes of combinations that were never trained on:")
+    options = {"beams": None, "device": "auto", "trust": [], "overrides": [], "out": None, "split": "test"}
+    status = status or evaluation.run(argparse.Namespace(folder=out, show=SHOWN, **options))
+    print("\npointing: how often the most attended region lies on the thing that the word names.")
+    print(f"point at a word to see where it looked: {(out / 'pictures' / 'index.html').resolve()}")
+    return status
+
+
+def outdated(out: Path, sources: list[Path]) -> bool:
+    """Whether a config or code is newer than the run that it made."""
+    made = out / "config.yaml"
+    return made.is_file() and max(source.stat().st_mtime for source in sources) > made.stat().st_mtime

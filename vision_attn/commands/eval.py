@@ -1,0 +1,100 @@
+"""Measure a trained run on one split of its data, and show what it does.
+
+Prints a table and writes metrics_SPLIT.json and, for captioners, captions_SPLIT.json (COCO results format), into the
+run folder or another. Keys of the config may be overridden, so that data that moved is found: --data.images=FOLDER.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from vision_attn.commands._opened import Opened, add_run_arguments, open_with
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `vision-attn eval`."""
+    add_run_arguments(parser)
+    parser.add_argument("--split", default="test", help="train, val or test (default: test)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the run folder)")
+    parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate, print and write; the exit status is 1 when a metric could not be computed."""
+    from vision_attn.engine.loop import few
+    from vision_attn.engine.step import on_device
+
+    opened = open_with(arguments)
+    out = arguments.out or Path(arguments.folder)
+    out.mkdir(parents=True, exist_ok=True)
+    metrics = evaluate(opened, arguments.split, out, run_folder=arguments.folder)
+    width = max(map(len, metrics))
+    print("\n".join(f"{name:{width}}  {value:8.4f}" for name, value in metrics.items()))
+    print(f"written to {out / f'metrics_{arguments.split}.json'}")
+    if arguments.show > 0:
+        batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
+        paths = opened.task.show(on_device(batch, opened.device), out / "pictures")
+        print(f"{len(paths)} files of pictures: {paths[0]} and others" if paths else "no pictures")
+    return 1 if any(math.isnan(value) for value in metrics.values()) else 0
+
+
+def evaluate(opened: Opened, split: str, out: Path, *, run_folder: str | Path) -> dict[str, float]:
+    """The metrics of `split`, also written into `out` with all that one needs to know of how they came about."""
+    import torch
+
+    from vision_attn.engine.step import on_device
+    from vision_attn.files import replacing
+    from vision_attn.progress import progress
+
+    task, source, config, device = opened
+    source.prepare(task)
+    batches = progress(source.split(split), what=f"evaluate {split}", unit="batch")
+    began = time.perf_counter()
+    # What lies behind the metrics, captions.json say, is written beside its place and then renamed to name the split.
+    with torch.no_grad(), tempfile.TemporaryDirectory(dir=out, prefix=".eval.", suffix=".part") as folder:
+        metrics = task.evaluate((on_device(batch, device) for batch in batches), Path(folder))
+        for file in Path(folder).iterdir():
+            os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
+    seconds = time.perf_counter() - began
+    record: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in metrics.items()}
+    record |= {"split": split, "run": str(run_folder), "seed": config.get("run", {}).get("seed")}
+    record |= {name: getattr(task, name) for name in ("beams", "max_words", "length_power") if hasattr(task, name)}
+    record |= {"hardware": hardware(device), "versions": versions()}
+    record |= {"seconds": round(seconds, 1), "time": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+    with replacing(out / f"metrics_{split}.json") as path:
+        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return metrics
+
+
+def hardware(device: Any) -> str:
+    """The name of what computed, and how much of it."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = platform.processor() or platform.machine()
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text(errors="replace").splitlines() if known.exists() else []
+    name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+    return f"{name}, {torch.get_num_threads()} threads"
+
+
+def versions() -> dict[str, str]:
+    """Of everything that numbers depend on."""
+    import torch
+    import torchvision
+
+    import vision_attn
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "vision_attn": vision_attn.__version__,
+    }
