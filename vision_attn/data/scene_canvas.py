@@ -1,0 +1,202 @@
+"""How drawn scenes look: where things stand, and their pixels, for a whole batch at once.
+
+The same seed gives the same pixels on every machine: the random bits come from a generator whose stream numpy
+guarantees, and drawing is elementwise arithmetic, rounded alike everywhere, without a font or drawing library.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from vision_attn.data.scene_grammar import COLOURS, MAX_THINGS, NUM_CAPTIONS, SHAPES, WEIGHTS, combinations_of
+
+# Corners in [-1, 1], y downwards; every outline touches all four sides, so that a thing's square is its tight box.
+OUTLINES = {
+    "square": ((-1, -1), (1, -1), (1, 1), (-1, 1)),
+    "triangle": ((0, -1), (1, 1), (-1, 1)),
+    "diamond": ((0, -1), (1, 0), (0, 1), (-1, 0)),
+    "cross": (
+        (-0.36, -1), (0.36, -1), (0.36, -0.36), (1, -0.36), (1, 0.36), (0.36, 0.36),
+        (0.36, 1), (-0.36, 1), (-0.36, 0.36), (-1, 0.36), (-1, -0.36), (-0.36, -0.36),
+    ),
+    "star": (
+        (0, -1), (0.26, -0.27), (1, -0.236), (0.42, 0.24), (0.618, 1),
+        (0, 0.56), (-0.618, 1), (-0.42, 0.24), (-1, -0.236), (-0.26, -0.27),
+    ),
+}  # fmt: skip
+SAMPLES = 8  # of a pixel's coverage, along each side
+
+
+class Arrangement(NamedTuple):
+    """Everything that chance decides about a batch of scenes. Slots past `num_things` hold nothing of meaning."""
+
+    num_things: Int[np.ndarray, "B"]
+    things: Int[np.ndarray, "B N"]
+    axis: Int[np.ndarray, "B"]
+    """Along which thing 0 stands before or behind all others: 0 is x, 1 is y."""
+    behind: Int[np.ndarray, "B"]
+    """1 where thing 0 stands right of or below the others. Of two things, thing 0 is always the left or upper."""
+    corner: Int[np.ndarray, "B N 2"]
+    """Left and upper edge, (x, y) in pixels."""
+    side: Int[np.ndarray, "B N"]
+    """Width and height in pixels."""
+    forms: Int[np.ndarray, "B captions"]
+    """Which forms the captions have, all different."""
+    light: Float[np.ndarray, "B 3 4"]
+    """RGB of the ground in the four corners."""
+    tint: Float[np.ndarray, "B N 3"]
+    """How far each thing's RGB is from its colour's."""
+    grain: UInt8[np.ndarray, "B 1 Y X"]
+
+    def take(self, part: slice) -> "Arrangement":
+        return Arrangement(*(field[part] for field in self))
+
+
+def uniform(bits: np.random.PCG64, *shape: int) -> Float[np.ndarray, "..."]:
+    """Uniform numbers in [0, 1), from the raw stream: numpy's Generator may change between versions, this may not."""
+    return (bits.random_raw(int(np.prod(shape))) >> np.uint64(11)).reshape(shape) * 2.0**-53
+
+
+def integers(bits: np.random.PCG64, low, high, *shape: int) -> Int[np.ndarray, "..."]:
+    """Uniform integers from `low` to `high`, both included."""
+    return (low + np.floor(uniform(bits, *shape) * (np.asarray(high) - low + 1))).astype(np.int64)
+
+
+def arrange(bits: np.random.PCG64, num_images: int, split: str, mixture: tuple[float, ...], size: int) -> Arrangement:
+    """Draw scenes of `split`: how many things, which, in which relation and where.
+
+    Raises ValueError when `size` leaves no room.
+    """
+    shares = np.cumsum(mixture) / np.sum(mixture)
+    num_things = 1 + (uniform(bits, num_images, 1) >= shares[:-1]).sum(1)
+    which, order = uniform(bits, num_images), uniform(bits, num_images, MAX_THINGS)
+    things = np.zeros((num_images, MAX_THINGS), np.int64)
+    for number in range(1, MAX_THINGS + 1):
+        images = np.flatnonzero(num_things == number)
+        choices = combinations_of(split, number)
+        chosen = choices[(which[images] * len(choices)).astype(np.int64)]
+        things[images, :number] = np.take_along_axis(chosen, order[images, :number].argsort(1), 1)
+    axis, behind = integers(bits, 0, 1, 2, num_images)
+    behind[num_things < 3] = 0
+    corner, side = place(bits, num_things, axis, behind, size)
+    weights = WEIGHTS[num_things - 1]
+    # A small number divided by a large weight comes early.
+    forms = (uniform(bits, *weights.shape) / weights).argsort(1)[:, :NUM_CAPTIONS]
+    light = 18 + 70 * uniform(bits, num_images, 1, 4) + 26 * uniform(bits, num_images, 3, 4)
+    tint = 24 * uniform(bits, num_images, MAX_THINGS, 3) - 12
+    grain = bits.random_raw(num_images * -(-size * size // 8)).astype("<u8").view(np.uint8).reshape(num_images, -1)
+    return Arrangement(
+        num_things, things, axis, behind, corner, side, forms, light.astype(np.float32), tint.astype(np.float32),
+        grain[:, : size * size].reshape(num_images, 1, size, size),
+    )  # fmt: skip
+
+
+def place(bits: np.random.PCG64, num_things, axis, behind, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Corners (B, N, 2) and sides (B, N) in pixels: proposed at random until every relation is beyond doubt."""
+    smallest, largest = side_range(size)
+    corner, side = np.zeros((len(num_things), MAX_THINGS, 2), np.int64), np.zeros((len(num_things), MAX_THINGS), int)
+    left = np.arange(len(num_things))
+    tries = 64
+    for _ in range(1000):
+        if not len(left):
+            return corner, side
+        # Three need more room than two.
+        limit = np.where(num_things[left] == 3, (smallest + largest) // 2, largest)[:, None, None]
+        sides = integers(bits, smallest, limit, len(left), tries, MAX_THINGS)
+        edge = max(1, size // 28)
+        corners = integers(bits, edge, (size - edge - sides)[..., None], len(left), tries, MAX_THINGS, 2)
+        good = clear(corners, sides, num_things[left], axis[left], behind[left], size)
+        first, found = good.argmax(1), good.any(1)
+        corner[left[found]], side[left[found]] = corners[found, first[found]], sides[found, first[found]]
+        left = left[~found]
+    raise ValueError(f"scenes: no room for three things in {size}x{size} pixels; choose a larger size")
+
+
+def side_range(size: int) -> tuple[int, int]:
+    """The smallest and the largest thing in images of `size` pixels: about a tenth of the image or less."""
+    return round(size * 12 / 56), round(size * 20 / 56)
+
+
+def clear(corner, side, num_things, axis, behind, size: int) -> np.ndarray:
+    """Which of the proposals (B, tries) show their relation without doubt.
+
+    One thing stands before another along an axis when a gap lies between their boxes and the way between their centres
+    is at least half as long again as the way across.
+    """
+    gap = max(1, size // 28)
+    middle = 2 * corner + side[..., None]
+
+    def before(first: int, second: int, along) -> np.ndarray:
+        along = along[:, None, None]
+        start, end = (np.take_along_axis(corner[:, :, slot], along, -1)[..., 0] for slot in (second, first))
+        way = np.abs(middle[:, :, second] - middle[:, :, first])
+        forward, sideways = (np.take_along_axis(way, which, -1)[..., 0] for which in (along, 1 - along))
+        return (start - end - side[:, :, first] >= gap) & (2 * forward >= 3 * sideways)
+
+    leads = [
+        np.where(behind[:, None] == 1, before(other, 0, axis), before(0, other, axis)) | (num_things <= other)[:, None]
+        for other in (1, 2)
+    ]
+    return leads[0] & leads[1] & (before(1, 2, 1 - axis) | (num_things < 3)[:, None])
+
+
+@cache
+def stamps(smallest: int, largest: int) -> Float[np.ndarray, "shapes sides Y X"]:
+    """How much of each pixel each shape covers, for every side from `smallest` to `largest` pixels."""
+    masks = np.zeros((len(SHAPES), largest - smallest + 1, largest, largest), np.float32)
+    for row, shape in enumerate(SHAPES):
+        for side in range(smallest, largest + 1):
+            points = (np.arange(side * SAMPLES) + 0.5) * (2 / (side * SAMPLES)) - 1
+            inside = covers(shape, points[None, :], points[:, None])
+            coverage = inside.reshape(side, SAMPLES, side, SAMPLES).mean((1, 3))
+            masks[row, side - smallest, :side, :side] = coverage
+    return masks
+
+
+def covers(shape: str, x, y) -> np.ndarray:
+    """Whether points lie inside a shape; for outlines, whether a ray crosses them an odd number of times."""
+    if shape == "circle":
+        return x * x + y * y <= 1
+    outline = OUTLINES[shape]
+    inside = np.zeros(np.broadcast_shapes(x.shape, y.shape), bool)
+    for (x0, y0), (x1, y1) in zip(outline, (*outline[1:], outline[0]), strict=True):
+        if y0 != y1:
+            inside ^= ((y0 > y) != (y1 > y)) & (x < x0 + (y - y0) * ((x1 - x0) / (y1 - y0)))
+    return inside
+
+
+def draw(scenes: Arrangement, size: int) -> UInt8[np.ndarray, "B 3 Y X"]:
+    """The images: things on a dark, softly lit ground with a little grain."""
+    _, largest = side_range(size)
+    # Room past the edges, since all stamps are as large as the largest thing.
+    canvas = np.zeros((len(scenes.things), 3, size + largest, size + largest), np.float32)
+    canvas[:, :, :size, :size] = ground(scenes.light, size)
+    for slot in range(MAX_THINGS):
+        stamp(canvas, np.flatnonzero(scenes.num_things > slot), scenes, slot, size)
+    picture = canvas[:, :, :size, :size] + (scenes.grain.astype(np.float32) - 127.5) * np.float32(0.05)
+    return np.clip(picture, 0, 255).astype(np.uint8)
+
+
+def ground(light: Float[np.ndarray, "B 3 4"], size: int) -> Float[np.ndarray, "B 3 Y X"]:
+    """Colours of the four corners, blended over the image."""
+    way = np.arange(size, dtype=np.float32) / np.float32(size - 1)
+    upper = light[..., 0:1] + (light[..., 1:2] - light[..., 0:1]) * way
+    lower = light[..., 2:3] + (light[..., 3:4] - light[..., 2:3]) * way
+    return upper[:, :, None, :] + (lower - upper)[:, :, None, :] * way[:, None]
+
+
+def stamp(canvas: np.ndarray, images: np.ndarray, scenes: Arrangement, slot: int, size: int) -> None:
+    """Put one thing into each of `images`, a little lighter at its top than at its foot."""
+    smallest, largest = side_range(size)
+    side, things = scenes.side[images, slot], scenes.things[images, slot]
+    mask = stamps(smallest, largest)[things % len(SHAPES), side - smallest][:, None]
+    palette = np.array(list(COLOURS.values()), np.float32)
+    colour = (palette[things // len(SHAPES)] + scenes.tint[images, slot])[:, :, None, None]
+    steps = np.arange(largest)
+    shade = np.float32(1.08) - np.float32(0.2) * (steps / side[:, None]).astype(np.float32)
+    rows, columns = (scenes.corner[images, slot, axis, None] + steps for axis in (1, 0))
+    spot = images[:, None, None, None], np.arange(3)[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
+    patch = canvas[spot]
+    canvas[spot] = patch + mask * (colour * shade[:, None, :, None] - patch)

@@ -1,0 +1,160 @@
+"""Drawn scenes: the embedded data set. Nothing to download, and the box of what every word names is known.
+
+Training scenes are new in every epoch; validation and test scenes are fixed and show combinations that training never
+does (`scene_grammar.pair_split`), so that a captioner has to put together what it has seen apart.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vision_attn.data import scene_grammar as grammar
+from vision_attn.data.captions import CaptionBatch
+from vision_attn.data.scene_canvas import Arrangement, arrange, draw
+from vision_attn.data.vocabulary import END, PAD, UNKNOWN, Vocabulary
+from vision_attn.task import Source, Task
+
+SPLITS = ("train", "val", "test")
+RELATIONS = ("to the left of", "to the right of"), ("above", "below")  # by axis: before, behind
+FRESH, FIXED = 0, 1  # first word of the seed: training batches, and the scenes of `split`
+
+
+class Scenes(Source):
+    """Images of one to three coloured shapes, five captions each, and boxes by word.
+
+    size: height and width of the images in pixels. Things measure 12 to 20 pixels of 56, and in proportion.
+    rows: captions per image in a batch, at most five; `references` always holds all five.
+    epoch_images: images in a training epoch, in batches of `batch_size`; an incomplete last batch is left out.
+    mixture: shares of scenes with one, two and three things.
+
+    Raises ValueError for numbers that leave nothing to draw.
+    """
+
+    content_words: frozenset[str] = frozenset(grammar.COLOURS) | frozenset(grammar.SHAPES)
+    """The words that name things; `boxes` of a batch has those that the scene shows."""
+
+    def __init__(
+        self,
+        *,
+        size: int = 56,
+        batch_size: int = 64,
+        rows: int = 5,
+        epoch_images: int = 12800,
+        val_images: int = 500,
+        test_images: int = 1000,
+        mixture: tuple[float, float, float] = (0.15, 0.6, 0.25),
+    ) -> None:
+        if size < 40:
+            raise ValueError(f"scenes: size={size} leaves no room for three things; choose at least 40 pixels")
+        if not 1 <= rows <= grammar.NUM_CAPTIONS:
+            raise ValueError(f"scenes: rows={rows}, but a scene has 1 to {grammar.NUM_CAPTIONS} captions")
+        if min(mixture) < 0 or sum(mixture) <= 0:
+            raise ValueError(f"scenes: mixture={mixture} must be shares of scenes with one, two and three things")
+        if min(batch_size, val_images, test_images) < 1 or epoch_images < batch_size:
+            raise ValueError(
+                f"scenes: batch_size={batch_size}, epoch_images={epoch_images}, val_images={val_images} and "
+                f"test_images={test_images} must be positive, and an epoch must hold at least one batch"
+            )
+        self.size, self.batch_size, self.rows = size, batch_size, rows
+        self.epoch_images = epoch_images
+        self.split_images = {"train": val_images, "val": val_images, "test": test_images}
+        self.mixture = tuple(mixture)
+
+    def prepare(self, task: Task) -> None:
+        """Nothing to fetch or cache; refuses an encoder that expects images of another size."""
+        resolution = getattr(getattr(task, "encoder", None), "resolution", self.size)
+        if resolution != self.size:
+            raise ValueError(
+                f"scenes are drawn at size={self.size}, but the encoder takes {resolution} pixels; "
+                f"set the source's size to {resolution} or the encoder's resolution to {self.size}"
+            )
+
+    def __len__(self) -> int:
+        return self.epoch_images // self.batch_size
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+        """Fresh scenes. Every batch has its own random stream, so that skipping costs nothing."""
+        if self.batch_size % world:
+            raise ValueError(f"scenes: batch_size={self.batch_size} cannot be split evenly among {world} processes")
+        for index in range(skip, len(self)):
+            scenes = self.arrange("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
+            ids = range(
+                (epoch * len(self) + index) * self.batch_size, (epoch * len(self) + index + 1) * self.batch_size
+            )
+            part = slice(rank, None, world)
+            yield self.batch(scenes.take(part), ids[part])
+
+    def split(self, name: str) -> Iterator[CaptionBatch]:
+        """Fixed scenes, the same for every run; "train" gives as many as "val", of training combinations."""
+        if name not in SPLITS:
+            raise ValueError(f"scenes have no split {name!r}; choose one of {', '.join(SPLITS)}")
+        # All at once, so that the scenes do not depend on the size of the batches.
+        ids = range(self.split_images[name])
+        scenes = self.arrange(name, (FIXED, SPLITS.index(name)), len(ids))
+        for first in range(0, len(ids), self.batch_size):
+            part = slice(first, first + self.batch_size)
+            yield self.batch(scenes.take(part), ids[part])
+
+    def arrange(self, split: str, stream: tuple[int, ...], num_images: int) -> Arrangement:
+        return arrange(np.random.PCG64(np.random.SeedSequence(stream)), num_images, split, self.mixture, self.size)
+
+    def batch(self, scenes: Arrangement, ids: Sequence[int]) -> CaptionBatch:
+        """Draw and word these scenes: images with the longest caption first, and an image's captions likewise."""
+        references = [captions(scenes, image) for image in range(len(ids))]
+        words = [sorted(map(self.encode, texts[: self.rows]), key=len, reverse=True) for texts in references]
+        order = sorted(range(len(ids)), key=lambda image: -len(words[image][0]))
+        return CaptionBatch(
+            images=torch.from_numpy(draw(scenes, self.size)[order]),
+            words=padded([words[image] for image in order]),
+            ids=tuple(ids[image] for image in order),
+            references=tuple(references[image] for image in order),
+            files=(None,) * len(order),
+            boxes=tuple(boxes(scenes, image, self.size) for image in order),
+        )
+
+    def encode(self, caption: str) -> list[int]:
+        """`vocabulary.encode` for captions that are made of plain words, many times faster; with the end word."""
+        return [*(self.index.get(word, UNKNOWN) for word in caption.split()), END]
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {word: index for index, word in enumerate(self.vocabulary.words)}
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """All words of the grammar, or what `restore` read."""
+        return Vocabulary.build(grammar.all_captions(), min_count=1)
+
+    def export(self, folder: Path) -> None:
+        self.vocabulary.save(Path(folder) / "vocabulary.json")
+
+    def restore(self, folder: Path) -> None:
+        self.vocabulary = Vocabulary.load(Path(folder) / "vocabulary.json")
+        self.__dict__.pop("index", None)
+
+
+def captions(scenes: Arrangement, image: int) -> list[str]:
+    things = [grammar.THINGS[thing] for thing in scenes.things[image, : scenes.num_things[image]]]
+    axis = int(scenes.axis[image])
+    relation, across = RELATIONS[axis][scenes.behind[image]], RELATIONS[1 - axis][0]
+    return grammar.captions_of(things, relation, across, scenes.forms[image].tolist())
+
+
+def boxes(scenes: Arrangement, image: int, size: int) -> dict[str, list[tuple[float, float, float, float]]]:
+    """Where the thing is that a word names: (x0, y0, x1, y1) in [-1, 1]."""
+    found = {}
+    for slot in range(scenes.num_things[image]):
+        (x, y), side = scenes.corner[image, slot].tolist(), int(scenes.side[image, slot])
+        box = tuple(2 * edge / size - 1 for edge in (x, y, x + side, y + side))
+        found |= {word: [box] for word in grammar.THINGS[scenes.things[image, slot]].split()}
+    return found
+
+
+def padded(words: list[list[list[int]]]) -> Int[Tensor, "B R T"]:
+    longest = len(words[0][0])
+    return torch.tensor([[row + [PAD] * (longest - len(row)) for row in rows] for rows in words])
