@@ -2,6 +2,11 @@
 
 import json
 import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +47,10 @@ class Points(Source):
         return self.items // self.batch
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[PointBatch]:
+        if epoch == 1 and "TOY_FILE_LIMIT" in os.environ:  # A disk that fills up in the second epoch.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ["TOY_FILE_LIMIT"]),) * 2)
+        if epoch == 1 and "TOY_SIGNAL" in os.environ:
+            os.kill(os.getpid(), int(os.environ["TOY_SIGNAL"]))
         torch.rand(1)  # A careless source: it draws from the default generator when an epoch starts.
         generator = torch.Generator().manual_seed(1000 * seed + epoch)
         for indices in torch.randperm(self.items, generator=generator).split(self.batch)[skip : len(self)]:
@@ -87,6 +96,9 @@ class Plane(Task):
         return {"loss": error, "guess": self.mean.detach().clone()}
 
     def evaluate(self, batches: Iterable[PointBatch], folder: Path | None = None) -> dict[str, float]:
+        self.evaluations += 1
+        if self.evaluations == 3 and "TOY_SIGNAL_IN_VALIDATION" in os.environ:
+            os.kill(os.getpid(), int(os.environ["TOY_SIGNAL_IN_VALIDATION"]))
         torch.rand(3)  # Validation draws too, and must leave no trace.
         errors = [(self._guess(batch.points) - batch.answers).square() for batch in batches]
         return {"error": torch.cat(errors).float().mean().item(), "images": float(sum(map(len, errors)))}
@@ -131,5 +143,91 @@ def train_toy(
     )
 
 
-if __name__ == "__main__":  # torchrun tests/toy.py '{"folder": ..., ...}' in a process of its own
-    train_toy(**json.loads(os.environ["TOY"]))
+class Server:
+    """Trains toys in processes of their own, forked from one that has imported torch already, so that many can die."""
+
+    def __init__(self) -> None:
+        root = Path(__file__).parents[1]
+        self.server = subprocess.Popen(
+            [sys.executable, __file__],
+            env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def start(self, folder: Path, *, die_at: int | None = None, environment: dict | None = None, **settings) -> int:
+        """Start training and return the process id."""
+        command = {"die_at": die_at, "environment": environment or {}, "settings": {"folder": str(folder), **settings}}
+        return int(self._ask(command))
+
+    def wait(self, process: int) -> tuple[int, str]:
+        """Its exit code, or minus the signal that ended it, and what it printed."""
+        return tuple(json.loads(self._ask(process)))
+
+    def train(self, folder: Path, **settings) -> tuple[int, str]:
+        return self.wait(self.start(folder, **settings))
+
+    def _ask(self, question: object) -> str:
+        print(json.dumps(question), file=self.server.stdin, flush=True)
+        return self.server.stdout.readline()
+
+    def close(self) -> None:
+        self.server.stdin.close()
+        self.server.wait()
+
+
+def serve() -> None:
+    """The other end of `Server`: each line on standard input starts a process or waits for one."""
+    import torch._dynamo  # noqa: F401 (slow, and every optimizer imports it)
+
+    outputs = {}
+    for line in sys.stdin:
+        question = json.loads(line)
+        if isinstance(question, int):
+            code = os.waitstatus_to_exitcode(os.waitpid(question, 0)[1])
+            print(json.dumps([code, outputs[question].read_text()]), flush=True)
+            continue
+        output = Path(tempfile.mkstemp()[1])
+        if process := os.fork():
+            outputs[process] = output
+            print(process, flush=True)
+            continue
+        descriptor = os.open(output, os.O_WRONLY)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.environ.update(question["environment"])
+        settings = question["settings"]
+        if question["die_at"] is not None:
+            sys.addaudithook(Deadly(settings["folder"], question["die_at"]))
+        code = 1
+        try:
+            print(json.dumps(train_toy(Path(settings.pop("folder")), **settings)), flush=True)
+            code = 0
+        except SystemExit as stop:
+            code = stop.code
+        except KeyboardInterrupt:
+            code = 130
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        os._exit(code)
+
+
+class Deadly:
+    """Kills its own process just before the `last`-th thing that it does to a file of the run."""
+
+    def __init__(self, folder: str, last: int) -> None:
+        self.folder, self.left = folder, last
+
+    def __call__(self, event: str, arguments: tuple) -> None:
+        if event in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"):
+            if not str(arguments[0]).startswith(self.folder):
+                return
+            self.left -= 1
+            if self.left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:  # torchrun tests/toy.py FOLDER SETTINGS
+        train_toy(Path(sys.argv[1]), **json.loads(sys.argv[2]))
+    else:
+        serve()

@@ -151,7 +151,8 @@ def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Posit
     """Write last/: the weights, everything else that training needs, and how far it has come."""
     with replacing_folder(folder / "last") as last:
         save_weights(task, last / "model.safetensors")
-        torch.save(trainer, last / "trainer.pt")
+        with open(last / "trainer.pt", "wb") as file:  # A file of Python's: it tells why a write failed.
+            torch.save(trainer, file)
         (last / "position.json").write_text(json.dumps(asdict(position)))
 
 

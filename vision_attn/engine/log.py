@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,13 @@ class Log:
     def _write(self, line: dict[str, Any]) -> None:
         if self.file:
             line = {name: None if value != value else value for name, value in line.items()}  # JSON has no NaN.
-            self.file.write(json.dumps(line).encode() + b"\n")
-            self.file.flush()
+            try:
+                self.file.write(json.dumps(line).encode() + b"\n")
+                self.file.flush()
+            except OSError as error:
+                raise ValueError(
+                    f"{self.file.name} could not be written: {error}; free some space and go on"
+                ) from error
         if self.wandb:
             try:
                 self.wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
@@ -91,7 +97,8 @@ class Log:
 
     def close(self) -> None:
         if self.file:
-            self.file.close()
+            with suppress(OSError):  # Every line was flushed; a failure to do so was raised then.
+                self.file.close()
         if self.wandb:
             try:
                 self.wandb.finish()

@@ -1,0 +1,139 @@
+"""A run that is killed, stopped or starved of disk goes on exactly, or says why not."""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from toy import Server
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def whole(server, tmp_path_factory):
+    """A run that nothing disturbed, which saves after every step."""
+    folder = tmp_path_factory.mktemp("whole")
+    code, output = server.train(folder, save_every=0)
+    assert code == 0, output
+    return folder
+
+
+def lines(folder: Path) -> list[dict]:
+    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in line.items() if name not in ("seconds", "items_per_second")} for line in read
+    ]
+
+
+def tensors(tree, prefix="") -> dict[str, torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return {prefix: tree}
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list | tuple) else ()
+    return {name: tensor for key, part in items for name, tensor in tensors(part, f"{prefix}/{key}").items()}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Every weight, average, moment and random state is the same to the bit, and so is every logged line."""
+    for part in ("last", "best"):
+        weights = [load_file(folder / part / "model.safetensors") for folder in (one, other)]
+        assert weights[0].keys() == weights[1].keys()
+        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    trainers = [tensors(torch.load(folder / "last" / "trainer.pt", weights_only=True)) for folder in (one, other)]
+    assert trainers[0].keys() == trainers[1].keys() and len(trainers[0]) > 20
+    assert all(torch.equal(trainers[0][name], trainers[1][name]) for name in trainers[0])
+    assert lines(one) == lines(other)
+    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
+
+
+@pytest.mark.parametrize("start", range(0, 12))
+def test_killed_at_any_touch_of_a_file(server, whole, tmp_path, start):
+    """Each process of the run dies a few file operations after the one before died, until one lives to the end."""
+    generator = random.Random(start)
+    code, deaths = -signal.SIGKILL, 0
+    while code == -signal.SIGKILL:
+        touches = start + generator.randrange(150)
+        code, output = server.train(tmp_path, save_every=0, die_at=touches)
+        deaths += code == -signal.SIGKILL
+    assert code == 0, output
+    assert_same(tmp_path, whole)
+
+
+def test_killed_at_random_moments(server, whole, tmp_path):
+    generator = random.Random(0)
+    deaths = 0
+    for _ in range(200):
+        process = server.start(tmp_path, save_every=0)
+        time.sleep(generator.random() * 0.3)
+        os.kill(process, signal.SIGKILL)
+        code, output = server.wait(process)
+        if code != -signal.SIGKILL:
+            break
+        deaths += 1
+    code, output = server.train(tmp_path, save_every=0)
+    assert code == 0, output
+    assert_same(tmp_path, whole)
+    print(f"killed {deaths} times")
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("moment", ["TOY_SIGNAL", "TOY_SIGNAL_IN_VALIDATION"])
+def test_asked_to_stop_saves_and_goes_on(server, whole, tmp_path, number, code, moment):
+    ended, output = server.train(tmp_path, environment={moment: str(int(number))})
+    assert ended == code and "stopped " in output and "the same command goes on" in output
+    assert json.loads((tmp_path / "last" / "position.json").read_text())["step"] in (4, 6)
+    ended, output = server.train(tmp_path)
+    assert ended == 0, output
+    assert_same(tmp_path, whole)
+
+
+@pytest.mark.parametrize("limit", [500, 2000, 8000])
+def test_full_disk_keeps_the_checkpoint_before(server, whole, tmp_path, limit):
+    """The limit strikes the log, the weights or the rest of a checkpoint: one line says so, and nothing is lost."""
+    code, output = server.train(tmp_path, environment={"TOY_FILE_LIMIT": str(limit)})
+    last = output.splitlines()[-1]
+    assert code == 1 and last.startswith("ValueError: ") and "could not be written" in last and "large" in last
+    assert json.loads((tmp_path / "last" / "position.json").read_text())["epoch"] == 1
+    code, output = server.train(tmp_path)
+    assert code == 0, output
+    assert_same(tmp_path, whole)
+
+
+def test_second_process_is_refused_and_a_killed_one_lets_go(server, whole, tmp_path):
+    process = server.start(tmp_path, environment={"TOY_SIGNAL": str(int(signal.SIGSTOP))})
+    while not (tmp_path / "last" / "position.json").exists():
+        time.sleep(0.01)
+    code, output = server.train(tmp_path)
+    assert code == 1 and f"{tmp_path} is being trained by process {process}" in output
+    os.kill(process, signal.SIGKILL)
+    assert server.wait(process)[0] == -signal.SIGKILL
+    code, output = server.train(tmp_path)
+    assert code == 0, output
+    assert_same(tmp_path, whole)
+
+
+def test_finished_run_says_so_and_returns_its_best(server, whole):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file() and path.name != ".lock"}
+    code, output = server.train(whole)
+    best = json.loads((whole / "best" / "metrics_val.json").read_text())
+    assert code == 0 and f"{whole} is finished after epoch 3" in output
+    assert json.loads(output.splitlines()[-1]) == {"error": best["error"], "images": best["images"]}
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+@pytest.mark.parametrize("setting", [{"seed": 1}, {"epochs": 5}, {"accumulate": 1}, {"warmup": 1}, {"batch": 4}])
+def test_changed_settings_are_refused(server, tmp_path, setting):
+    assert server.train(tmp_path, environment={"TOY_SIGNAL": str(int(signal.SIGTERM))})[0] == 143
+    code, output = server.train(tmp_path, **setting)
+    name = {"batch": "batches"}.get(*setting, *setting)
+    assert code == 1 and f"was started with other settings: {name} (was" in output
