@@ -15,9 +15,7 @@ from toy import Server
 
 @pytest.fixture(scope="module")
 def server():
-    server = Server()
-    yield server
-    server.close()
+    return Server.shared()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """A task and a source so small that the engine can be killed, resumed and split a hundred times in a test."""
 
+import atexit
+import functools
 import json
 import os
 import resource
@@ -51,6 +53,8 @@ class Points(Source):
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ["TOY_FILE_LIMIT"]),) * 2)
         if epoch == 1 and "TOY_SIGNAL" in os.environ:
             os.kill(os.getpid(), int(os.environ["TOY_SIGNAL"]))
+        if epoch == 1 and os.environ.get("TOY_SIGNAL_RANK") == str(rank):
+            os.kill(os.getpid(), signal.SIGTERM)
         torch.rand(1)  # A careless source: it draws from the default generator when an epoch starts.
         generator = torch.Generator().manual_seed(1000 * seed + epoch)
         for indices in torch.randperm(self.items, generator=generator).split(self.batch)[skip : len(self)]:
@@ -153,6 +157,14 @@ class Server:
             env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+
+    @classmethod
+    @functools.cache
+    def shared(cls) -> "Server":
+        """One for all test files, since starting it takes seconds."""
+        server = cls()
+        atexit.register(server.close)
+        return server
 
     def start(self, folder: Path, *, die_at: int | None = None, environment: dict | None = None, **settings) -> int:
         """Start training and return the process id."""

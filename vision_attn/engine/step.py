@@ -1,5 +1,6 @@
 """One optimiser step of any task, eager or compiled: forward, backward, clip, update."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
@@ -42,7 +43,7 @@ class Step:
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=run.precision == "fp16")
         self.average = Average(self.parameters, run.average) if run.average else None
         self.buffers = [buffer for buffer in task.buffers() if buffer.is_floating_point()]
-        model: nn.Module = DistributedDataParallel(task, broadcast_buffers=False) if world.size > 1 else task
+        model: nn.Module = distribute(task) if world.size > 1 else task
         self.model = torch.compile(model) if run.compile else model
         self.trouble = torch.full((2,), -1, device=world.device)
         """The first step whose loss, or whose gradient, was not finite; -1 while there is none."""
@@ -114,7 +115,8 @@ class Step:
                 for step, what in zip(mine, ("loss", "gradient"), strict=True)
                 if step >= 0
             ]
-            step, what, ids = min((one for part in self.world.gather(found) for one in part), key=lambda one: one[0])
+            everywhere = [one for part in self.world.gather(found) for one in part]
+            step, what, ids = min(everywhere, key=lambda one: (one[0], one[1] != "loss"))  # The cause comes first.
             images = ", ".join(map(str, ids[:8])) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
             raise ValueError(
                 f"step {step + 1}: the {what} is not finite; ids of its batch: {images or 'not known'}. The last good "
@@ -146,6 +148,13 @@ class Step:
         for name in ("schedule", "average"):
             if getattr(self, name) is not None and state[name] is not None:
                 getattr(self, name).load_state_dict(state[name])
+
+
+def distribute(task: Task) -> nn.Module:
+    """The task with gradients averaged over processes. Its buffers are averaged by `Step`, not overwritten."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # The argument's new name is unknown to torch 2.11.
+        return DistributedDataParallel(task, broadcast_buffers=False)
 
 
 def warm(
