@@ -78,7 +78,7 @@ class Captions(Source):
             return read_annotations(find(self.annotations), splits=find(self.splits) if self.splits else None)
         found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
         for split, path in self.annotations.items():
-            found[_known(split)] = read_annotations(find(path), split=split)[split]
+            found[split] = read_annotations(find(path), split=_known(split))[split]
         return found
 
     @cached_property

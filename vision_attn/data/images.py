@@ -40,7 +40,8 @@ def open_photograph(path: str | Path, at_least: int | None = None) -> Image.Imag
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
     except Exception as error:  # a damaged file can make Pillow raise almost anything
-        raise ValueError(f"{path}: not a readable image ({type(error).__name__}: {error})") from error
+        why = str(error).replace(str(path), Path(path).name)
+        raise ValueError(f"{path}: not a readable image ({type(error).__name__}: {why})") from error
 
 
 def read_image(path: str | Path, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:

@@ -1,0 +1,441 @@
+"""Annotation files of every form, and the batches made of them."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from vision_attn.data.captions import Captions
+from vision_attn.data.images import read_image
+from vision_attn.data.vocabulary import END, PAD
+from vision_attn.task import Task
+
+
+class Pool(nn.Module):
+    """Averages 2x2 pixels: 8x8 images to 16 annotation vectors of 3."""
+
+    resolution, grid, region_size = 8, (4, 4), 3
+
+    def __init__(self, trainable: bool = False) -> None:
+        super().__init__()
+        self.trainable = trainable
+
+    def identity(self) -> dict[str, str | int]:
+        return {"backbone": "none", "node": "pool", "resolution": 8, "checksum": "0"}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.avg_pool2d(images.float(), 2).flatten(2).transpose(1, 2)
+
+
+class Looking(Task):
+    def __init__(self, trainable: bool = False) -> None:
+        super().__init__()
+        self.encoder = Pool(trainable)
+
+
+SPLIT_OF = ["train"] * 12 + ["val"] * 3 + ["test"] * 4
+WORDS = ["a", "dog", "runs", "in", "the", "green", "park", "with", "one", "small", "red", "ball"]
+
+
+def coco(count: int = 19, split: bool = True) -> dict:
+    """Image i has 1 + i % 4 captions; caption j of it says i + j + 1 words."""
+    images = [
+        {"id": 100 + i, "file_name": f"{i:02}.png"} | ({"split": SPLIT_OF[i]} if split else {}) for i in range(count)
+    ]
+    notes = [
+        {"id": 10 * i + j, "image_id": 100 + i, "caption": " ".join((WORDS * 3)[: i + j + 1]) + f" {i}-{j} ."}
+        for i in range(count)
+        for j in range(1 + i % 4)
+    ]
+    return {"images": images, "annotations": notes}
+
+
+def karpathy() -> dict:
+    record = coco()
+    said = {image["id"]: [] for image in record["images"]}
+    for note in record["annotations"]:
+        said[note["image_id"]].append({"raw": note["caption"]})
+    return {
+        "images": [
+            {
+                "imgid": number, "cocoid": image["id"], "filepath": "images", "filename": image["file_name"],
+                "split": "restval" if number == 0 else image["split"], "sentences": said[image["id"]],
+            }
+            for number, image in enumerate(record["images"])
+        ]
+    }  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of photographs, of which number i is of shade i, and their annotation file."""
+    (tmp_path / "images").mkdir()
+    for number in range(19):
+        pixels = np.full((8, 8, 3), number, dtype=np.uint8)
+        pixels[:, 4:] = 200
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{number:02}.png")
+    write(tmp_path / "captions.json", coco())
+    return tmp_path
+
+
+def write(path, record):
+    path.write_text(json.dumps(record), encoding="utf-8")
+    return str(path)
+
+
+def source(folder, *, prepare: bool = True, trainable: bool = False, **options) -> Captions:
+    options = {
+        "images": str(folder / "images"), "annotations": str(folder / "captions.json"), "min_count": 1,
+        "batch_size": 4, "evaluation_batch_size": 3, "cache": str(folder / "cache"), **options,
+    }  # fmt: skip
+    captions = Captions(**options)
+    if prepare:
+        captions.prepare(Looking(trainable))
+    return captions
+
+
+def names(captions: Captions) -> dict[str, list[str]]:
+    return {split: [photograph.name for photograph in members] for split, members in captions.photographs.items()}
+
+
+# Forms of annotation files.
+
+
+def test_all_forms_read_the_same(folder):
+    expected = source(folder, prepare=False).photographs
+    assert [len(members) for members in expected.values()] == [12, 3, 4]
+    assert expected["val"][0].id == 112 and len(expected["val"][1].captions) == 2
+
+    bare = write(folder / "bare.json", coco(split=False))
+    by_name, by_id, by_stem, each = {}, {}, {}, {}
+    for number, split in enumerate(SPLIT_OF):
+        by_name.setdefault(split, []).append(f"{number:02}.png")
+        by_stem.setdefault(split, []).append(f"{number:02}")
+        by_id.setdefault(split, []).append(100 + number)
+    for members in (by_name, by_id, by_stem, {**by_id, "unused": []}):
+        splits = write(folder / "splits.json", members)
+        assert source(folder, prepare=False, annotations=bare, splits=splits).photographs == expected
+
+    for split in ("train", "val", "test"):
+        record = coco()
+        record["images"] = [image for image in record["images"] if image["split"] == split]
+        each[split] = write(folder / f"{split}.json", record)
+    assert source(folder, prepare=False, annotations=each).photographs == expected
+
+    karpathys = write(folder / "karpathy.json", karpathy())
+    theirs = source(folder, annotations=karpathys, images=str(folder))
+    assert [[p.id for p in members] for members in theirs.photographs.values()] == [
+        [p.id for p in members] for members in expected.values()
+    ]
+    assert next(iter(theirs.split("val"))).files == next(iter(source(folder).split("val"))).files
+
+
+def test_a_folder_for_each_split(folder):
+    (folder / "other").mkdir()
+    for number in range(12, 19):
+        (folder / "images" / f"{number:02}.png").rename(folder / "other" / f"{number:02}.png")
+    other = str(folder / "other")
+    captions = source(folder, images={"train": str(folder / "images"), "val": other, "test": other})
+    assert {file.parent.name for batch in captions.split("val") for file in batch.files} == {"other"}
+    assert [batch.images[0, 0, 0].item() for batch in captions.split("val")] == [14]
+    with pytest.raises(ValueError, match="no folder of images is given for split val"):
+        source(folder, images={"train": str(folder / "images")})
+
+
+def test_pycocotools_prints_nothing(folder, capsys):
+    source(folder)
+    assert capsys.readouterr().out == ""
+
+
+def test_line_breaks_inside_captions_become_spaces(folder):
+    record = coco()
+    record["annotations"][0]["caption"] = "a\r\ndog\u2028runs\x0bin\x0c\tred "
+    write(folder / "captions.json", record)
+    assert source(folder, prepare=False).photographs["train"][0].captions == ["a dog runs in red"]
+
+
+def broken(change):
+    record = coco()
+    change(record)
+    return record
+
+
+MISTAKES = {
+    "not a JSON": "{",
+    "not a caption file; expected COCO": [],
+    "expected COCO's format": {"images": [{"id": 1}]},
+    "expected COCO's format, .*lacks 'caption'": broken(lambda record: record["annotations"][0].pop("caption")),
+    "lacks 'file_name'": broken(lambda record: record["images"][3].pop("file_name")),
+    "caption of annotation 0 is 7, not a text": broken(lambda record: record["annotations"][0].update(caption=7)),
+    "image id 101 occurs 2 times": broken(lambda record: record["images"][0].update(id=101)),
+    "unknown split 'dev'": broken(lambda record: record["images"][0].update(split="dev")),
+    "no image has a `split` field": coco(split=False),
+    "no image of split train has a caption, such as 00.png": {**coco(), "annotations": []},
+}
+
+
+@pytest.mark.parametrize("complaint", MISTAKES)
+def test_mistakes_in_the_file_are_named(folder, complaint):
+    mistake = MISTAKES[complaint]
+    (folder / "captions.json").write_text(mistake if isinstance(mistake, str) else json.dumps(mistake))
+    with pytest.raises(ValueError, match=f"captions.json.*{complaint}") as raised:
+        source(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_other_mistakes_are_named(folder):
+    with pytest.raises(ValueError, match="nothing.json was not found"):
+        source(folder, annotations="nothing.json")
+    with pytest.raises(ValueError, match="nowhere was not found"):
+        source(folder, images="nowhere")
+    with pytest.raises(ValueError, match="unknown split 'dev'"):
+        source(folder, annotations={"dev": str(folder / "captions.json")})
+    with pytest.raises(ValueError, match="unknown split 'dev'"):
+        source(folder).split("dev")
+    with pytest.raises(ValueError, match="rows must be at least 1, not 0"):
+        source(folder, rows=0)
+    with pytest.raises(ValueError, match="comes before batches"):
+        source(folder, prepare=False).split("val")
+    (folder / "empty").mkdir()
+    with pytest.raises(ValueError, match="no photograph was found, not even .*00.png"):
+        source(folder, images=str(folder / "empty"))
+    for splits, complaint in (
+        ([1], "expected JSON of the form"),
+        ({"train": ["x"]}, "none of its entries"),
+        ({"train": [100], "val": [100]}, "100 is in two splits, train and val"),
+        ({"dev": [100]}, "unknown split 'dev'"),
+    ):
+        with pytest.raises(ValueError, match=f"splits.json.*{complaint}"):
+            source(folder, splits=write(folder / "splits.json", splits))
+    record = coco()
+    record["images"][15]["file_name"] = "00.png"
+    write(folder / "captions.json", record)
+    with pytest.raises(ValueError, match="00.png is in two splits, train and test"):
+        source(folder)
+
+
+def test_an_empty_split_is_named(folder):
+    captions = source(folder, splits=write(folder / "splits.json", {"test": [100, 101]}), vocabulary=None)
+    captions.restore(exported(folder))
+    assert len(captions.split("test")) == 1  # judged without a training set
+    for empty in (lambda: captions.split("val"), lambda: captions.train(0, seed=0), lambda: len(captions)):
+        with pytest.raises(ValueError, match="captions.json: split (val|train) has no images"):
+            empty()
+
+
+def exported(folder):
+    source(folder, prepare=False).export(folder)
+    return folder
+
+
+def test_what_cannot_be_used_is_counted_and_left_out(folder, caplog):
+    record = coco()
+    record["annotations"] = [note for note in record["annotations"] if note["image_id"] != 101]
+    record["annotations"].append({"id": 999, "image_id": 555, "caption": "of nothing"})
+    write(folder / "captions.json", record)
+    (folder / "images" / "02.png").unlink()
+    (folder / "images" / "03.png").write_bytes((folder / "images" / "03.png").read_bytes()[:60])
+    for options in ({}, {"cache": None}):
+        caplog.clear()
+        captions = source(folder, **options)
+        seen = {image for batch in captions.split("train") for image in batch.ids}
+        assert seen == set(range(100, 112)) - {101, 102, 103}
+        for said in (
+            "1 images of split train have no caption and are left out, such as 01.png",
+            "1 captions of images that the file does not list",
+            "1 photographs do not exist and are left out, such as",
+            "03.png: not a readable image",
+            "1 of 17 photographs cannot be read",
+        ):
+            assert said in caplog.text
+    for number in range(12, 15):
+        (folder / "images" / f"{number}.png").write_text("")
+    with pytest.raises(ValueError, match="no photograph of split val can be read"):
+        source(folder).split("val")
+
+
+# Batches.
+
+
+def test_batches_hold_what_the_contract_says(folder):
+    captions = source(folder, rows=3)
+    batches = list(captions.train(0, seed=1))
+    assert len(batches) == len(captions) == 3
+    for batch in batches:
+        assert batch.images.shape == (4, 16, 3) and batch.images.dtype == torch.float16
+        assert batch.words.shape[:2] == (4, 3) and batch.boxes == (None,) * 4
+        lengths = (batch.words != PAD).sum(2)
+        assert (lengths.diff(dim=1) <= 0).all() and (lengths[:, 0].diff() <= 0).all()  # longest first, twice
+        assert batch.words.shape[2] == lengths.max() and (batch.words == END).sum() == 12
+        for image, references, file, rows, vectors in zip(
+            batch.ids, batch.references, batch.files, batch.words.tolist(), batch.images, strict=True
+        ):
+            assert file.name == f"{image - 100:02}.png" and vectors[0, 0] == image - 100
+            spoken = [captions.vocabulary.decode(row) for row in rows]
+            own = [reference.removesuffix(" .") for reference in references]
+            assert len(own) == 1 + (image - 100) % 4 and set(spoken) <= set(own)
+            assert len(set(spoken)) == min(3, len(own))  # none again before all have come
+
+
+def test_captions_take_turns_over_epochs(folder):
+    captions = source(folder, rows=1, batch_size=12)
+    said = set()
+    for epoch in range(40):
+        (batch,) = captions.train(epoch, seed=0)
+        said |= {captions.vocabulary.decode(row[0]) for row in batch.words.tolist()}
+    assert len(said) == 12 // 4 * (1 + 2 + 3 + 4)
+
+
+def same(one, other) -> bool:
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"cache": None}, {"residency": "memory"}, {"residency": "device"}, {"flips": True}]
+)
+def test_order_depends_on_seed_and_epoch_alone(folder, options):
+    captions = source(folder, **options)
+    whole = list(captions.train(3, seed=5))
+    next(captions.train(9, seed=9))  # a reader left early disturbs nothing
+    again = list(source(folder, **options).train(3, seed=5))
+    assert all(same(one, other) for one, other in zip(whole, again, strict=True))
+    for skip in (1, 2, 3):
+        rest = list(captions.train(3, seed=5, skip=skip))
+        assert len(rest) == 3 - skip
+        assert all(same(one, other) for one, other in zip(whole[skip:], rest, strict=True))
+    orders = {
+        tuple(image for batch in captions.train(epoch, seed=seed) for image in batch.ids)
+        for epoch, seed in ((3, 5), (4, 5), (3, 6))
+    }
+    assert len(orders) == 3
+
+
+def test_parts_of_all_processes_are_the_whole_batch(folder):
+    captions = source(folder)
+    whole = list(captions.train(1, seed=0))
+    parts = [list(captions.train(1, seed=0, rank=rank, world=2)) for rank in (0, 1)]
+    for number, batch in enumerate(whole):
+        mine, other = parts[0][number], parts[1][number]
+        assert len(mine.ids) == len(other.ids) == 2
+        assert sorted(mine.ids + other.ids) == sorted(batch.ids)
+        for part in (mine, other):
+            for image, words in zip(part.ids, part.words, strict=True):
+                expected = batch.words[batch.ids.index(image)]
+                assert torch.equal(words, expected[:, : words.shape[1]]) and not expected[:, words.shape[1] :].any()
+            assert part.words[0, 0, -1] != PAD
+    with pytest.raises(ValueError, match="4 images of a batch cannot be shared evenly by 3 processes"):
+        captions.train(0, seed=0, world=3)
+
+
+def test_a_set_smaller_than_a_batch_is_one_batch(folder):
+    captions = source(folder, batch_size=64)
+    (batch,) = captions.train(0, seed=0)
+    assert len(batch.ids) == 12 and len(captions) == 1
+    dropped = source(folder, batch_size=5)
+    assert [len(batch.ids) for batch in dropped.train(0, seed=0)] == [5, 5] and len(dropped) == 2
+
+
+def test_evaluation_sees_each_image_once_in_order(folder):
+    captions = source(folder)
+    for split, count in (("train", 12), ("val", 3), ("test", 4)):
+        batches = captions.split(split)
+        seen = [image for batch in batches for image in batch.ids]
+        assert sorted(seen) == sorted(photograph.id for photograph in captions.photographs[split])
+        assert len(seen) == count and len(batches) == -(-count // 3)
+        assert seen == [image for batch in batches for image in batch.ids]  # and may be read again
+
+
+@pytest.mark.parametrize("options", [{"cache": None}, {"trainable": True}])
+def test_without_a_cache_batches_carry_photographs(folder, options):
+    captions = source(folder, **options)
+    for batch in captions.train(0, seed=0):
+        assert batch.images.shape == (4, 3, 8, 8) and batch.images.dtype == torch.uint8
+        for image, file in zip(batch.images, batch.files, strict=True):
+            assert torch.equal(image, read_image(file, 8))
+    assert not (folder / "cache").exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": None}])
+def test_flips_mirror_half_of_the_training_images_only(folder, options):
+    captions = source(folder, flips=True, batch_size=12, **options)
+
+    def left(batch) -> list[float]:
+        images = batch.images.float()
+        return (images[:, 0, 0] if images.dim() == 3 else images[:, 0, 0, 0]).tolist()
+
+    mirrored = sum(
+        shade == 200 for epoch in range(20) for batch in captions.train(epoch, seed=0) for shade in left(batch)
+    )
+    assert 80 < mirrored < 160  # of 240
+    assert all(shade < 20 for batch in captions.split("train") for shade in left(batch))
+
+
+def test_long_captions_are_cut(folder):
+    captions = source(folder, max_length=5)
+    widths = [batch.words.shape[2] for batch in captions.train(0, seed=0)]
+    assert max(widths) == 6
+    for batch in captions.train(0, seed=0):
+        assert (batch.words == END).sum() == 20
+
+
+def test_an_error_in_the_reading_thread_reaches_the_caller(folder):
+    captions = source(folder, cache=None)
+    batches = iter(captions.split("test"))
+    (folder / "images" / "18.png").write_text("")
+    assert len(next(batches).ids) == 3
+    with pytest.raises(ValueError, match="18.png: not a readable image"):
+        next(batches)
+
+
+# The vocabulary.
+
+
+def test_vocabulary_is_counted_read_or_restored(folder):
+    counted = source(folder, prepare=False, min_count=3)
+    assert counted.vocabulary.words[3:5] == ["a", "dog"] and "0-0" not in counted.vocabulary.words
+    assert "16-0" not in source(folder, prepare=False).vocabulary.words  # of a test image
+    assert len(source(folder, prepare=False, max_words=4).vocabulary) == 7
+    counted.export(folder / "run")
+    read = source(folder, prepare=False, vocabulary=str(folder / "run" / "vocabulary.json"))
+    restored = source(folder, prepare=False, annotations="not needed")
+    restored.restore(folder / "run")
+    assert read.vocabulary.words == restored.vocabulary.words == counted.vocabulary.words
+
+
+def test_preparing_twice_works_once(folder, caplog):
+    caplog.set_level(logging.DEBUG)
+    captions, task = source(folder, prepare=False), Looking()
+    captions.prepare(task)
+    first = captions._pictures
+    captions.prepare(task)
+    assert captions._pictures is first
+
+
+# Real data.
+
+
+def test_flickr8k(data_folder, tmp_path):
+    options = {"images": "flickr8k/images", "annotations": "flickr8k/captions.json", "cache": None}
+    by_field = Captions(**options)
+    assert {split: len(members) for split, members in by_field.photographs.items()} == {
+        "train": 6000, "val": 1000, "test": 1000,
+    }  # fmt: skip
+    assert all(len(photograph.captions) == 5 for members in by_field.photographs.values() for photograph in members)
+    by_file = Captions(**options, splits="flickr8k/split.json")
+    assert {split: set(members) for split, members in names(by_file).items()} == {
+        split: set(members) for split, members in names(by_field).items()
+    }
+    assert len(by_field.vocabulary) == 2539
+
+
+def test_coco_val2017(data_folder):
+    captions = Captions(images="coco", annotations={"val": "coco/captions_val2017.json"})
+    members = captions.photographs["val"]
+    assert len(members) == 5000 and sum(len(photograph.captions) for photograph in members) == 25014
+    assert all(type(photograph.id) is int for photograph in members)
+    with pytest.raises(ValueError, match="split train has no images"):
+        _ = captions.vocabulary

@@ -1,0 +1,261 @@
+"""The feature cache: right values, the same bytes after any kill, and refusals."""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from vision_attn.data import features
+from vision_attn.data.features import Features, cached_features
+from vision_attn.data.images import View, read_image
+
+CPU = torch.device("cpu")
+
+
+class Pool(nn.Module):
+    """Averages 2x2 pixels: 28x28 images to 196 annotation vectors of 3."""
+
+    resolution, grid, region_size, trainable = 28, (14, 14), 3, False
+
+    def __init__(self, node: str = "pool") -> None:
+        super().__init__()
+        self.node = node
+        self.calls = 0
+
+    def identity(self) -> dict[str, str | int]:
+        return {"backbone": "none", "node": self.node, "resolution": self.resolution, "checksum": "0"}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        assert not self.training and images.shape[0] <= 16
+        self.calls += 1
+        return nn.functional.avg_pool2d(images.float(), 2).flatten(2).transpose(1, 2)
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(features, "SHARD", 16)
+
+
+@pytest.fixture
+def views(tmp_path) -> list[View]:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    draws = np.random.default_rng(0)
+    for number in range(40):
+        Image.fromarray(draws.integers(0, 256, (30, 34, 3), dtype=np.uint8)).save(folder / f"{number:02}.png")
+    return [View(path.name, path) for path in sorted(folder.iterdir())]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Checksums of all files of a cache but its lock."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.name != ".lock"
+    }
+
+
+@pytest.mark.parametrize("residency", ["memmap", "memory", "device"])
+def test_vectors_are_the_encoders(views, tmp_path, residency):
+    encoder = Pool().train()
+    folder = cached_features(tmp_path / "cache", encoder, views)
+    assert encoder.training and folder.name.startswith("none-pool-28-")
+    cache = Features(folder, residency, CPU)
+    rows = np.array([39, 0, 16, 15, 0])
+    found = cache.gather(rows, cache.space(len(rows)))
+    images = torch.stack([read_image(views[row].file, 28) for row in rows])
+    assert torch.equal(found, Pool().eval()(images).half())
+    assert not cache.unreadable
+
+
+def test_used_in_place_when_it_fits(views, tmp_path):
+    folder = cached_features(tmp_path / "cache", Pool(), views)
+    before, again = contents(folder), Pool()
+    assert cached_features(tmp_path / "cache", again, views) == folder
+    assert again.calls == 0 and contents(folder) == before
+
+
+def test_caches_of_other_encoders_and_images_stand_side_by_side(views, tmp_path):
+    folders = {
+        cached_features(tmp_path / "cache", Pool(), views),
+        cached_features(tmp_path / "cache", Pool("other"), views),
+        cached_features(tmp_path / "cache", Pool(), views[:20]),
+        cached_features(tmp_path / "cache", Pool(), [*views, *(view._replace(mirrored=True) for view in views)]),
+    }
+    assert len(folders) == 4
+    Image.new("RGB", (30, 30)).save(views[0].file)  # another photograph under the same name
+    assert cached_features(tmp_path / "cache", Pool(), views) not in folders
+
+
+def test_mirrored_views(views, tmp_path):
+    both = [*views[:4], *(view._replace(mirrored=True) for view in views[:4])]
+    cache = Features(cached_features(tmp_path / "cache", Pool(), both), "memmap", CPU)
+    straight, mirrored = cache.gather(np.array([1, 5]), cache.space(2)).reshape(2, 14, 14, 3)
+    assert torch.equal(straight, mirrored.flip(1)) and not torch.equal(straight, mirrored)
+
+
+def test_a_cache_of_another_is_refused(views, tmp_path):
+    ours, theirs = (cached_features(tmp_path / "cache", Pool(node), views) for node in ("ours", "theirs"))
+    shutil.copy(theirs / "index.json", ours / "index.json")
+    with pytest.raises(ValueError, match="made for another encoder.*theirs.*ours.*remove the folder"):
+        cached_features(tmp_path / "cache", Pool("ours"), views)
+    (ours / "index.json").write_text("{")
+    with pytest.raises(ValueError, match="index.json: not a feature index"):
+        cached_features(tmp_path / "cache", Pool("ours"), views)
+
+
+def test_lost_and_damaged_shards_are_computed_again(views, tmp_path, caplog):
+    folder = cached_features(tmp_path / "cache", Pool(), views)
+    whole = contents(folder)
+    (folder / "00001.npy").unlink()
+    (folder / "00002.npy").write_bytes(b"short")
+    encoder = Pool()
+    cached_features(tmp_path / "cache", encoder, views)
+    assert contents(folder) == whole and encoder.calls == 2
+    with open(folder / "00000.npy", "r+b") as file:
+        file.seek(500)
+        file.write(b"changed")
+    assert cached_features(tmp_path / "cache", Pool(), views, verify=True) == folder
+    assert contents(folder) == whole and "00000.npy: damaged" in caplog.text
+
+
+def test_unreadable_images_are_named_and_the_rest_goes_on(views, tmp_path):
+    views[7].file.write_bytes(views[7].file.read_bytes()[:100])
+    views[30].file.write_text("no image")
+    cache = Features(cached_features(tmp_path / "cache", Pool(), views), "memmap", CPU)
+    assert list(cache.unreadable) == ["07.png", "30.png"]
+    assert str(tmp_path) not in json.dumps(cache.unreadable)  # so that a cache may be moved
+    rows = np.array([7, 8])
+    found = cache.gather(rows, cache.space(2))
+    assert not found[0].any() and torch.equal(found[1], Pool().eval()(read_image(views[8].file, 28)[None])[0].half())
+
+
+def test_too_large_for_float16_stays_finite(views, tmp_path):
+    class Loud(Pool):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) * 1e6
+
+    cache = Features(cached_features(tmp_path / "cache", Loud(), views), "memmap", CPU)
+    assert cache.gather(np.arange(40), cache.space(40)).isfinite().all()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_a_full_disk_keeps_what_is_done(views, tmp_path, monkeypatch, number):
+    expected = contents(cached_features(tmp_path / "expected", Pool(), views))
+    write, calls = features._encode, []
+
+    def failing(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(number, os.strerror(number))
+        return write(*arguments)
+
+    monkeypatch.setattr(features, "_encode", failing)
+    with pytest.raises(ValueError, match="disk is full.*kept" if number == errno.ENOSPC else "Permission denied"):
+        cached_features(tmp_path / "cache", Pool(), views)
+    (folder,) = (tmp_path / "cache").iterdir()
+    assert not list(folder.glob(".*.part"))
+    encoder = Pool()
+    cached_features(tmp_path / "cache", encoder, views)
+    assert contents(folder) == expected and encoder.calls == 2  # one shard of three was there
+
+
+def test_a_disk_too_small_is_said_beforehand(views, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(ValueError, match="still need 0.00 GB"):
+        cached_features(tmp_path / "cache", Pool(), views)
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import test_features
+from test_features import Pool
+from vision_attn.data import features
+from vision_attn.data.images import View
+
+class Slow(Pool):
+    def forward(self, images):
+        print("batch", flush=True)
+        time.sleep(0.3)
+        return super().forward(images)
+
+features.SHARD = 32
+views = [View(path.name, path) for path in sorted(Path({images!r}).iterdir())]
+print(features.cached_features(Path({cache!r}), Slow(), views))
+"""
+
+
+def start(views, cache: Path) -> subprocess.Popen:
+    script = textwrap.dedent(WRITER).format(
+        tests=str(Path(__file__).parent), images=str(views[0].file.parent), cache=str(cache)
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_killed_at_any_moment_the_next_run_ends_with_the_same_bytes(views, tmp_path, batches, monkeypatch):
+    monkeypatch.setattr(features, "SHARD", 32)  # two batches of 16
+    expected = contents(cached_features(tmp_path / "expected", Pool(), views))
+    writer = start(views, tmp_path / "cache")
+    for _ in range(batches):
+        assert writer.stdout.readline() == "batch\n"
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.communicate()
+    (folder,) = (tmp_path / "cache").iterdir()
+    assert contents(folder) != expected and list(folder.glob(".*.part"))  # killed while a shard was being written
+    encoder = Pool()
+    cached_features(tmp_path / "cache", encoder, views)
+    assert contents(folder) == expected
+    assert encoder.calls == (1 if batches == 3 else 3)
+
+
+def test_a_second_process_waits_for_the_first(views, tmp_path, caplog):
+    folder = cached_features(tmp_path / "cache", Pool(), views)
+    whole = contents(folder)
+    (folder / "00001.npy").rename(tmp_path / "00001.npy")
+    second = Pool()
+    with ThreadPoolExecutor(1) as thread, open(folder / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a first process would hold it
+        result = thread.submit(cached_features, tmp_path / "cache", second, views)
+        while "being prepared by another process; waiting" not in caplog.text:
+            assert not result.done()
+            time.sleep(0.01)
+        (tmp_path / "00001.npy").rename(folder / "00001.npy")
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert result.result(timeout=60) == folder
+    assert second.calls == 0 and contents(folder) == whole
+
+
+def test_only_the_first_process_computes(views, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    naps = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        cached_features(tmp_path / "cache", Pool(), views)
+
+    monkeypatch.setattr(time, "sleep", nap)
+    idle = Pool()
+    cached_features(tmp_path / "cache", idle, views)
+    assert idle.calls == 0 and len(naps) == 1

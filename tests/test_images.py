@@ -1,0 +1,168 @@
+"""Photographs of every kind: read right, or refused by name."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import functional
+
+from vision_attn.data.images import Pixels, View, images_in, in_threads, open_photograph, read_image
+
+
+@pytest.fixture
+def picture() -> Image.Image:
+    """Wider than high, bright to the right and red to the foot, smooth enough for JPEG."""
+    x, y = np.meshgrid(np.linspace(0, 1, 96), np.linspace(0, 1, 64))
+    return Image.fromarray(np.stack([200 * y + 20, 180 * x + 40, 255 - 200 * x], -1).astype(np.uint8))
+
+
+def test_shorter_side_is_resized_and_the_centre_cut(picture, tmp_path):
+    picture.save(tmp_path / "a.png")
+    expected = functional.center_crop(functional.resize(picture, 32, functional.InterpolationMode.BICUBIC), 32)
+    seen = read_image(tmp_path / "a.png", 32)
+    assert seen.shape == (3, 32, 32) and seen.dtype == torch.uint8
+    assert (seen.int() - functional.pil_to_tensor(expected).int()).abs().max() <= 1
+    upright = read_image_of(picture.transpose(Image.Transpose.ROTATE_90), tmp_path / "b.png")
+    assert torch.equal(upright, seen.rot90(1, (1, 2)))
+
+
+def read_image_of(picture, path, **options):
+    picture.save(path, **options)
+    return read_image(path, 32)
+
+
+@pytest.mark.parametrize(
+    "mode, name",
+    [("RGB", "a.jpg"), ("CMYK", "a.jpg"), ("CMYK", "a.tiff"), ("YCbCr", "a.jpg"), ("RGBA", "a.png"), ("RGBA", "a.webp"),
+     ("P", "a.png"), ("P", "a.gif"), ("RGB", "a.bmp"), ("RGB", "a.tiff")],
+)  # fmt: skip
+def test_colours_of_every_kind(picture, tmp_path, mode, name):
+    seen = read_image_of(picture.convert(mode), tmp_path / name).float()
+    expected = read_image_of(picture, tmp_path / "expected.png").float()
+    assert (seen - expected).abs().mean() < (12 if mode == "P" else 4)
+
+
+@pytest.mark.parametrize(
+    "kind", ["L.png", "L.jpg", "LA.png", "1.png", "I;16.png", "I;16.tiff", "I.tiff", "F.tiff", "unit.tiff"]
+)
+def test_greys_of_every_depth(tmp_path, kind):
+    mode, _, ending = kind.rpartition(".")
+    grey = np.tile(np.linspace(0, 255, 64), (64, 1)).astype(np.uint8)
+    made = {
+        "I;16": lambda: Image.fromarray(grey.astype(np.uint16) * 257),
+        "I": lambda: Image.fromarray(grey.astype(np.int32) * 257),
+        "F": lambda: Image.fromarray(grey.astype(np.float32)),
+        "unit": lambda: Image.fromarray(grey.astype(np.float32) / 255),
+    }.get(mode, lambda: Image.fromarray(grey).convert(mode))()
+    made.save(tmp_path / f"a.{ending}")
+    seen = np.asarray(open_photograph(tmp_path / f"a.{ending}")).astype(int)
+    assert seen.shape == (64, 64, 3)
+    error = np.abs(seen - grey[..., None])
+    assert error.max() <= 3 if mode != "1" else abs(seen.mean() - grey.mean()) < 5
+
+
+def test_sixteen_bits_with_nothing_bright_stay_dark(tmp_path):
+    Image.fromarray(np.full((8, 8), 200, np.uint16)).save(tmp_path / "dark.png")
+    assert np.asarray(open_photograph(tmp_path / "dark.png")).max() <= 1
+
+
+def test_transparent_parts_are_white(tmp_path):
+    clear = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
+    palette = Image.new("P", (8, 8), 0)
+    palette.putpalette([0, 0, 0, 255, 255, 255])
+    clear.save(tmp_path / "rgba.png")
+    palette.save(tmp_path / "palette.png", transparency=0)
+    palette.save(tmp_path / "palette.gif", transparency=0)
+    Image.new("RGB", (8, 8), (1, 2, 3)).save(tmp_path / "rgb.png", transparency=(1, 2, 3))
+    for name in ("rgba.png", "palette.png", "palette.gif", "rgb.png"):
+        assert np.asarray(open_photograph(tmp_path / name)).min() == 255, name
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_turned_upright_by_exif(picture, tmp_path, orientation):
+    turn = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }  # fmt: skip
+    lying = picture.transpose(turn[orientation]) if orientation in turn else picture
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for name in ("a.jpg", "a.png"):
+        lying.save(tmp_path / name, exif=exif)
+        upright = open_photograph(tmp_path / name)
+        assert upright.size == picture.size
+        assert np.abs(np.asarray(upright).astype(int) - np.asarray(picture)).mean() < 4
+
+
+def test_sixteen_bits_turned_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.zeros((8, 16), np.uint16)).save(tmp_path / "a.png", exif=exif)
+    assert open_photograph(tmp_path / "a.png").size == (8, 16)
+
+
+def test_a_huge_jpeg_is_decoded_small(tmp_path):
+    Image.effect_noise((2400, 1600), 60).save(tmp_path / "huge.jpg")
+    assert open_photograph(tmp_path / "huge.jpg").size == (2400, 1600)
+    assert open_photograph(tmp_path / "huge.jpg", at_least=200).size == (300, 200)
+    assert read_image(tmp_path / "huge.jpg", 32).shape == (3, 32, 32)
+
+
+def test_extreme_shapes(tmp_path):
+    for size in ((1, 1), (1, 3000), (3000, 1), (33, 32)):
+        Image.new("RGB", size, (10, 20, 30)).save(tmp_path / "a.png")
+        assert read_image(tmp_path / "a.png", 32).float().mean((1, 2)).tolist() == [10, 20, 30]
+
+
+def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch):
+    Image.new("1", (400, 400)).save(tmp_path / "bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(ValueError, match="bomb.png: too large"):
+        read_image(tmp_path / "bomb.png", 32)
+
+
+def test_damage_names_the_file(picture, tmp_path):
+    for name in ("a.jpg", "a.png", "a.tiff", "a.gif", "a.webp"):
+        picture.resize((300, 200)).save(tmp_path / name)
+        whole = (tmp_path / name).read_bytes()
+        for end in (0, 3, 20, len(whole) // 2):
+            (tmp_path / f"cut_{name}").write_bytes(whole[:end])
+            with pytest.raises(ValueError, match=f"cut_{name}: not a readable image"):
+                read_image(tmp_path / f"cut_{name}", 32)
+    (tmp_path / "text.jpg").write_text("<html>404</html>")
+    for name, complaint in (("text.jpg", "not a readable"), ("none.jpg", "no such file"), (".", "not a readable")):
+        with pytest.raises(ValueError, match=complaint):
+            read_image(tmp_path / name, 32)
+
+
+def test_pixels_are_read_in_order_and_the_unreadable_named(picture, tmp_path):
+    for number in range(5):
+        Image.new("RGB", (40, 40), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    picture.save(tmp_path / "p.png")
+    (tmp_path / "bad.png").write_bytes(b"")
+    names = ["0.png", "1.png", "2.png", "3.png", "4.png", "bad.png", "p.png"]
+    views = [View(name, tmp_path / name, mirrored) for mirrored in (False, True) for name in names]
+    pixels = Pixels(views, 16)
+    assert list(pixels.unreadable) == ["bad.png"]
+    seen = pixels.gather(np.array([3, 1, 6, 13]))
+    assert seen[:2, 0, 0, 0].tolist() == [3, 1] and seen.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(seen[3], seen[2].flip(-1)) and not torch.equal(seen[3], seen[2])
+    with pytest.raises(ValueError, match="bad.png"):
+        pixels.gather(np.array([0, 5]))
+
+
+def test_threads_keep_order_and_pass_errors_on():
+    assert list(in_threads(lambda item: item * 2, range(100), ahead=7)) == list(range(0, 200, 2))
+    with pytest.raises(ZeroDivisionError):
+        list(in_threads(lambda item: 1 // item, [1, 0, 1]))
+    assert next(in_threads(str, range(10))) == "0"  # stopping early hangs nothing
+
+
+def test_images_in_a_folder(picture, tmp_path):
+    for name in ("b.JPG", "a.png"):
+        picture.save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("")
+    assert [path.name for path in images_in(tmp_path)] == ["a.png", "b.JPG"]
+    with pytest.raises(ValueError, match="no images"):
+        images_in(tmp_path / "none")
