@@ -1,14 +1,41 @@
 """The training loop: what a run folder holds, which weights are best, and what a mistake says."""
 
 import json
+import math
+import sys
+import warnings
+from types import SimpleNamespace
 
 import pytest
-from safetensors.torch import load_file
-from toy import train_toy
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
+
+from vision_attn.engine.checkpoint import load_weights, save_weights
+from vision_attn.engine.loop import fit
+from vision_attn.engine.run import Run
+from vision_attn.engine.step import Average, warm
 
 
 def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def errors(folder):
+    return [line["val/error"] for line in lines(folder) if "val/error" in line]
+
+
+def train_plain(folder, *, task=Plane, data=None, optimizer=momentum, schedule=None, **settings):
+    return fit(
+        task=task,
+        data=Points() if data is None else data,
+        optimizer=optimizer,
+        schedule=schedule,
+        run=toy_run(folder, **settings),
+    )
 
 
 def test_run_folder_holds_all_that_is_promised(tmp_path):
@@ -21,14 +48,285 @@ def test_run_folder_holds_all_that_is_promised(tmp_path):
         "model.safetensors", "config.yaml", "points.json", "metrics_val.json",
     }  # fmt: skip
     written = json.loads((tmp_path / "best" / "metrics_val.json").read_text())
-    errors = {line["val/error"]: line for line in lines(tmp_path) if "val/error" in line}
-    assert best["error"] == min(errors) and len(errors) == 3
-    assert written == {"step": errors[min(errors)]["step"], "epoch": errors[min(errors)]["epoch"], **best}
+    found = {line["val/error"]: line for line in lines(tmp_path) if "val/error" in line}
+    assert best["error"] == min(found) and len(found) == 3
+    assert written == {"step": found[min(found)]["step"], "epoch": found[min(found)]["epoch"], **best}
     assert len(list((tmp_path / "pictures").iterdir())) == 3
     assert "mean" in load_file(tmp_path / "best" / "model.safetensors")
+
+
+def test_best_holds_the_weights_that_gave_its_metric(tmp_path):
+    """With an average, these are the averaged weights, and the task goes on with its own."""
+    best = train_toy(tmp_path)
+    task = Plane(Points()).eval()
+    load_weights(task, tmp_path / "best")
+    assert task.evaluate(Points().split("val"))["error"] == best["error"]
+    last = Plane(Points())
+    load_weights(last, tmp_path / "last")
+    assert not torch.equal(last.last.weight, task.last.weight)
+
+
+def test_validation_leaves_no_trace(tmp_path):
+    train_plain(tmp_path / "often", validate_every=1)
+    train_plain(tmp_path / "once", validate_every=3, rehearse=False)
+    often, once = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("often", "once"))
+    assert len(errors(tmp_path / "often")) == 3 and len(errors(tmp_path / "once")) == 1
+    assert all(torch.equal(often[name], once[name]) for name in often)
+
+
+def test_accumulated_batches_equal_one_joined_batch(tmp_path):
+    def plain(source):
+        return Plane(source, dropout=0.0)
+
+    train_plain(tmp_path / "joined", task=plain, data=Points(batch=8), clip=1.0)
+    train_plain(tmp_path / "parts", task=plain, data=Points(batch=4), clip=1.0, accumulate=2)
+    joined, parts = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("joined", "parts"))
+    for name, _ in Plane(Points()).named_parameters():
+        if name in joined:  # not the tied weight's second name
+            torch.testing.assert_close(parts[name], joined[name])
+
+
+def test_an_epoch_that_accumulation_does_not_divide_is_used_to_its_end(tmp_path):
+    train_plain(tmp_path, accumulate=4, epochs=2, log_every=1)
+    assert [line["step"] for line in lines(tmp_path) if "loss" in line] == [1, 2, 3, 4]  # 6 batches: 4 and 2
+
+
+def test_clipping_bounds_the_gradient(tmp_path):
+    """Plain descent with one step: the weights move by the clipped gradient's length times the rate."""
+
+    def descent(parameters):
+        return SGD(parameters, lr=1.0)
+
+    train_plain(tmp_path, data=Points(batch=48), optimizer=descent, epochs=1, clip=0.25)
+    torch.manual_seed(0)
+    before = Plane(Points())
+    before.initialise()
+    after = load_file(tmp_path / "last" / "model.safetensors")
+    moved = [after[name] - weight.detach() for name, weight in before.named_parameters() if name in after]
+    assert sum(part.square().sum() for part in moved).sqrt() == pytest.approx(0.25, rel=1e-4)
+    assert lines(tmp_path)[0]["gradient"] > 0.25
+
+
+def test_early_stopping_keeps_the_best(tmp_path):
+    def diverging(parameters):
+        return SGD(parameters, lr=0.0)
+
+    best = train_plain(tmp_path, optimizer=diverging, epochs=20, patience=2)
+    assert len(errors(tmp_path)) == 3  # one best, two no better
+    assert best["error"] == errors(tmp_path)[0]
+    assert json.loads((tmp_path / "best" / "metrics_val.json").read_text())["epoch"] == 1
+    train_plain(tmp_path, optimizer=diverging, epochs=20, patience=2)
+    assert len(errors(tmp_path)) == 3
+
+
+def test_more_epochs_can_be_added_without_a_schedule(tmp_path):
+    train_plain(tmp_path / "added", epochs=1)
+    train_plain(tmp_path / "added", epochs=3)
+    train_plain(tmp_path / "whole", epochs=3)
+    added, whole = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("added", "whole"))
+    assert all(torch.equal(added[name], whole[name]) for name in whole)
+    assert errors(tmp_path / "added") == errors(tmp_path / "whole")
+
+
+def test_without_validation_the_last_weights_are_the_best(tmp_path):
+    assert train_plain(tmp_path, validate_every=0, metric="none") == {}
+    best, last = (load_file(tmp_path / name / "model.safetensors") for name in ("best", "last"))
+    assert all(torch.equal(best[name], last[name]) for name in last)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_trains(tmp_path, precision):
+    train_plain(tmp_path, precision=precision, epochs=6, clip=10.0, optimizer=adam)
+    found = errors(tmp_path)
+    assert all(map(math.isfinite, found)) and found[-1] < found[0]
+    assert load_file(tmp_path / "last" / "model.safetensors")["last.weight"].dtype == torch.float32
+
+
+def test_only_weights_that_train_reach_the_optimizer(tmp_path):
+    seen = []
+
+    def watching(parameters):
+        seen.extend(parameters)
+        return SGD(seen, lr=0.01)
+
+    train_plain(tmp_path, optimizer=watching, epochs=1)
+    assert seen and all(weight.requires_grad for weight in seen)
+    with pytest.raises(ValueError, match="no weights to train"):
+        train_plain(tmp_path / "frozen", task=lambda source: Plane(source).requires_grad_(False))
+
+
+def test_warmup_rises_to_the_schedule():
+    def rates(warmup, total):
+        optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.8)
+        schedule = warm(optimizer, cosine, warmup=warmup, total=total)
+        found = []
+        for _ in range(total):
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        return found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rates(3, 13)[:3] == pytest.approx([0.2, 0.4, 0.6])
+    assert rates(3, 13)[3:] == pytest.approx(rates(0, 10))
+    with pytest.raises(ValueError, match="run.warmup is 10 steps, but the whole run has only 10"):
+        rates(10, 10)
+
+
+def test_average_is_the_moving_average():
+    weight = nn.Parameter(torch.zeros(3))
+    average = Average([weight], decay=0.75)
+    expected = None
+    for value in (1.0, 5.0, -2.0):
+        weight.data.fill_(value)
+        average.update()
+        expected = value if expected is None else 0.75 * expected + 0.25 * value
+    with average.in_place():
+        torch.testing.assert_close(weight.detach(), torch.full((3,), expected))
+    assert torch.equal(weight.detach(), torch.full((3,), -2.0))
+
+
+def test_a_loss_that_is_not_finite_names_step_and_images(tmp_path):
+    data = Points()
+    whole, bad = Points(), Points(bad=20)
+    data.train = lambda epoch, **order: (bad if epoch == 1 else whole).train(epoch, **order)
+    with pytest.raises(
+        ValueError, match=r"step \d+: the loss is not finite; ids of its batch: point.*point20"
+    ) as error:
+        train_plain(tmp_path, data=data, save_every=0.0)
+    step = int(str(error.value).split("step ")[1].split(":")[0])
+    weights = load_file(tmp_path / "last" / "model.safetensors")
+    assert all(weight.isfinite().all() for weight in weights.values())
+    assert json.loads((tmp_path / "last" / "position.json").read_text())["step"] == step - 1
+
+
+def test_a_gradient_that_is_not_finite_is_never_applied(tmp_path):
+    class Steep(Plane):
+        def forward(self, points, answers, *_):
+            return {"loss": (self.last.bias * 0).sqrt().sum()}  # 0, with an infinite slope
+
+    with pytest.raises(ValueError, match="step 1: the gradient is not finite; ids of its batch: point"):
+        train_plain(tmp_path, task=Steep)
+    assert not (tmp_path / "last").exists()
 
 
 def test_unknown_metric_is_named_before_training(tmp_path):
     with pytest.raises(ValueError, match=r"run.metric is 'BLEU-4', but validation gives: error, images"):
         train_toy(tmp_path, metric="BLEU-4")
     assert not (tmp_path / "last").exists()
+
+
+@pytest.mark.parametrize(
+    "setting, message",
+    [
+        ({"epochs": 0}, "run.epochs is 0, but must be at least 1"),
+        ({"average": 1.5}, "run.average is 1.5"),
+        ({"clip": 0.0}, "run.clip is 0.0"),
+        ({"patience": 0}, "run.patience is 0"),
+    ],
+)
+def test_impossible_settings_are_refused(setting, message):
+    with pytest.raises(ValueError, match=message):
+        Run(folder="runs/x", **setting)
+
+
+def test_unknown_device_and_empty_data_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="run.device is 'gpu'"):
+        train_plain(tmp_path, device="gpu")
+    with pytest.raises(ValueError, match="no training batch"):
+        train_plain(tmp_path, data=Points(items=4))
+
+
+def test_source_that_gives_too_few_batches_is_named(tmp_path):
+    class Short(Points):
+        def __len__(self):
+            return 7
+
+    with pytest.raises(ValueError, match="fewer training batches than the length it told"):
+        train_plain(tmp_path, data=Short())
+
+
+def test_weights_of_another_model_are_refused_by_name(tmp_path):
+    save_weights(Plane(Points()), tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"of another shape: first.bias is \(16,\) there and \(8,\) here"):
+        load_weights(Plane(Points(), hidden=8), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["stranger"] = weights.pop("last.bias")
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="missing: last.bias; left over: stranger"):
+        load_weights(Plane(Points()), tmp_path)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-8])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        load_weights(Plane(Points()), tmp_path)
+    with pytest.raises(ValueError, match="model.safetensors is missing"):
+        load_weights(Plane(Points()), tmp_path / "nowhere")
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    task, other = Plane(Points()), Plane(Points())
+    save_weights(task, tmp_path / "model.safetensors")
+    assert ("second.weight" in load_file(tmp_path / "model.safetensors")) != (
+        "third.weight" in load_file(tmp_path / "model.safetensors")
+    )
+    load_weights(other, tmp_path)
+    assert other.second.weight is other.third.weight and torch.equal(other.second.weight, task.second.weight)
+
+
+def test_console_has_a_line_per_epoch_and_validation(tmp_path, capsys):
+    train_plain(tmp_path)
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 6 and output.err == ""
+    assert output.out.splitlines()[0].startswith("epoch 1/3: step 6, loss ")
+
+
+def test_wandb_gets_every_line_and_may_fail(tmp_path, monkeypatch, capsys):
+    logged = []
+
+    def log(line, step):
+        logged.append((step, line))
+        if len(logged) == 4:
+            raise OSError("no network")
+
+    fake = SimpleNamespace(log=log, finish=lambda: None)
+    module = SimpleNamespace(init=lambda **_: fake, util=SimpleNamespace(generate_id=lambda: "abc"))
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    train_plain(tmp_path, wandb=True)
+    assert [step for step, _ in logged] == [6, 6, 12, 12] and "val/error" in logged[1][1]
+    assert "wandb failed and is left out" in capsys.readouterr().out
+    assert len(errors(tmp_path)) == 3
+
+
+def test_wandb_that_does_not_start_is_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    train_plain(tmp_path, wandb=True, epochs=1)
+    assert "wandb does not start" in capsys.readouterr().out
+
+
+@pytest.mark.compile
+def test_compiled_equals_eager(tmp_path):
+    """Batches with other ids and texts must not be compiled again."""
+
+    def plain(source):
+        return Plane(source, dropout=0.0)
+
+    torch._dynamo.utils.counters.clear()
+    train_plain(tmp_path / "compiled", task=plain, compile=True)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    train_plain(tmp_path / "eager", task=plain)
+    eager, compiled = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("eager", "compiled"))
+    assert graphs == 1
+    for name in eager:
+        torch.testing.assert_close(compiled[name], eager[name], rtol=1e-4, atol=1e-5)
+
+
+def test_schedule_is_called_with_the_number_of_steps(tmp_path):
+    asked = []
+
+    def schedule(optimizer, steps):
+        asked.append(steps)
+        return CosineAnnealingLR(optimizer, steps)
+
+    train_plain(tmp_path, schedule=schedule, accumulate=4, epochs=2)
+    assert asked == [4]
