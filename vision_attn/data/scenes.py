@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vision_attn.data import scene_grammar as grammar
-from vision_attn.data.captions import CaptionBatch
+from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.scene_canvas import Arrangement, arrange, draw
 from vision_attn.data.vocabulary import END, PAD, UNKNOWN, Vocabulary
 from vision_attn.task import Source, Task
