@@ -1,16 +1,17 @@
 """What the verbs that use a trained run share: their options, and the run opened on a device."""
 
 import argparse
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vision_attn.task import Source, Task
+if TYPE_CHECKING:  # or `--help` would import torch
+    from vision_attn.task import Source, Task
 
 
 class Opened(NamedTuple):
     """A run's task with its best weights on a device, its source, its config, and the device."""
 
-    task: Task
-    source: Source
+    task: "Task"
+    source: "Source"
     config: dict[str, Any]
     device: Any
 
