@@ -85,6 +85,8 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
     header = _header(encoder, views)
     folder = cache / _folder_name(header)
     if int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))):
+        if not _finished(folder, header):
+            log.warning("%s: waiting until the first process has prepared it", folder)
         while not _finished(folder, header):
             time.sleep(0.5)
         return folder
