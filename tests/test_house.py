@@ -1,0 +1,111 @@
+"""The house rules: floors, what is declared, what must never lie in the repository."""
+
+import ast
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PROJECT = (ROOT / "pyproject.toml").read_text()
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+ADDRESS = re.compile(r"https?://|git\+|@ file:|--(?:extra-)?index-url|--find-links|^-[if]\s", re.MULTILINE)
+
+
+@cache
+def files() -> list[Path]:
+    """What git tracks, or would if asked; everything where this is no repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("this is no git repository")
+    return [path for name in listed.stdout.splitlines() if (path := ROOT / name).is_file()]
+
+
+def test_imports_run_down_the_floors_only() -> None:
+    call = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    done = subprocess.run([sys.executable, "-c", call], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 kept, 0 broken" in done.stdout
+
+
+def test_floors_name_every_room() -> None:
+    rooms = {path.stem for path in (ROOT / "vision_attn").iterdir() if path.suffix == ".py" or path.is_dir()}
+    for room in rooms - {"__init__", "__pycache__"}:
+        assert f"vision_attn.{room}" in PROJECT, f"{room} stands on no floor of pyproject.toml"
+
+
+def test_everything_imported_is_declared() -> None:
+    declared = {name.lower().replace("-", "_") for name in re.findall(r'^\s+"([\w-]+)', PROJECT, re.MULTILINE)}
+    declared |= {"pil", "yaml", "vision_attn"}
+    found: dict[str, str] = {}
+    for path in (ROOT / "vision_attn").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            found |= {name.split(".")[0]: path.name for name in names}
+    undeclared = {name: path for name, path in found.items() if name.lower() not in declared}
+    assert {name: path for name, path in undeclared.items() if name not in sys.stdlib_module_names} == {}
+
+
+def test_every_requirement_is_pinned_exactly() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r'[\w.-]+==[\w.!]+(?: ; python_version (?:<|>=) "3\.11")?', line) for line in lines)
+    pinned = {line.split("==")[0].lower() for line in lines}
+    needed = re.findall(
+        r'"([\w-]+)(?:\[\w+\])?(?:[><=]=[\d.]+)?"', PROJECT.split("dependencies = [")[1].split("[tool")[0]
+    )
+    assert {"torch", "torchvision", "pytest"} <= set(needed) and set(needed) <= pinned
+
+
+def test_no_addresses_of_indexes_and_no_paths_of_machines() -> None:
+    for path in files():
+        if path.suffix in {".txt", ".toml", ".yml", ".yaml", ".lock", ".cfg"} or path.name in {
+            "Makefile",
+            "run",
+            "venv",
+        }:
+            found = ADDRESS.search(path.read_text())
+            assert not found, f"{path}: {found}"
+        if path.suffix in {".py", ".md", ".yaml", ".toml", ".txt"} and path != Path(__file__):
+            found = re.search(r"(?<![\w.])/(?:work|root|home|Users)/\w+", path.read_text())
+            assert not found, f"{path}: {found}"
+
+
+def test_nothing_large_and_no_data_in_the_repository() -> None:
+    for path in files():
+        assert path.suffix not in {".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".gz", ".zip", ".jpg"}, path
+        assert path.stat().st_size < 2_000_000, path
+
+
+def test_code_keeps_to_the_house_style() -> None:
+    for path in files():
+        if path.suffix != ".py":
+            continue
+        text = path.read_text()
+        assert path.stem not in {"utils", "helpers", "common", "misc"}, path
+        assert "from __future__ import annotations" not in text or path == Path(__file__), path
+        assert "import pickle" not in text or path == Path(__file__), path
+        if path.is_relative_to(ROOT / "vision_attn"):
+            assert all("weights_only=True" in call for call in re.findall(r"torch\.load\([^)]*\)", text)), path
+            assert ast.get_docstring(ast.parse(text)) or path.stat().st_size == 0, f"{path} does not say what it is"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_says_what_it_reproduces_and_builds(path: Path, monkeypatch, tmp_path: Path) -> None:
+    from vision_attn.config import build, read
+
+    head = path.read_text().splitlines()[:4]
+    assert [line[:2] for line in head[:3]] == ["# "] * 3 and head[3][:1] not in ("#", "")
+    assert path.name in head[1] or "demo" in head[1]
+    assert "last reached" in head[2]
+    assert "format" not in yaml.safe_load(path.read_text())
+    monkeypatch.chdir(tmp_path)
+    parts = build(read(path))
+    assert parts["run"].folder == f"runs/{path.stem}" and callable(parts["task"])
+    assert not list(tmp_path.iterdir())
