@@ -1,6 +1,5 @@
 """Annotation vectors from any torchvision network, cut at a named node."""
 
-import copy
 import hashlib
 from pathlib import Path
 from urllib.error import URLError
@@ -43,18 +42,19 @@ class Backbone(nn.Module):
         self.name, self.node, self.resolution, self.weights = name, node, resolution, weights
         self.trainable = trainable
         try:
-            network = get_model(name, weights=None)
-            self.body = create_feature_extractor(network.eval(), {node: "map"})
+            with torch.device("meta"):  # the layers behind the cut, a VGG's classifier for one, never take memory
+                network = get_model(name, weights=None).eval()
+                body = create_feature_extractor(network, {node: "map"}).eval()
+                shape = body(torch.empty(1, 3, resolution, resolution))["map"].shape
         except ValueError as error:
             raise ValueError(f"torchvision's {name} cannot be cut at {node}: {error}") from None
-        self.body.eval().requires_grad_(trainable).to(memory_format=torch.channels_last)
+        if len(shape) != 4:
+            raise ValueError(f"{name} at {node} gives {tuple(shape)}, not a map (B, D, Y, X): cut it earlier")
+        self.region_size, self.grid = shape[1], tuple(shape[2:])
+
+        self.body = _with_random_weights(body).requires_grad_(trainable).to(memory_format=torch.channels_last)
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
-
-        meta = copy.deepcopy(self.body).to("meta")(torch.empty(1, 3, resolution, resolution, device="meta"))["map"]
-        if meta.dim() != 4:
-            raise ValueError(f"{name} at {node} gives {tuple(meta.shape)}, not a map (B, D, Y, X): cut it earlier")
-        self.region_size, self.grid = meta.shape[1], tuple(meta.shape[2:])
 
     def initialise(self) -> None:
         """Load `weights`. Raises ValueError if the file is missing, or lacks layers (which are listed)."""
@@ -91,6 +91,17 @@ class Backbone(nn.Module):
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
         images = (images.float() / 255 - self.mean) / self.std
         return self.body(images.contiguous(memory_format=torch.channels_last))["map"].flatten(2).transpose(1, 2)
+
+
+def _with_random_weights(body: nn.Module) -> nn.Module:
+    """`body` from the meta device on the CPU: layers as they initialise themselves, loose parameters small."""
+    body.to_empty(device="cpu")
+    for parameter in body.parameters():
+        nn.init.normal_(parameter, std=0.02)
+    for module in body.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    return body
 
 
 def _download(weights) -> dict[str, Tensor]:

@@ -1,0 +1,167 @@
+"""Annotation vectors: which layer, which normalisation, which weights, and what is said when they do not fit."""
+
+from urllib.error import URLError
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torchvision.models import mobilenet_v2, vgg16, vgg19
+
+from vision_attn.models.backbone import Backbone
+from vision_attn.models.vgg import VGG
+
+SMALL = {"name": "mobilenet_v2", "node": "features.18", "resolution": 64}
+NETWORKS = {16: vgg16, 19: vgg19}
+
+
+def images(resolution: int, count: int = 2) -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randint(0, 256, (count, 3, resolution, resolution), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("layers", [16, 19])
+def test_vgg_is_cut_after_the_relu_before_the_last_pool(layers):
+    """196 vectors of 512 for 224 pixels; here the same cut at 64 pixels against torchvision's own layers."""
+    encoder = VGG(layers=layers, resolution=64, weights=None)
+    with torch.device("meta"):
+        features = NETWORKS[layers]().features.eval()
+    features.load_state_dict(
+        {key.removeprefix("features."): value for key, value in encoder.body.state_dict().items()}, assign=True
+    )
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    normal = (images(64) / 255 - mean[:, None, None]) / std[:, None, None]
+    with torch.no_grad():
+        pooled = features(normal)
+        regions = encoder(images(64))
+    assert regions.shape == (2, 16, 512) and (regions >= 0).all()
+    again = torch.nn.functional.max_pool2d(regions.transpose(1, 2).unflatten(2, (4, 4)), 2)
+    torch.testing.assert_close(again, pooled, rtol=1e-4, atol=1e-5)
+
+
+def test_vgg_at_the_papers_size():
+    encoder = VGG(weights=None)
+    assert (encoder.region_size, encoder.grid, encoder.resolution) == (512, (14, 14), 224)
+    with torch.no_grad():
+        assert encoder(images(224, 1)).shape == (1, 196, 512)
+
+
+def test_regions_run_row_by_row():
+    encoder = Backbone(**SMALL | {"node": "features.1"})
+    image = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
+    image[..., :8, 56:] = 255  # top right
+    with torch.no_grad():
+        lit = (encoder(image) - encoder(torch.zeros_like(image))).abs().sum(-1).view(encoder.grid)
+    rows, columns = encoder.grid
+    corner = lit[: rows // 4, columns * 3 // 4 :]
+    assert (corner > 0).sum() == (lit > 0).sum() > 0
+
+
+def test_frozen_unless_trainable():
+    frozen, trained = Backbone(**SMALL).train(), Backbone(**SMALL, trainable=True).train()
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+    assert not frozen(images(64)).requires_grad
+    trained(images(64)).sum().backward()
+    assert trained.body.get_parameter("features.0.0.weight").grad.abs().sum() > 0
+    for encoder in (frozen, trained):  # batch-norm statistics stay as trained
+        assert not any(module.training for module in encoder.modules())
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_weights_from_a_file(suffix, tmp_path):
+    """The whole network's file fits, classifier included, and only what is cut off is ignored."""
+    state = mobilenet_v2().state_dict()
+    path = tmp_path / f"weights{suffix}"
+    save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
+    encoder = Backbone(**SMALL, weights=str(path))
+    encoder.initialise()
+    loaded = encoder.body.state_dict()
+    assert all(torch.equal(loaded[key], state[key]) for key in loaded)
+
+
+def test_missing_layers_are_listed(tmp_path):
+    state = {
+        key: value for key, value in mobilenet_v2().state_dict().items() if not key.startswith("features.17.conv.2")
+    }
+    save_file(state, tmp_path / "partial.safetensors")
+    with pytest.raises(ValueError, match=r"partial.safetensors of mobilenet_v2 lack 1 layers: features\.17\.conv\.2$"):
+        Backbone(**SMALL, weights=str(tmp_path / "partial.safetensors")).initialise()
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    save_file({"features.0.0.weight": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="lack .* layers: features.0.1, features.1"):
+        Backbone(**SMALL, weights=str(tmp_path / "other.safetensors")).initialise()
+    save_file(mobilenet_v2(width_mult=0.5).state_dict(), tmp_path / "thin.safetensors")
+    with pytest.raises(ValueError, match="have other shapes at features.0.0.weight"):
+        Backbone(**SMALL, weights=str(tmp_path / "thin.safetensors")).initialise()
+
+
+def test_a_file_that_is_no_weights(tmp_path):
+    (tmp_path / "weights.pth").write_text("not weights")
+    with pytest.raises(ValueError, match="weights.pth is no safetensors file and no torch state dict"):
+        Backbone(**SMALL, weights=str(tmp_path / "weights.pth")).initialise()
+    with pytest.raises(ValueError, match="nowhere.pth was not found .*IMAGENET1K_V1"):
+        Backbone(**SMALL, weights="nowhere.pth").initialise()
+
+
+def test_pickled_modules_are_not_run(tmp_path):
+    torch.save(mobilenet_v2(), tmp_path / "module.pth")
+    with pytest.raises(ValueError, match="module.pth is no"):
+        Backbone(**SMALL, weights=str(tmp_path / "module.pth")).initialise()
+
+
+def test_offline_says_which_file_to_put_where(monkeypatch):
+    from torchvision.models import MobileNet_V2_Weights
+
+    def offline(self, *args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setattr(MobileNet_V2_Weights, "get_state_dict", offline)
+    with pytest.raises(ValueError, match=r"could not be downloaded .*checkpoints/mobilenet_v2-.*\.pth"):
+        Backbone(**SMALL, weights="IMAGENET1K_V1").initialise()
+
+
+def test_nodes_and_names_that_are_not_there():
+    with pytest.raises(ValueError, match="mobilenet_v2 cannot be cut at features.99"):
+        Backbone(**SMALL | {"node": "features.99"})
+    with pytest.raises(ValueError, match="mobilenet_v3000"):
+        Backbone(**SMALL | {"name": "mobilenet_v3000"})
+    with pytest.raises(ValueError, match="not a map"):
+        Backbone(**SMALL | {"node": "flatten"})
+
+
+def test_identity_tells_encoders_apart():
+    torch.manual_seed(0)
+    first = Backbone(**SMALL)
+    torch.manual_seed(0)
+    same = Backbone(**SMALL)
+    assert first.identity() == same.identity()
+    others = [Backbone(**SMALL | {"node": "features.17"}), Backbone(**SMALL), Backbone(**SMALL | {"resolution": 96})]
+    with torch.no_grad():
+        same.mean.add_(0.1)
+    assert all(first.identity() != other.identity() for other in (*others, same))
+
+
+def test_real_mobilenet_sees_what_is_in_a_photograph(data_folder):
+    """The real weights load, and give for a real photograph what torchvision's network gives."""
+    from safetensors.torch import load_file
+
+    from vision_attn.data.images import read_image
+
+    file = "weights/mobilenet_v2_torchvision.fp16.safetensors"
+    encoder = Backbone(**SMALL | {"resolution": 224}, weights=file, mean=(0.5,) * 3, std=(0.5,) * 3)
+    encoder.initialise()
+    network = mobilenet_v2()
+    network.load_state_dict(
+        {k: v.float() if v.is_floating_point() else v for k, v in load_file(data_folder / file).items()}
+    )
+    photograph = read_image(sorted((data_folder / "flickr8k/images").iterdir())[0], 224)[None]
+    with torch.no_grad():
+        regions = encoder(photograph)
+        expected = network.eval().features(photograph / 127.5 - 1).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(regions, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_partial_vgg_names_what_is_missing(data_folder):
+    with pytest.raises(ValueError, match=r"lack 8 layers: features\.19, features\.21, .*features\.34$"):
+        VGG(weights="weights/vgg19_keras_conv1_1_to_conv3_4.fp16.safetensors").initialise()
