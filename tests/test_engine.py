@@ -290,8 +290,7 @@ def test_wandb_gets_every_line_and_may_fail(tmp_path, monkeypatch, capsys):
             raise OSError("no network")
 
     fake = SimpleNamespace(log=log, finish=lambda: None)
-    module = SimpleNamespace(init=lambda **_: fake, util=SimpleNamespace(generate_id=lambda: "abc"))
-    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: fake))
     train_plain(tmp_path, wandb=True)
     assert [step for step, _ in logged] == [6, 6, 12, 12] and "val/error" in logged[1][1]
     assert "wandb failed and is left out" in capsys.readouterr().out
@@ -302,6 +301,22 @@ def test_wandb_that_does_not_start_is_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wandb", None)
     train_plain(tmp_path, wandb=True, epochs=1)
     assert "wandb does not start" in capsys.readouterr().out
+
+
+def test_wandb_works_offline(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    train_plain(tmp_path, wandb=True, epochs=1)
+    assert "wandb" not in capfd.readouterr().out
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_a_metric_that_is_not_a_number_is_replaced_by_any(tmp_path, monkeypatch):
+    values = iter([math.nan, 5.0, 9.0])
+    monkeypatch.setattr(Plane, "evaluate", lambda task, batches, folder=None: {"error": next(values)})
+    assert train_plain(tmp_path, rehearse=False) == {"error": 5.0}
+    assert errors(tmp_path) == [None, 5.0, 9.0]
 
 
 @pytest.mark.compile

@@ -1,6 +1,7 @@
 """What a run says while it trains: lines on the console, metrics.jsonl, and Weights & Biases when asked."""
 
 import json
+import secrets
 import sys
 import time
 from contextlib import suppress
@@ -112,7 +113,7 @@ def _wandb(folder: Path) -> Any:
         import wandb
 
         name = folder / "wandb.txt"
-        identity = name.read_text().strip() if name.exists() else wandb.util.generate_id()
+        identity = name.read_text().strip() if name.exists() else secrets.token_hex(4)
         name.write_text(identity)
         return wandb.init(project="vision_attn", name=folder.name, dir=str(folder), id=identity, resume="allow")
     except Exception as error:

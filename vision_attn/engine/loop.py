@@ -4,6 +4,7 @@ A plain PyTorch loop that knows no model. Read from `fit` downwards.
 """
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,12 +18,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.engine import checkpoint
+from vision_attn.engine.batches import Watched, few
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, join, random_state, seed_all, set_random_state
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log, say
 from vision_attn.engine.run import Run
-from vision_attn.engine.step import Step, on_device
+from vision_attn.engine.step import Step
 from vision_attn.progress import progress
 from vision_attn.task import Batch, Source, Task
 
@@ -146,7 +148,7 @@ class Training:
                 say(f"{self.folder} goes on at epoch {position.epoch + 1}, step {position.step}")
         elif run.rehearse and run.validate_every and self.world.first:
             self.evaluate(islice(self.data.split("val"), 1))
-        self.saved = time.monotonic()
+        self.saved = self.log.since = time.monotonic()
 
     def epochs(self) -> None:
         """Train and validate until the run is finished."""
@@ -232,7 +234,7 @@ class Training:
                 )
                 if better:
                     self.keep(metrics)
-                    position.best = value
+                    position.best = None if math.isnan(value) else value
                 position.since_best = 0 if better else position.since_best + 1
                 self.log.validation(metrics, step=position.step, epoch=position.epoch + 1)
                 shown = ", ".join(f"{name} {number:.4g}" for name, number in metrics.items())
@@ -265,24 +267,3 @@ class Training:
                     paths = self.task.show(few(batch, run.show), self.folder / "pictures")
                 say(f"{len(paths)} pictures in {self.folder / 'pictures'}")
         return world.share(best_metrics(self.folder) if world.first else None)
-
-
-class Watched:
-    """Batches on their way to an evaluation: moved to the device, and ended at once by an interrupt."""
-
-    def __init__(self, batches: Iterable[Batch], device: torch.device, interrupt: Interrupt) -> None:
-        self.batches, self.device, self.interrupt = batches, device, interrupt
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self.batches:
-            if self.interrupt.asked:
-                self.interrupt.leave("stopped during validation")
-            yield on_device(batch, self.device)
-
-
-def few(batch: Batch, number: int) -> Batch:
-    """The first images of a batch, each of whose fields holds one entry per image."""
-    return type(batch)(*(part if part is None else part[:number] for part in batch))

@@ -45,7 +45,7 @@ class Run:
     device: str = "auto"
     """`auto` (cuda where there is one, else cpu), `cpu`, `cuda`, `cuda:1`, ..."""
     wandb: bool = False
-    """Also log to Weights & Biases (pip install wandb; WANDB_MODE=offline works without a network)."""
+    """Also log to Weights & Biases. WANDB_MODE=offline works without a network."""
 
     def __post_init__(self) -> None:
         least = {

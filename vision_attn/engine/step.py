@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.distributed import World
 from vision_attn.engine.run import Run
 from vision_attn.task import Batch, Task
@@ -34,15 +35,16 @@ class Step:
         world: World,
         total: int,
     ) -> None:
-        self.run, self.world = run, world
+        self.task, self.run, self.world = task, run, world
         self.parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise ValueError("the task has no weights to train: every one of its parameters is frozen")
         self.optimizer = optimizer(self.parameters)
         self.schedule = warm(self.optimizer, schedule, warmup=run.warmup, total=total)
+        if run.precision == "fp16":  # The scaler skips the first steps, while it looks for its scale.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=run.precision == "fp16")
         self.average = Average(self.parameters, run.average) if run.average else None
-        self.buffers = [buffer for buffer in task.buffers() if buffer.is_floating_point()]
         model: nn.Module = distribute(task) if world.size > 1 else task
         self.model = torch.compile(model) if run.compile else model
         self.trouble = torch.full((2,), -1, device=world.device)
@@ -54,11 +56,11 @@ class Step:
         """Step `step` over the next `number` batches: the means of the task's scalars, on the device, and the items."""
         totals: dict[str, Tensor] = {}
         index = items = 0
-        before = [buffer.clone() for buffer in self.buffers] if self.world.size > 1 else []
+        before = [buffer.clone() for buffer in self._buffers()]
         self.ids[step] = []
         for index, batch in enumerate(islice(batches, number), start=1):
             self.ids[step] += getattr(batch, "ids", None) or ()
-            items += next((len(part) for part in batch if isinstance(part, Tensor)), 0)
+            items += size(batch)
             scalars = self._backward(on_device(batch, self.world.device), number, last=index == number)
             for name, value in scalars.items():
                 totals[name] = totals.get(name, 0) + value.detach() / number
@@ -124,14 +126,19 @@ class Step:
             )
         self.ids.clear()
 
+    def _buffers(self) -> list[Tensor]:
+        """The buffers that may drift apart between processes; none where there is one process."""
+        return [buffer for buffer in self.task.buffers() if buffer.is_floating_point() and self.world.size > 1]
+
     def _average_buffers(self, before: list[Tensor]) -> None:
         """Moving averages move by the mean of what each process saw, as they would over the joined batch."""
         if not before:
             return
-        moved = torch.cat([(new - old).flatten().float() for new, old in zip(self.buffers, before, strict=True)])
+        after = self._buffers()
+        moved = torch.cat([(new - old).flatten().float() for new, old in zip(after, before, strict=True)])
         torch.distributed.all_reduce(moved)
-        sizes = [buffer.numel() for buffer in self.buffers]
-        for buffer, old, change in zip(self.buffers, before, (moved / self.world.size).split(sizes), strict=True):
+        changes = (moved / self.world.size).split([buffer.numel() for buffer in after])
+        for buffer, old, change in zip(after, before, changes, strict=True):
             buffer.copy_(old + change.view_as(old).to(old.dtype))
 
     def state_dict(self) -> dict[str, Any]:
@@ -200,9 +207,3 @@ class Average:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.averaged.load_state_dict(state)
-
-
-def on_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its tensors on `device`; what is no tensor stays as it is."""
-    parts = [part.to(device, non_blocking=True) if isinstance(part, Tensor) else part for part in batch]
-    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
