@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import expected_context
+from vision_attn.models.likelihood import word_log_prob
 from vision_attn.models.outputs import Caption
 
 
@@ -144,7 +145,5 @@ def _log_prob(output: nn.Linear, deep: Tensor, words: Tensor, place: Tensor) -> 
     if not words.is_cuda:
         said = target.nonzero().squeeze(1)
         deep, target, place = deep[said], target[said], place[said]
-    logits = output(deep)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    log_prob = -F.cross_entropy(logits, target, reduction="none", ignore_index=0)
+    log_prob = word_log_prob(output, deep, target).where(target != 0, 0)
     return log_prob.new_zeros(words.shape).scatter(0, place, log_prob)
