@@ -1,0 +1,112 @@
+"""The captioning task: its loss, its metrics, its pictures."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+from tests import references
+
+from vision_attn.data.scenes import Scenes
+from vision_attn.models.convnet import ConvNet
+from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.tasks.caption import Captioning
+
+
+def build(source, **options):
+    torch.manual_seed(0)
+    task = Captioning(
+        source,
+        encoder=ConvNet(region_size=16, width=16),
+        model=lambda words, size: ShowAttendTell(
+            words, size, hidden_size=8, word_size=8, attention_size=8, dropout=0.0
+        ),
+        max_words=6,
+        **options,
+    )
+    source.prepare(task)
+    return task
+
+
+@pytest.fixture(scope="module")
+def source():
+    return Scenes(batch_size=8, epoch_images=16, val_images=12, test_images=8)
+
+
+@pytest.fixture(scope="module")
+def batch(source):
+    return next(iter(source.train(0, seed=0)))
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.5])
+def test_loss_is_likelihood_plus_penalty(source, batch, penalty):
+    task = build(source, penalty=penalty)
+    metrics = task(*batch)
+    caption = task.model(task.encoder(batch.images), batch.words)
+    captions = batch.words.shape[0] * batch.words.shape[1]
+    expected = -caption.log_prob.sum() / captions
+    for image, rows in zip(caption.alpha, batch.words, strict=True):
+        for alpha, words in zip(image, rows, strict=True):
+            expected = expected + penalty * references.doubly_stochastic(alpha[: (words != 0).sum()]) / captions
+    torch.testing.assert_close(metrics["loss"], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(metrics["nll"], -caption.log_prob.sum().detach() / (batch.words != 0).sum())
+
+
+def test_equal_parts_average_to_the_whole(source, batch):
+    task = build(source)
+    whole = task(batch.images, batch.words)["loss"]
+    halves = [task(batch.images[part::2], batch.words[part::2])["loss"] for part in (0, 1)]
+    torch.testing.assert_close((halves[0] + halves[1]) / 2, whole)
+
+
+def test_everything_learns(source, batch):
+    """No parameter is cut off from the loss, encoder included."""
+    task = build(source)
+    task(*batch)["loss"].backward()
+    idle = [name for name, parameter in task.named_parameters() if parameter.grad is None or not parameter.grad.any()]
+    assert not idle
+
+
+def test_evaluation(source, tmp_path):
+    task = build(source, beams=2).eval()
+    metrics = task.evaluate(source.split("val"), tmp_path)
+    wanted = {"BLEU-4", "BLEU-4-no-brevity", "METEOR", "ROUGE-L", "CIDEr", "nll", "pointing", "pointing_uniform"}
+    assert wanted <= metrics.keys()
+    assert 0 <= metrics["pointing_uniform"] < 0.15
+    results = json.loads((tmp_path / "captions.json").read_text())
+    assert len(results) == 12 and {result["image_id"] for result in results} == set(range(12))
+
+    log_prob = words = 0.0
+    for batch in source.split("val"):
+        log_prob += float(task(batch.images, batch.words)["nll"]) * int((batch.words != 0).sum())
+        words += int((batch.words != 0).sum())
+    assert metrics["nll"] == pytest.approx(log_prob / words, rel=1e-4)
+
+
+def test_validation_computes_only_what_it_needs(source):
+    metrics = build(source, validate_with=["BLEU-4"]).eval().evaluate(source.split("val"))
+    assert "BLEU-4" in metrics and "METEOR" not in metrics
+
+
+def test_an_empty_split_is_refused(source):
+    with pytest.raises(ValueError, match="split is empty"):
+        build(source).evaluate([])
+
+
+def test_described_words_maps_and_text_belong_together(source, batch):
+    task = build(source).eval()
+    for described in task.describe(batch.images):
+        assert len(described.words) == len(described.log_prob) == len(described.alpha)
+        assert described.alpha.shape[1:] == (14, 14)
+        torch.testing.assert_close(described.alpha.sum((1, 2)), torch.ones(len(described.words)))
+        assert (
+            described.text == task.vocabulary.decode(task.vocabulary.encode(described.text))
+            or "<unk>" in described.text
+        )
+
+
+def test_pictures(source, batch, tmp_path):
+    paths = build(source).eval().show(type(batch)(*(part[:2] for part in batch)), tmp_path)
+    assert [path.suffix for path in paths] == [".html", ".png", ".png"]
+    assert all(path.stat().st_size > 1000 for path in paths)
+    assert Image.open(paths[1]).width > 400
