@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file
 from toy import Server
 
+from vision_attn.engine.checkpoint import claim
+
 
 @pytest.fixture(scope="module")
 def server():
@@ -135,3 +137,20 @@ def test_changed_settings_are_refused(server, tmp_path, setting):
     code, output = server.train(tmp_path, **setting)
     name = {"batch": "batches"}.get(*setting, *setting)
     assert code == 1 and f"was started with other settings: {name} (was" in output
+
+
+def test_a_data_loaders_worker_does_not_hold_the_lock(tmp_path):
+    read, write = os.pipe()
+    with claim(tmp_path):
+        worker = os.fork()
+        if not worker:
+            os.write(write, b"!")
+            time.sleep(60)
+            os._exit(0)
+    os.read(read, 1)  # The worker is up.
+    try:
+        with claim(tmp_path):
+            pass
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
