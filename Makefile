@@ -19,7 +19,7 @@ lint: .venv/.made
 	.venv/bin/lint-imports
 
 bench: .venv/.made
-	set -e; for file in benchmarks/[a-z]*.py; do .venv/bin/python $$file; done
+	.venv/bin/python -m benchmarks
 
 .venv/.made: pyproject.toml constraints.txt
 	.ci/venv

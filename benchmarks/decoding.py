@@ -5,6 +5,7 @@ at each turn the logit of END is set to +1000 for the images whose caption ends 
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +15,17 @@ from benchmarks.plain import PlainCaptioner, plain_beam_search, plain_greedy
 from benchmarks.shapes import END, Shapes, draw_batch, draw_lengths
 from benchmarks.show_attend_tell import ours
 from vision_attn.decode import beam_search, greedy
+from vision_attn.models.show_attend_tell import Memory
 
 BEAMS = 3
+
+
+class EndingMemory(NamedTuple):
+    """A captioner's memory, and when each image's caption ends."""
+
+    regions: Tensor
+    keys: Tensor
+    ends: Tensor
 
 
 class Ending:
@@ -26,11 +36,12 @@ class Ending:
 
     def start(self, regions: Tensor, rows: int):
         self.turn = 0
-        return self.captioner.start(regions, rows)
+        memory, state = self.captioner.start(regions, rows)
+        return EndingMemory(*memory, self.ends), state
 
-    def step(self, word: Tensor, state, memory):
-        logits, state = self.captioner.step(word, state, memory)
-        logits[..., END] = self.ends[:, self.turn, None]
+    def step(self, word: Tensor, state, memory: EndingMemory):
+        logits, state = self.captioner.step(word, state, Memory(*memory[:2]))
+        logits[..., END] = memory.ends[:, self.turn, None]
         self.turn += 1
         return logits, state
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from tests import references
 
+from tests import references
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import doubly_stochastic, expected_context
 

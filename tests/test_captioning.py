@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 from PIL import Image
-from tests import references
 
+from tests import references
 from vision_attn.data.scenes import Scenes
 from vision_attn.models.convnet import ConvNet
 from vision_attn.models.show_attend_tell import ShowAttendTell

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from tests import references
 
+from tests import references
 from vision_attn.decode import END, beam_search, greedy, sample
 from vision_attn.models.show_attend_tell import ShowAttendTell
 

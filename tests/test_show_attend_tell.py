@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from tests import references
 
+from tests import references
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
 B, R, T, L, D, V = 3, 2, 6, 5, 4, 11

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 END = 1
@@ -76,21 +76,55 @@ def beam_search(
     """
     if beams < 1 or max_words < 1:
         raise ValueError(f"beams ({beams}) and max_words ({max_words}) must be at least 1")
-    B, K = len(regions), beams
     memory, state = captioner.start(regions, 1)  # all beams begin as one
-    word = torch.zeros(B, 1, dtype=torch.long, device=regions.device)
-    total = torch.zeros(B, 1, device=regions.device)
-    ended = torch.zeros(B, 1, dtype=torch.bool, device=regions.device)
-    turns = []
+    word = torch.zeros(len(regions), 1, dtype=torch.long, device=regions.device)
+    total = torch.zeros(len(regions), 1, device=regions.device)
+    ended = torch.zeros(len(regions), 1, dtype=torch.bool, device=regions.device)
+    images, turns = _Open(len(regions), regions.device), []
     for _ in range(max_words):
         logits, state = captioner.step(word, state, memory)
-        log_prob = _log_prob(logits)
-        parent, word, gained, total, ended = _extend(log_prob, total, ended, K)
-        state = type(state)(*(_rows(part, parent) for part in state))
-        turns.append((parent, word, gained, state.alpha))
-        if not total.is_cuda and ended.all():
-            break
-    return _trace(turns, total, length_power)
+        parent, word, gained, total, ended = _extend(_log_prob(logits), total, ended, beams)
+        state = _of(_rows, state, parent)
+        turns.append(images.spread(parent=parent, word=word, gained=gained, alpha=state.alpha))
+        if (going := images.going(ended)) is not None:
+            if not len(going):
+                break
+            word, total, ended = word[going], total[going], ended[going]
+            memory, state = _of(Tensor.__getitem__, memory, going), _of(Tensor.__getitem__, state, going)
+    return _trace(turns, length_power)
+
+
+class _Open:
+    """Which images of a batch are still being decoded.
+
+    On a CPU those whose captions have all ended are taken out once they are a quarter. On a GPU, to look would be to
+    wait, so all stay.
+    """
+
+    def __init__(self, num_images: int, device: torch.device):
+        self.num_images, self.index = num_images, torch.arange(num_images, device=device)
+
+    def going(self, ended: Bool[Tensor, "B R"]) -> Int[Tensor, "N"] | None:
+        """The images to go on with, counted among those open now; None: with all of them."""
+        if ended.is_cuda:
+            return None
+        going = (~ended.all(dim=1)).nonzero().squeeze(1)
+        if 4 * len(going) > 3 * len(ended):
+            return None
+        self.index = self.index[going]
+        return going
+
+    def spread(self, **turn: Tensor) -> dict[str, Tensor]:
+        """A turn of the open images as one of all images: those that have ended stay as they are."""
+        if len(self.index) == self.num_images:
+            return turn
+        spread = {name: part.new_zeros(self.num_images, *part.shape[1:]) for name, part in turn.items()}
+        for name, part in turn.items():
+            spread[name][self.index] = part
+        if "parent" in turn:
+            closed = torch.ones(self.num_images, dtype=torch.bool).index_fill(0, self.index, False)
+            spread["parent"][closed] = torch.arange(turn["parent"].shape[1])
+        return spread
 
 
 def _log_prob(logits: Tensor) -> Tensor:
@@ -123,17 +157,15 @@ def _extend(log_prob: Tensor, total: Tensor, ended: Tensor, K: int) -> tuple[Ten
     return parent, word, gained, candidate, was_ended | (word == END) | candidate.isneginf()
 
 
-def _trace(turns: list[tuple[Tensor, Tensor, Tensor, Tensor]], total: Tensor, length_power: float) -> Decoded:
+def _trace(turns: list[dict[str, Tensor]], length_power: float) -> Decoded:
     """Follow each row's parents from the last turn to the first, then sort the rows."""
-    row = torch.arange(total.shape[1], device=total.device).expand_as(total)
-    words, log_probs, alphas = [], [], []
-    for parent, word, gained, alpha in reversed(turns):
-        words.append(word.gather(1, row))
-        log_probs.append(gained.gather(1, row))
-        alphas.append(_rows(alpha, row))
-        row = parent.gather(1, row)
-    words, log_prob, alpha = (torch.stack(parts[::-1], dim=2) for parts in (words, log_probs, alphas))
-    return _sorted(words, log_prob, alpha, total, length_power)
+    parent = turns[-1]["parent"]
+    row = torch.arange(parent.shape[1], device=parent.device).expand_as(parent)
+    traced = []
+    for turn in reversed(turns):
+        traced.append(tuple(_rows(turn[name], row) for name in ("word", "gained", "alpha")))
+        row = turn["parent"].gather(1, row)
+    return _sorted(*(torch.stack(parts[::-1], dim=2) for parts in zip(*traced, strict=True)), length_power)
 
 
 def _one_by_one(captioner, regions: Tensor, rows: int, max_words: int, choose: Callable[[Tensor], Tensor]) -> Decoded:
@@ -141,27 +173,34 @@ def _one_by_one(captioner, regions: Tensor, rows: int, max_words: int, choose: C
     memory, state = captioner.start(regions, rows)
     word = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
     ended = torch.zeros_like(word, dtype=torch.bool)
-    turns = []
+    images, turns = _Open(len(regions), regions.device), []
     for _ in range(max_words):
         logits, state = captioner.step(word, state, memory)
         log_prob = _log_prob(logits)
         word = choose(log_prob).masked_fill(ended, 0)
         gained = log_prob.gather(-1, word[..., None]).squeeze(-1).masked_fill(ended, 0)
-        turns.append((word, gained, state.alpha))
+        turns.append(tuple(images.spread(word=word, gained=gained, alpha=state.alpha).values()))
         ended = ended | (word == END)
-        if not word.is_cuda and ended.all():
-            break
-    words, log_prob, alpha = (torch.stack(parts, dim=2) for parts in zip(*turns, strict=True))
-    return _sorted(words, log_prob, alpha, log_prob.sum(dim=-1), 0.0)
+        if (going := images.going(ended)) is not None:
+            if not len(going):
+                break
+            word, ended = word[going], ended[going]
+            memory, state = _of(Tensor.__getitem__, memory, going), _of(Tensor.__getitem__, state, going)
+    return _sorted(*(torch.stack(parts, dim=2) for parts in zip(*turns, strict=True)), 0.0)
 
 
-def _sorted(words: Tensor, log_prob: Tensor, alpha: Tensor, total: Tensor, length_power: float) -> Decoded:
-    """Rows best first; nothing where a caption has no word."""
+def _sorted(words: Tensor, log_prob: Tensor, alpha: Tensor, length_power: float) -> Decoded:
+    """Rows best first; nothing where a caption has no word. A row without any word is none that a beam found."""
     said = words != 0
-    score = total / said.sum(dim=-1).clamp(min=1) ** length_power
+    score = log_prob.sum(dim=-1).where(said[..., 0], -torch.inf) / said.sum(dim=-1).clamp(min=1) ** length_power
     score, order = score.sort(dim=1, descending=True, stable=True)
     words, log_prob, alpha = (_rows(part, order) for part in (words, log_prob, alpha * said[..., None]))
     return Decoded(words, log_prob, alpha, score)
+
+
+def _of(take: Callable[[Tensor, Tensor], Tensor], parts: tuple, index: Tensor) -> tuple:
+    """A memory or a state with `take(part, index)` in place of each part."""
+    return type(parts)(*(take(part, index) for part in parts))
 
 
 def _rows(part: Tensor, index: Tensor) -> Tensor:
