@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import yaml
 
 from vision_attn.config import build, claim, dump, find_best, open_run, read
+from vision_attn.engine.checkpoint import claim as lock
 from vision_attn.engine.loop import fit
 
 TOY = """
@@ -162,6 +164,13 @@ def test_a_run_that_never_started_takes_any_config(config_file: Path) -> None:
     assert yaml.safe_load(Path("new/config.yaml").read_text())["task"]["init_args"]["hidden"] == 9
 
 
+def test_a_run_under_way_is_left_alone(config_file: Path) -> None:
+    claim(read(config_file, ["--run.folder=busy"]))
+    with lock(Path("busy")), pytest.raises(ValueError, match="busy is being trained by process"):
+        claim(read(config_file, ["--run.folder=busy", "--task.hidden=9"]))
+    assert yaml.safe_load(Path("busy/config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
+
+
 def test_a_run_is_opened_from_best_alone(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained / "best", tmp_path / "copy")
     for folder in (trained, tmp_path / "copy"):
@@ -198,6 +207,7 @@ def test_code_is_never_imported_nor_called(
 ) -> None:
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "evil", raising=False)
     monkeypatch.chdir(tmp_path)
     written = trained / "best" / "config.yaml"
     content = yaml.safe_load(written.read_text())

@@ -17,7 +17,7 @@ import torch
 import yaml
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
-from vision_attn.engine.checkpoint import load_weights
+from vision_attn.engine import checkpoint
 from vision_attn.engine.loop import fit
 from vision_attn.files import replacing
 from vision_attn.mistakes import one_line
@@ -57,23 +57,14 @@ def build(config: Namespace) -> dict[str, Any]:
 def claim(config: Namespace) -> Path:
     """Write the resolved config into its run folder, and return the folder.
 
-    Raises ValueError when the folder holds a run that was trained with other settings.
+    Raises ValueError when the folder holds a run that was trained with other settings, or is being trained.
     """
     folder = Path(config.run.folder)
-    new = yaml.safe_load(dump(config))
-    written = folder / "config.yaml"
-    if written.exists() and ((folder / "last").exists() or (folder / "best").exists()):
-        old = load(written)
-        free = FREE if new.get("schedule") else (*FREE, "run.epochs")
-        different = [said for key, said in _differences(old, new).items() if key not in free]
-        if different:
-            shown = ", ".join(different[:6]) + (f" and {len(different) - 6} more" if len(different) > 6 else "")
-            raise ValueError(
-                f"{folder} holds a run with other settings ({shown}): give another --run.folder, or delete that folder"
-            )
-    if os.environ.get("RANK", "0") == "0":
-        with replacing(written) as temporary:
-            temporary.write_text(dump(config), encoding="utf-8")
+    if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one writes
+        with checkpoint.claim(folder):
+            _keep_to(folder, yaml.safe_load(dump(config)))
+            with replacing(folder / "config.yaml") as temporary:
+                temporary.write_text(dump(config), encoding="utf-8")
     return folder
 
 
@@ -140,7 +131,7 @@ def open_run(
     parts = parser.instantiate(config)
     parts.data.restore(best)
     task = parts.task(parts.data)
-    load_weights(task, best)
+    checkpoint.load_weights(task, best)
     return task.eval(), parts.data, {**content, **yaml.safe_load(parser.dump(config, skip_unset=False))}
 
 
@@ -154,6 +145,20 @@ def find_best(folder: Path) -> Path:
     if (folder / "last").exists():
         raise ValueError(f"{folder} has no best/ yet: the run must reach its first validation")
     raise ValueError(f"{folder} is no run: neither it nor its best/ holds model.safetensors and config.yaml")
+
+
+def _keep_to(folder: Path, new: dict) -> None:
+    """Refuse a config under which the run in `folder`, if it has begun, would be another."""
+    written = folder / "config.yaml"
+    if not written.exists() or not ((folder / "last").exists() or (folder / "best").exists()):
+        return
+    free = FREE if new.get("schedule") else (*FREE, "run.epochs")
+    different = [said for key, said in _differences(load(written), new).items() if key not in free]
+    if different:
+        shown = ", ".join(different[:6]) + (f" and {len(different) - 6} more" if len(different) > 6 else "")
+        raise ValueError(
+            f"{folder} holds a run with other settings ({shown}): give another --run.folder, or delete that folder"
+        )
 
 
 def _parser(skip: Iterable[str] = ()) -> ArgumentParser:
