@@ -32,7 +32,10 @@ class Additive(nn.Module):
         return self._exponential(self.key(regions))
 
     def forward(self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"]) -> Float[Tensor, "B R L"]:
-        return _AdditiveScore.apply(self._exponential(self.query(query)), keys, self.weight)
+        query = self._exponential(self.query(query))
+        if torch.compiler.is_compiling():  # the compiler fuses this, and recomputes it by itself
+            return self.weight.sum() - 2 * (_reciprocal(query, keys) * self.weight).sum(dim=-1)
+        return _AdditiveScore.apply(query, keys, self.weight)
 
     def _exponential(self, projection: Tensor) -> Tensor:
         precise = torch.promote_types(projection.dtype, torch.float32)

@@ -17,7 +17,7 @@ class Run:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the forward pass under autocast; fp16 adds a gradient scaler. Weights stay in float32."""
     compile: bool = False
-    """Compile the task's forward with torch.compile."""
+    """Compile with torch.compile what `task.compile()` compiles: all of `forward`, unless the task says otherwise."""
     clip: float | None = None
     """Largest 2-norm of the whole gradient; longer ones are scaled down to it. None leaves them as they are."""
     accumulate: int = 1

@@ -45,8 +45,9 @@ class Step:
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=run.precision == "fp16")
         self.average = Average(self.parameters, run.average) if run.average else None
-        model: nn.Module = distribute(task) if world.size > 1 else task
-        self.model = torch.compile(model) if run.compile else model
+        if run.compile:
+            task.compile()
+        self.model: nn.Module = distribute(task) if world.size > 1 else task
         self.trouble = torch.full((2,), -1, device=world.device)
         """The first step whose loss, or whose gradient, was not finite; -1 while there is none."""
         self.ids: dict[int, list] = {}

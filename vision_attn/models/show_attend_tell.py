@@ -66,6 +66,10 @@ class ShowAttendTell(nn.Module):
         self.output = nn.Linear(word_size, num_words)  # L_o
         self.dropout = nn.Dropout(dropout)
 
+    def compile(self, **options) -> None:
+        """Compile a turn, not the loop over words: its length changes from batch to batch."""
+        self.look = torch.compile(self.look, dynamic=True, **options)
+
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         """The memory of each image, and the state of `rows` rows of it before the first word."""
         mean = regions.mean(dim=1)

@@ -64,6 +64,11 @@ class Captioning(Task):
         if hasattr(self.encoder, "initialise"):
             self.encoder.initialise()
 
+    def compile(self, **options) -> None:
+        """Compile the encoder, and of the decoder what it says itself can be."""
+        self.encoder.compile(**options)
+        self.model.compile(**options)
+
     def forward(self, images: Tensor, words: Int[Tensor, "B R T"], *_) -> dict[str, Tensor]:
         caption = self.model(self.regions(images), words)
         captions = words.shape[0] * words.shape[1]
