@@ -106,3 +106,21 @@ def test_dropout_only_in_training():
     assert torch.equal(model(regions, words).log_prob, model(regions, words).log_prob)
     model.train()
     assert not torch.equal(model(regions, words).log_prob, model(regions, words).log_prob)
+
+
+@pytest.mark.compile
+def test_compiled_turns_equal_eager_ones_at_every_length():
+    model = build().float()
+    batches = [draw(SORTED), draw(UNSORTED), draw([[2, 2], [2, 1], [1, 1]])]
+
+    def gradients():
+        for regions, words in batches:
+            model.zero_grad()
+            caption = model(regions.float(), words)
+            caption.log_prob.sum().backward()
+            yield caption.log_prob.detach(), [parameter.grad.clone() for parameter in model.parameters()]
+
+    eager = list(gradients())
+    model.compile()
+    for one, other in zip(eager, gradients(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
