@@ -79,6 +79,16 @@ def test_nothing_follows_the_end(model, regions):
     assert (words[after > 0] == 0).all() and (words == END).any()
 
 
+def test_words_that_may_not_be_said_are_not(model, regions):
+    usual = beam_search(model, regions, beams=3, max_words=8)
+    word = usual.words[usual.words > 1].mode().values.item()
+    for decode in (greedy, sample, beam_search):
+        decoded = decode(model, regions, max_words=8, never=(word,))
+        assert (decoded.words != word).all()
+        # What is left keeps the probability that the model gives it.
+        torch.testing.assert_close(decoded.log_prob, model(regions, decoded.words).log_prob, rtol=1e-4, atol=1e-5)
+
+
 def test_wider_beams_do_not_lose(model, regions):
     best = [beam_search(model, regions, beams=k, max_words=T).score[:, 0] for k in (1, EVERYTHING)]
     assert (best[1] >= best[0] - 1e-5).all()

@@ -1,18 +1,19 @@
 """Words from a captioner: greedy, sampled, and by beam search.
 
-All images of a batch are decoded together, over `start` and `step`; nothing is copied to the host inside the loop on a
-GPU. On a CPU, where looking is free, the loop ends when every caption has.
+Words in `never` (a vocabulary's unknown, say) are not said. All images of a batch are decoded together, over `start`
+and `step`; nothing is copied to the host inside the loop on a GPU. On a CPU, where looking is free, images whose
+captions have ended are left behind.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-END = 1
-"""The id of the word that ends a caption; 0 pads, and starts."""
+PAD, END = 0, 1
+"""The word that pads and starts, and is never said; the word that ends a caption."""
 
 
 class Decoded(NamedTuple):
@@ -30,9 +31,9 @@ class Decoded(NamedTuple):
 
 
 @torch.no_grad()
-def greedy(captioner, regions: Float[Tensor, "B L D"], *, max_words: int = 30) -> Decoded:
+def greedy(captioner, regions: Float[Tensor, "B L D"], *, max_words: int = 30, never: Sequence[int] = ()) -> Decoded:
     """The most likely word at each turn."""
-    return _one_by_one(captioner, regions, 1, max_words, lambda log_prob: log_prob.argmax(dim=-1))
+    return _one_by_one(captioner, regions, 1, max_words, never, lambda log_prob: log_prob.argmax(dim=-1))
 
 
 @torch.no_grad()
@@ -42,6 +43,7 @@ def sample(
     *,
     rows: int = 1,
     max_words: int = 30,
+    never: Sequence[int] = (),
     temperature: float = 1.0,
     top_p: float = 1.0,
     generator: torch.Generator | None = None,
@@ -57,7 +59,7 @@ def sample(
         place = torch.multinomial(ordered.flatten(0, 1), 1, generator=generator).view(*ordered.shape[:2], 1)
         return order.gather(-1, place).squeeze(-1)
 
-    return _one_by_one(captioner, regions, rows, max_words, draw)
+    return _one_by_one(captioner, regions, rows, max_words, never, draw)
 
 
 @torch.no_grad()
@@ -67,6 +69,7 @@ def beam_search(
     *,
     beams: int = 3,
     max_words: int = 30,
+    never: Sequence[int] = (),
     length_power: float = 0.0,
 ) -> Decoded:
     """The likeliest captions that a beam of `beams` finds.
@@ -83,7 +86,7 @@ def beam_search(
     images, turns = _Open(len(regions), regions.device), []
     for _ in range(max_words):
         logits, state = captioner.step(word, state, memory)
-        parent, word, gained, total, ended = _extend(_log_prob(logits), total, ended, beams)
+        parent, word, gained, total, ended = _extend(_log_prob(logits, never), total, ended, beams)
         state = _of(_rows, state, parent)
         turns.append(images.spread(parent=parent, word=word, gained=gained, alpha=state.alpha))
         if (going := images.going(ended)) is not None:
@@ -127,11 +130,10 @@ class _Open:
         return spread
 
 
-def _log_prob(logits: Tensor) -> Tensor:
-    """log p of every word; padding is never said."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
-    logits[..., 0] = -torch.inf
-    return logits.log_softmax(dim=-1)
+def _log_prob(logits: Tensor, never: Sequence[int]) -> Tensor:
+    """log p of every word, as the model has it; minus infinity for those that may not be said."""
+    log_prob = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
+    return log_prob.index_fill(-1, torch.tensor(sorted({PAD, *never}), device=logits.device), -torch.inf)
 
 
 def _extend(log_prob: Tensor, total: Tensor, ended: Tensor, K: int) -> tuple[Tensor, ...]:
@@ -168,7 +170,9 @@ def _trace(turns: list[dict[str, Tensor]], length_power: float) -> Decoded:
     return _sorted(*(torch.stack(parts[::-1], dim=2) for parts in zip(*traced, strict=True)), length_power)
 
 
-def _one_by_one(captioner, regions: Tensor, rows: int, max_words: int, choose: Callable[[Tensor], Tensor]) -> Decoded:
+def _one_by_one(
+    captioner, regions: Tensor, rows: int, max_words: int, never: Sequence[int], choose: Callable[[Tensor], Tensor]
+) -> Decoded:
     """Every row grows by the word that `choose` makes of its log-probabilities, (B, R, V) -> (B, R)."""
     memory, state = captioner.start(regions, rows)
     word = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
@@ -176,7 +180,7 @@ def _one_by_one(captioner, regions: Tensor, rows: int, max_words: int, choose: C
     images, turns = _Open(len(regions), regions.device), []
     for _ in range(max_words):
         logits, state = captioner.step(word, state, memory)
-        log_prob = _log_prob(logits)
+        log_prob = _log_prob(logits, never)
         word = choose(log_prob).masked_fill(ended, 0)
         gained = log_prob.gather(-1, word[..., None]).squeeze(-1).masked_fill(ended, 0)
         turns.append(tuple(images.spread(word=word, gained=gained, alpha=state.alpha).values()))

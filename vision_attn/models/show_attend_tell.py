@@ -48,8 +48,13 @@ class ShowAttendTell(nn.Module):
         attention_size: int = 512,
         num_gates: int = 1,
         dropout: float = 0.5,
+        forget_looks: float = 0.0,
     ):
-        """`num_gates`: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications."""
+        """`num_gates`: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
+
+        `forget_looks`: the share of looks z_t that training hides from the LSTM, though not from the word said then.
+        Differs from the paper, where it is 0: a captioner that cannot count on remembering what it saw looks again.
+        """
         super().__init__()
         if num_gates not in (1, region_size):
             raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
@@ -65,6 +70,7 @@ class ShowAttendTell(nn.Module):
         self.context_to_output = nn.Linear(region_size, word_size, bias=False)  # L_z
         self.output = nn.Linear(word_size, num_words)  # L_o
         self.dropout = nn.Dropout(dropout)
+        self.forget_looks = forget_looks
 
     def compile(self, **options) -> None:
         """Compile a turn, not the loop over words: its length changes from batch to batch."""
@@ -112,7 +118,8 @@ class ShowAttendTell(nn.Module):
         """One turn: where h_{t-1} looks, and the LSTM's step on what it sees there."""
         alpha = self.score(state.hidden, memory.keys).softmax(dim=-1)
         context = self.gate(state.hidden).sigmoid() * expected_context(alpha, memory.regions)
-        gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(context)
+        kept = F.dropout(context.new_ones(*context.shape[:2], 1), self.forget_looks, self.training)
+        gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(context * kept)
         enter, forget, leave, candidate = gates.chunk(4, dim=-1)
         cell = forget.sigmoid() * state.cell + enter.sigmoid() * candidate.tanh()
         return State(leave.sigmoid() * cell.tanh(), cell, alpha), context

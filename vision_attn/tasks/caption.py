@@ -13,6 +13,7 @@ from torchvision.transforms.functional import to_pil_image
 from vision_attn.attention.soft import doubly_stochastic
 from vision_attn.data.captions import CaptionBatch
 from vision_attn.data.images import centre_square, open_photograph
+from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import END, Decoded, beam_search
 from vision_attn.metrics import AttentionCorrectness, caption_metrics, write_results
 from vision_attn.task import Source, Task
@@ -130,7 +131,12 @@ class Captioning(Task):
 
     def _decode(self, regions: Tensor) -> Decoded:
         return beam_search(
-            self.model, regions, beams=self.beams, max_words=self.max_words, length_power=self.length_power
+            self.model,
+            regions,
+            beams=self.beams,
+            max_words=self.max_words,
+            length_power=self.length_power,
+            never=(UNKNOWN,),
         )
 
     def _described(self, decoded: Decoded) -> list[Described]:
