@@ -108,6 +108,21 @@ def test_dropout_only_in_training():
     assert not torch.equal(model(regions, words).log_prob, model(regions, words).log_prob)
 
 
+def test_hidden_looks_reach_the_word_but_not_the_memory():
+    model = build(dropout=0.0, forget_looks=1.0)
+    regions, words = draw(SORTED)
+    remembered = model(regions, words).log_prob
+    model.train()
+    forgotten = model(regions, words).log_prob
+    assert not torch.allclose(remembered, forgotten)
+    with torch.no_grad():
+        model.context_to_lstm.weight.normal_()
+    torch.testing.assert_close(model(regions, words).log_prob, forgotten)
+    with torch.no_grad():
+        model.context_to_output.weight.normal_()
+    assert not torch.allclose(model(regions, words).log_prob, forgotten)
+
+
 @pytest.mark.compile
 def test_compiled_turns_equal_eager_ones_at_every_length():
     model = build().float()

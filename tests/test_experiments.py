@@ -1,0 +1,68 @@
+"""Every experiment takes its first steps, and the embedded one takes those it always took."""
+
+import json
+
+import torch
+from PIL import Image
+
+from vision_attn.commands import main
+
+GOLDEN = [
+    41.249, 38.0988, 46.5872, 38.6963, 43.2583, 36.3325, 35.855, 40.1006, 35.8333, 38.4397,
+    34.1579, 32.2788, 35.5234, 31.4923, 37.0713, 29.8893, 30.4433, 28.2077, 28.0052, 31.6481,
+]  # fmt: skip
+"""Losses of the first 20 steps of sat_soft_scenes.yaml with batches of 8, seed 0."""
+
+
+def losses(folder) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_scenes_begin_as_they_always_did(tmp_path):
+    """Golden losses: a change of these needs a reason, and a new line in docs/log.md."""
+    settings = {
+        "data.batch_size": 8,
+        "data.epoch_images": 160,
+        "data.val_images": 8,
+        "run.epochs": 1,
+        "run.warmup": 10,
+        "run.log_every": 1,
+        "run.rehearse": "false",
+        "run.validate_every": 0,
+        "run.folder": tmp_path / "run",
+        "run.device": "cpu",
+    }
+    assert (
+        main(["train", "configs/sat_soft_scenes.yaml", *(f"--{key}={value}" for key, value in settings.items())]) == 0
+    )
+    torch.testing.assert_close(torch.tensor(losses(tmp_path / "run")), torch.tensor(GOLDEN), rtol=2e-3, atol=0)
+
+
+def test_flickr8k_takes_its_first_steps(data_folder, tmp_path):
+    """On a few of the real photographs with the real encoder: cache, two steps, validation, test, a caption."""
+    everything = json.loads((data_folder / "flickr8k/captions.json").read_text())
+    few = {"train": 8, "val": 2, "test": 2}
+    images = [[image for image in everything["images"] if image["split"] == split][:n] for split, n in few.items()]
+    images = sum(images, [])
+    ids = {image["id"] for image in images}
+    annotations = [caption for caption in everything["annotations"] if caption["image_id"] in ids]
+    (tmp_path / "captions.json").write_text(json.dumps({"images": images, "annotations": annotations}))
+    settings = {
+        "data.annotations": tmp_path / "captions.json",
+        "data.cache": tmp_path / "cache",
+        "data.min_count": 1,
+        "data.batch_size": 4,
+        "task.max_words": 8,
+        "run.folder": tmp_path / "run",
+        "run.epochs": 1,
+        "run.warmup": 1,
+        "run.device": "cpu",
+    }
+    overrides = [f"--{key}={value}" for key, value in settings.items()]
+    assert main(["train", "configs/sat_soft_flickr8k.yaml", *overrides]) == 0
+    assert main(["eval", str(tmp_path / "run"), "--device=cpu", "--show=1"]) == 0
+    metrics = json.loads((tmp_path / "run/metrics_test.json").read_text())
+    assert {"BLEU-4", "BLEU-4-no-brevity", "METEOR", "ROUGE-L", "CIDEr", "nll"} <= metrics.keys()
+    assert len(json.loads((tmp_path / "run/captions_test.json").read_text())) == 2
+    assert Image.open(next((tmp_path / "run/pictures").glob("*.png"))).width > 200
