@@ -8,6 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+CACHED = 2**19
+"""Numbers that a CPU's cache holds with room to spare: 2 MiB in float32."""
+
 
 class Additive(nn.Module):
     """e_i = v^T tanh(W_a a_i + W_h h + b): the attention of Show, Attend and Tell, after Bahdanau et al. (2015).
@@ -43,7 +46,7 @@ class Additive(nn.Module):
 
 
 class _AdditiveScore(torch.autograd.Function):
-    """sum_a v_a (1 - 2 t), t = 1 / (1 + e^{2q} e^{2k}), from the exponentials; by image, so that t stays in cache."""
+    """sum_a v_a (1 - 2 t), t = 1 / (1 + e^{2q} e^{2k}), in terms of exponentials, a few images at a time: t stays in cache."""
 
     @staticmethod
     def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
@@ -74,6 +77,8 @@ def _reciprocal(query: Tensor, keys: Tensor) -> Tensor:
     return torch.mul(query[..., :, None, :], keys[..., None, :, :]).add_(1).reciprocal_()
 
 
-def _chunks(query: Tensor, keys: Tensor) -> list:
-    """All images at once on a GPU; one at a time on a CPU, whose cache holds one image's pairs but not the batch's."""
-    return [slice(None)] if keys.is_cuda else list(range(len(keys)))
+def _chunks(query: Tensor, keys: Tensor) -> list[slice]:
+    """All images at once on a GPU; on a CPU as many as have their pairs in its cache together."""
+    images, rows, _ = query.shape
+    at_once = images if keys.is_cuda else max(1, CACHED // (rows * keys[0].numel()))
+    return [slice(first, first + at_once) for first in range(0, images, at_once)]
