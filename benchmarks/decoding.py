@@ -57,11 +57,12 @@ def decoding(shapes: Shapes, repeats: int, device: str = "cpu") -> str:
     """The table of decoding speed."""
     rows = []
     for lengths in ("12 to 20 words", "COCO's lengths"):
-        rows += _rows(shapes._replace(lengths=lengths), repeats, device)
+        for bf16 in (False, True):
+            rows += _rows(shapes._replace(lengths=lengths), repeats, device, bf16=bf16)
     return table(f"Decoding {shapes.images} images, images/s", ("", "ours", "plain", "ratio"), rows)
 
 
-def _rows(shapes: Shapes, repeats: int, device: str) -> list[tuple[str, ...]]:
+def _rows(shapes: Shapes, repeats: int, device: str, *, bf16: bool) -> list[tuple[str, ...]]:
     regions, ends = draw_batch(shapes).regions.to(device), draw_ends(shapes, device)
     max_words = ends.shape[1]
     mine = Ending(ours(shapes, device).model.eval(), ends)
@@ -80,8 +81,9 @@ def _rows(shapes: Shapes, repeats: int, device: str) -> list[tuple[str, ...]]:
     }
     rows = []
     for name, (our_run, plain_run) in runs.items():
-        what = f"{name}, {shapes.lengths}"
-        taken = seconds({"ours": our_run, "plain": plain_run}, repeats, what)
+        what = f"{name}, {shapes.lengths}{', bf16 autocast' * bf16}"
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            taken = seconds({"ours": our_run, "plain": plain_run}, repeats, what)
         rate = {side: shapes.images / spent for side, spent in taken.items()}
         rows.append((what, f"{rate['ours']:.1f}", f"{rate['plain']:.1f}", f"{rate['ours'] / rate['plain']:.1f}x"))
     return rows

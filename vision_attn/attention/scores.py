@@ -46,7 +46,7 @@ class Additive(nn.Module):
 
 
 class _AdditiveScore(torch.autograd.Function):
-    """sum_a v_a (1 - 2 t), t = 1 / (1 + e^{2q} e^{2k}), in terms of exponentials, a few images at a time: t stays in cache."""
+    """sum_a v_a (1 - 2 t), t = 1 / (1 + e^{2q} e^{2k}), a few images at a time, so that t stays in cache."""
 
     @staticmethod
     def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ class _WordLogProb(torch.autograd.Function):
         logits = F.linear(deep, weight, bias)  # in half precision under autocast
         ctx.computed_in = logits.dtype
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        normaliser = logits.logsumexp(dim=-1, keepdim=True)
+        # logsumexp takes a copy of what it is given, so it is given a little at a time.
+        normaliser = torch.cat([part.logsumexp(dim=-1, keepdim=True) for part in logits.split(256)])
         ctx.save_for_backward(deep, weight, words, normaliser)
         ctx.logits = logits
         return (logits.gather(-1, words[:, None]) - normaliser).squeeze(-1)
