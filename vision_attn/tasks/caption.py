@@ -110,8 +110,9 @@ class Captioning(Task):
         if not candidates:
             raise ValueError("there is no image to evaluate: the split is empty")
         report = caption_metrics(candidates, references, names=None if folder else self.validate_with)
-        for metric, reason in report.failed.items():
-            print(f"{metric} could not be computed: {reason}")
+        failures = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
+        for line in (*failures, *(report.notes if folder else ())):
+            print(line)
         if folder is not None:
             write_results(folder / "captions.json", candidates)
         metrics = report.metrics | dict.fromkeys(report.failed, float("nan"))
