@@ -24,5 +24,5 @@ def run(arguments: argparse.Namespace) -> int:
     metrics = fit(**build(config))
     if os.environ.get("RANK", "0") == "0":
         best = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        print(f"best on validation: {best}\nevaluate it with: vision-attn eval {folder}")
+        print(f"best on validation: {best or 'not validated'}\nevaluate it with: vision-attn eval {folder}")
     return 0
