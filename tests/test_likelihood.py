@@ -27,6 +27,18 @@ def test_value_and_gradient_are_those_of_log_softmax(drawn):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 512, 1100])
+def test_any_number_of_rows(drawn, rows):
+    output, _, _ = drawn
+    deep, words = torch.randn(rows, E).double().requires_grad_(), torch.randint(0, V, (rows,))
+    slow = output(deep).log_softmax(-1).gather(-1, words[:, None]).squeeze(-1)
+    fast = word_log_prob(output, deep, words)
+    torch.testing.assert_close(fast, slow)
+    gradients = (torch.autograd.grad(part.sum(), [deep, *output.parameters()]) for part in (fast, slow))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_half_precision_keeps_float32_sums(drawn):
     output, deep, words = drawn
     output, deep = output.float(), deep.detach().float().requires_grad_()
