@@ -84,9 +84,10 @@ def beam_search(
     total = torch.zeros(len(regions), 1, device=regions.device)
     ended = torch.zeros(len(regions), 1, dtype=torch.bool, device=regions.device)
     images, turns = _Open(len(regions), regions.device), []
+    barred = _barred(never, regions.device)
     for _ in range(max_words):
         logits, state = captioner.step(word, state, memory)
-        parent, word, gained, total, ended = _extend(_log_prob(logits, never), total, ended, beams)
+        parent, word, gained, total, ended = _extend(_log_prob(logits, barred), total, ended, beams)
         state = _of(_rows, state, parent)
         turns.append(images.spread(parent=parent, word=word, gained=gained, alpha=state.alpha))
         if (going := images.going(ended)) is not None:
@@ -130,10 +131,15 @@ class _Open:
         return spread
 
 
-def _log_prob(logits: Tensor, never: Sequence[int]) -> Tensor:
+def _barred(never: Sequence[int], device: torch.device) -> Int[Tensor, "N"]:
+    """The words that may not be said, on the device before the loop begins."""
+    return torch.tensor(sorted({PAD, *never}), device=device)
+
+
+def _log_prob(logits: Tensor, barred: Tensor) -> Tensor:
     """log p of every word, as the model has it; minus infinity for those that may not be said."""
-    log_prob = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-    return log_prob.index_fill(-1, torch.tensor(sorted({PAD, *never}), device=logits.device), -torch.inf)
+    precise = torch.promote_types(logits.dtype, torch.float32)
+    return logits.to(precise).log_softmax(dim=-1).index_fill(-1, barred, -torch.inf)
 
 
 def _extend(log_prob: Tensor, total: Tensor, ended: Tensor, K: int) -> tuple[Tensor, ...]:
@@ -178,9 +184,10 @@ def _one_by_one(
     word = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
     ended = torch.zeros_like(word, dtype=torch.bool)
     images, turns = _Open(len(regions), regions.device), []
+    barred = _barred(never, regions.device)
     for _ in range(max_words):
         logits, state = captioner.step(word, state, memory)
-        log_prob = _log_prob(logits, never)
+        log_prob = _log_prob(logits, barred)
         word = choose(log_prob).masked_fill(ended, 0)
         gained = log_prob.gather(-1, word[..., None]).squeeze(-1).masked_fill(ended, 0)
         turns.append(tuple(images.spread(word=word, gained=gained, alpha=state.alpha).values()))
