@@ -121,6 +121,16 @@ def test_offline_says_which_file_to_put_where(monkeypatch):
         Backbone(**SMALL, weights="IMAGENET1K_V1").initialise()
 
 
+def test_torchvisions_weights_bring_their_normalisation(monkeypatch):
+    from torchvision.models import MobileNet_V2_Weights
+
+    monkeypatch.setattr(MobileNet_V2_Weights, "get_state_dict", lambda self, **_: mobilenet_v2().state_dict())
+    encoder = Backbone(**SMALL, weights="IMAGENET1K_V2", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    encoder.initialise()
+    torch.testing.assert_close(encoder.mean.flatten(), torch.tensor([0.485, 0.456, 0.406]))
+    torch.testing.assert_close(encoder.std.flatten(), torch.tensor([0.229, 0.224, 0.225]))
+
+
 def test_nodes_and_names_that_are_not_there():
     with pytest.raises(ValueError, match="mobilenet_v2 cannot be cut at features.99"):
         Backbone(**SMALL | {"node": "features.99"})

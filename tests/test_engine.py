@@ -176,12 +176,12 @@ def test_warmup_rises_to_the_schedule():
 
 def test_average_is_the_moving_average():
     weight = nn.Parameter(torch.zeros(3))
-    average = Average([weight], decay=0.75)
+    average = Average([weight], decay=0.2)
     expected = None
-    for value in (1.0, 5.0, -2.0):
+    for decay, value in ((0.0, 1.0), (2 / 11, 5.0), (0.2, -2.0), (0.2, 7.0), (0.2, -2.0)):  # it rises to what was given
         weight.data.fill_(value)
         average.update()
-        expected = value if expected is None else 0.75 * expected + 0.25 * value
+        expected = value if expected is None else decay * expected + (1 - decay) * value
     with average.in_place():
         torch.testing.assert_close(weight.detach(), torch.full((3,), expected))
     assert torch.equal(weight.detach(), torch.full((3,), -2.0))

@@ -21,6 +21,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = read(arguments.config, arguments.overrides)
     folder = claim(config)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"training {arguments.config} for {config.run.epochs} epochs into {folder}", flush=True)
     metrics = fit(**build(config))
     if os.environ.get("RANK", "0") == "0":
         best = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

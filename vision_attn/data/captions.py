@@ -149,7 +149,9 @@ class Captions(Source):
     def _members(self, split: str) -> list[Photograph]:
         members = self.photographs[split]
         if not members:
-            raise ValueError(f"{self.annotations}: split {split} has no images")
+            raise ValueError(
+                f"{self.annotations}: split {split} has no images; give some of them this split, or choose another"
+            )
         return members
 
     def _table(self, split: str) -> CaptionTable:

@@ -25,7 +25,8 @@ class Run:
     warmup: int = 0
     """Optimiser steps in which the learning rate rises linearly, before `schedule` sets in."""
     average: float | None = None
-    """Decay of an exponential moving average of the weights (0.999, say). Validation and best/ then use the average."""
+    """Decay of an exponential moving average of the weights (0.999, say), smaller in the first steps. Validation and
+    best/ then use the average."""
     validate_every: int = 1
     """Epochs from one validation to the next; the last epoch is always validated. 0 never validates."""
     metric: str = "BLEU-4"

@@ -170,7 +170,9 @@ def warm(
 ) -> LRScheduler | None:
     """The learning rate over `total` steps: a linear rise of `warmup` steps, then `schedule` over the rest."""
     if warmup >= total:
-        raise ValueError(f"run.warmup is {warmup} steps, but the whole run has only {total}")
+        raise ValueError(
+            f"run.warmup is {warmup} steps, but the whole run has only {total}: give --run.warmup={total // 10}"
+        )
     if not warmup:
         return schedule and schedule(optimizer, total)
     rise = LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
@@ -180,12 +182,19 @@ def warm(
 
 
 class Average:
-    """An exponential moving average of the trained weights. Buffers and frozen weights are the live ones."""
+    """An exponential moving average of the trained weights. Buffers and frozen weights are the live ones.
+
+    After n steps the decay is min(`decay`, (1 + n) / (10 + n)): a short run is not held back by its first weights.
+    """
 
     def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
         # A list of parameters rather than the task: copying a task would copy its data source with it.
         self.live = nn.ParameterList(parameters)
-        self.averaged = AveragedModel(self.live, multi_avg_fn=get_ema_multi_avg_fn(decay))
+
+        def average(averaged: list[Tensor], live: list[Tensor], steps: Tensor) -> None:
+            get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(averaged, live, steps)
+
+        self.averaged = AveragedModel(self.live, multi_avg_fn=average)
 
     def update(self) -> None:
         self.averaged.update_parameters(self.live)

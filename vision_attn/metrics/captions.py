@@ -91,7 +91,7 @@ def caption_metrics(
     for job, answer in answers.items():
         asked = [name for name in FAMILIES[job] if name in wanted]
         if answer.error is None:
-            metrics |= {name: answer.value[name] for name in asked}
+            metrics |= {name: round(answer.value[name], 9) for name in asked}  # BLEU's smoothing leaves 1e-14
         else:
             failed |= dict.fromkeys(asked, answer.error)
     return Report(metrics, failed, tuple(notes))

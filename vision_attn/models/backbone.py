@@ -23,8 +23,9 @@ class Backbone(nn.Module):
 
     `name`: any classification network of `torchvision.models`. `node`: as `get_graph_node_names` of
     `torchvision.models.feature_extraction` lists them; its output must be a map (B, D, Y, X).
-    `weights`: one of torchvision's names ("IMAGENET1K_V1"), which torchvision downloads; a safetensors or torch file of
-    the network's state dict; or None. `mean` and `std` are for images in [0, 1].
+    `weights`: one of torchvision's names ("IMAGENET1K_V1"), which torchvision downloads and which brings its own mean
+    and standard deviation; a safetensors or torch file of the network's state dict; or None. `mean` and `std` are those
+    that a file was trained with, for images in [0, 1].
     """
 
     def __init__(
@@ -63,13 +64,15 @@ class Backbone(nn.Module):
         known = get_model_weights(self.name)
         if self.weights in known.__members__:
             state = _download(known[self.weights])
+            preset = known[self.weights].transforms()
+            for name in ("mean", "std"):
+                getattr(self, name).copy_(torch.tensor(getattr(preset, name)).view(3, 1, 1))
         else:
             try:
                 path = find(self.weights)
             except ValueError as error:
-                raise ValueError(
-                    f"{error}. Torchvision's weights of {self.name}: {', '.join(known.__members__)}"
-                ) from None
+                names = ", ".join(known.__members__)
+                raise ValueError(f"{error}. Or let torchvision download the encoder's weights: {names}") from None
             state = _read(path)
         _load(self.body, state, f"weights {self.weights} of {self.name}")
 
