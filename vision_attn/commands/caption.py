@@ -82,13 +82,12 @@ def read(paths: Iterable[Path], resolution: int, complaints: list[str]) -> Itera
 
 def draw_all(done: list[tuple[Path, Any]], folder: Path) -> Path:
     """A sheet for each photograph and one page for all, in `folder`; returns the page."""
-    from vision_attn.data.images import centre_square, open_photograph
+    from vision_attn.data.images import open_square
     from vision_attn.tasks.caption import draw
 
     pictures = []
     for path, _ in done:
-        photograph = open_photograph(path, at_least=SIDE)
-        square = photograph.crop(tuple(round(edge) for edge in centre_square(*photograph.size)))
+        square = open_square(path, at_least=SIDE)
         square.thumbnail((SIDE, SIDE))
         pictures.append(square)
     return draw([path.name for path, _ in done], pictures, [described for _, described in done], folder)[0]

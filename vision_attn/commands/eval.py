@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, print and write; the exit status is 1 when a metric could not be computed."""
-    from vision_attn.engine.loop import few
-    from vision_attn.engine.step import on_device
+    from vision_attn.engine.batches import few, on_device
 
     opened = open_with(arguments)
     out = arguments.out or Path(arguments.folder)
@@ -48,7 +47,7 @@ def evaluate(opened: Opened, split: str, out: Path, *, run_folder: str | Path) -
     """The metrics of `split`, also written into `out` with all that one needs to know of how they came about."""
     import torch
 
-    from vision_attn.engine.step import on_device
+    from vision_attn.engine.batches import on_device
     from vision_attn.files import replacing
     from vision_attn.progress import progress
 

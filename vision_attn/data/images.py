@@ -96,6 +96,12 @@ class Pixels:
         return ""
 
 
+def open_square(path: str | Path, at_least: int | None = None) -> Image.Image:
+    """The part of a photograph that an encoder sees, in the photograph's own pixels. See `open_photograph`."""
+    photograph = open_photograph(path, at_least)
+    return photograph.crop(centre_square(*photograph.size))
+
+
 def centre_square(width: int, height: int) -> tuple[float, float, float, float]:
     """The part of a picture that encoders see, as left, top, right and bottom in its pixels."""
     side = min(width, height)

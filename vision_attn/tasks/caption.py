@@ -12,7 +12,7 @@ from torchvision.transforms.functional import to_pil_image
 
 from vision_attn.attention.soft import doubly_stochastic
 from vision_attn.data.captions import CaptionBatch
-from vision_attn.data.images import centre_square, open_photograph
+from vision_attn.data.images import open_square
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import END, Decoded, beam_search
 from vision_attn.metrics import AttentionCorrectness, caption_metrics, write_results
@@ -124,7 +124,7 @@ class Captioning(Task):
         """A sheet for each image, and one page of all of them: where each word looked."""
         described = self.describe(batch.images.to(next(self.parameters()).device))
         seen = [
-            _square(file) if file else to_pil_image(image)
+            open_square(file) if file else to_pil_image(image)
             for file, image in zip(batch.files, batch.images, strict=True)
         ]
         titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
@@ -175,9 +175,3 @@ def draw(
         options = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob}
         paths.append(write_sheet(folder / name, item.picture, item.words, item.alpha, **options))
     return paths
-
-
-def _square(path: Path) -> Image.Image:
-    """The part of a photograph that an encoder sees, in the photograph's own pixels."""
-    photograph = open_photograph(path)
-    return photograph.crop(centre_square(*photograph.size))
