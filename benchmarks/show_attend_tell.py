@@ -1,6 +1,7 @@
 """Training Show, Attend and Tell: captions a second and peak memory of a whole step (forward, backward, Adam)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from benchmarks.measure import MiB, peak_memory, seconds, table
 from benchmarks.plain import PlainCaptioner, plain_batch, plain_loss
 from benchmarks.shapes import Batch, Shapes, draw_batch
+from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import doubly_stochastic
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
@@ -27,7 +29,8 @@ def ours(shapes: Shapes, device: str = "cpu") -> Side:
     """Our captioner and the loss that the task gives it: nats and doubly stochastic penalty per caption."""
     torch.manual_seed(0)
     regions, words = draw_batch(shapes).to(device)
-    sizes = {"hidden_size": shapes.hidden, "attention_size": shapes.attention, "word_size": shapes.word}
+    score = partial(Additive, attention_size=shapes.attention)
+    sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word, "score": score}
     model = ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device)
     captions = words[..., 0].numel()
 

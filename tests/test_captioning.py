@@ -1,12 +1,14 @@
 """The captioning task: its loss, its metrics, its pictures."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 from PIL import Image
 
 from tests import references
+from vision_attn.attention.scores import Additive
 from vision_attn.data.scenes import Scenes
 from vision_attn.models.convnet import ConvNet
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -19,7 +21,7 @@ def build(source, **options):
         source,
         encoder=ConvNet(region_size=16, width=16),
         model=lambda words, size: ShowAttendTell(
-            words, size, hidden_size=8, word_size=8, attention_size=8, dropout=0.0
+            words, size, hidden_size=8, word_size=8, score=partial(Additive, attention_size=8), dropout=0.0
         ),
         max_words=6,
         **options,

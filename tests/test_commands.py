@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 SCENES = str(ROOT / "configs" / "sat_soft_scenes.yaml")
 TINY = [
     "--task.encoder.region_size=8", "--task.encoder.width=16", "--task.model.hidden_size=8", "--task.model.word_size=8",
-    "--task.model.attention_size=8", "--task.max_words=6", "--data.batch_size=4", "--data.epoch_images=8",
+    "--task.model.score.attention_size=8", "--task.max_words=6", "--data.batch_size=4", "--data.epoch_images=8",
     "--data.val_images=4", "--data.test_images=4", "--run.epochs=1", "--run.warmup=0", "--run.device=cpu",
 ]  # fmt: skip
 

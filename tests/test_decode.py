@@ -1,9 +1,12 @@
 """Decoding against exhaustive enumeration, and greedy against a beam of one."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from tests import references
+from vision_attn.attention.scores import Additive
 from vision_attn.decode import END, beam_search, greedy, sample
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
@@ -15,7 +18,7 @@ EVERYTHING = sum(len(WORDS) ** n for n in range(T)) + len(WORDS) ** T
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    model = ShowAttendTell(V, D, hidden_size=6, word_size=8, attention_size=7).eval()
+    model = ShowAttendTell(V, D, hidden_size=6, word_size=8, score=partial(Additive, attention_size=7)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)

@@ -1,9 +1,12 @@
 """Show, Attend and Tell against the paper's equations in loops, and its two ways of running against each other."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from tests import references
+from vision_attn.attention.scores import Additive
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
 B, R, T, L, D, V = 3, 2, 6, 5, 4, 11
@@ -11,7 +14,7 @@ B, R, T, L, D, V = 3, 2, 6, 5, 4, 11
 
 def build(**options) -> ShowAttendTell:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 6, "word_size": 8, "attention_size": 7}
+    sizes = {"hidden_size": 6, "word_size": 8, "score": partial(Additive, attention_size=7)}
     model = ShowAttendTell(V, D, **{**sizes, **options}).double().eval()
     with torch.no_grad():  # larger than at initialisation, so that mistakes show
         for parameter in model.parameters():

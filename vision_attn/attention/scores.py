@@ -1,12 +1,17 @@
 """Scores: how well each region answers a query, before the softmax.
 
-`project(regions) -> keys` runs once per image, outside the word loop; `forward(query, keys) -> scores` inside it.
-Keys are held once per image, queries once per row (caption or beam).
+`project(regions) -> keys` runs once per image, outside the word loop; `forward(query, keys, previous) -> scores` inside
+it. Keys are held once per image, queries once per row (caption or beam). `previous` is the attention map of the turn
+before, zero at the first; of all scores here `ContentLocation` alone looks at it.
+
+Sizes of regions and queries that a score cannot compare are refused when it is built, with a ValueError.
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 CACHED = 2**19
 """Numbers that a CPU's cache holds with room to spare: 2 MiB in float32."""
@@ -34,7 +39,9 @@ class Additive(nn.Module):
         """e^{2k}, k = W_a a_i + b; in float32 at least, whatever autocast does."""
         return self._exponential(self.key(regions))
 
-    def forward(self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"]) -> Float[Tensor, "B R L"]:
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], previous: Tensor | None = None
+    ) -> Float[Tensor, "B R L"]:
         query = self._exponential(self.query(query))
         if torch.compiler.is_compiling():  # the compiler fuses this, and recomputes it by itself
             return self.weight.sum() - 2 * (_reciprocal(query, keys) * self.weight).sum(dim=-1)
@@ -82,3 +89,132 @@ def _chunks(query: Tensor, keys: Tensor) -> list[slice]:
     images, rows, _ = query.shape
     at_once = images if keys.is_cuda else max(1, CACHED // (rows * keys[0].numel()))
     return [slice(first, first + at_once) for first in range(0, images, at_once)]
+
+
+class Dot(nn.Module):
+    """e_i = a_i . h: no weights, so annotation vectors and states must have the same size (Luong et al. 2015)."""
+
+    def __init__(self, region_size: int, query_size: int):
+        super().__init__()
+        if region_size != query_size:
+            raise ValueError(
+                f"{type(self).__name__} compares annotation vectors of size {region_size} with states of size "
+                f"{query_size}: make them equal (hidden_size={region_size}), or choose the score General or Additive"
+            )
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        return regions
+
+    def forward(
+        self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], previous: Tensor | None = None
+    ) -> Float[Tensor, "B R L"]:
+        return query @ keys.mT
+
+
+class ScaledDot(Dot):
+    """e_i = a_i . h / sqrt(D): the size no longer sharpens the softmax (Vaswani et al. 2017, eq. 1)."""
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        return regions / regions.shape[-1] ** 0.5
+
+
+class Cosine(Dot):
+    """e_i = tau cos(a_i, h), after Graves et al. (2014). tau is learned, through its logarithm: a cosine alone, at
+    most 1 apart from another by 2, could not make one region of 196 likely."""
+
+    def __init__(self, region_size: int, query_size: int, *, sharpness: float = 10.0):
+        """`sharpness`: tau at the beginning."""
+        super().__init__(region_size, query_size)
+        if sharpness <= 0:
+            raise ValueError(f"Cosine: sharpness={sharpness} must be positive")
+        self.log_sharpness = nn.Parameter(torch.tensor(float(sharpness)).log())
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        return F.normalize(regions, dim=-1)
+
+    def forward(
+        self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], previous: Tensor | None = None
+    ) -> Float[Tensor, "B R L"]:
+        return (self.log_sharpness.exp() * F.normalize(query, dim=-1)) @ keys.mT
+
+
+class General(Dot):
+    """e_i = h^T W a_i: a dot product after a learned map, for any two sizes (Luong et al. 2015)."""
+
+    def __init__(self, region_size: int, query_size: int):
+        super().__init__(query_size, query_size)
+        self.key = nn.Linear(region_size, query_size, bias=False)
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L H"]:
+        return self.key(regions)
+
+
+class Location(nn.Module):
+    """e = W h, one number per place, whatever is there: softmax(W h) ignores the image (Luong et al. 2015)."""
+
+    def __init__(self, region_size: int, query_size: int, *, num_regions: int = 196):
+        super().__init__()
+        self.query = nn.Linear(query_size, num_regions)
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 0"]:
+        """Nothing of the regions but their number. Raises ValueError where that is not `num_regions`."""
+        if regions.shape[1] != self.query.out_features:
+            raise ValueError(
+                f"Location was built for num_regions={self.query.out_features}, but images have {regions.shape[1]}"
+            )
+        return regions[..., :0]
+
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], previous: Tensor | None = None
+    ) -> Float[Tensor, "B R L"]:
+        return self.query(query)
+
+
+class ContentLocation(nn.Module):
+    """e_i = v^T tanh(W_a a_i + W_h h + U f_i + b), f = F * alpha_{t-1}: the additive score that also sees where the
+    turn before looked, through a convolution of its map (Chorowski et al. 2015, eqs. 8 and 9).
+
+    Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time. Every pair has its
+    own tanh here, so this costs several times the additive score; the pairs are computed twice rather than kept.
+    """
+
+    def __init__(
+        self,
+        region_size: int,
+        query_size: int,
+        *,
+        attention_size: int = 512,
+        num_filters: int = 8,
+        filter_size: int = 5,
+        grid: tuple[int, int] = (14, 14),
+    ):
+        super().__init__()
+        if filter_size % 2 == 0:
+            raise ValueError(f"ContentLocation: filter_size={filter_size} must be odd, to have a middle")
+        self.grid = tuple(grid)
+        self.key = nn.Linear(region_size, attention_size)
+        self.query = nn.Linear(query_size, attention_size, bias=False)
+        self.filters = nn.Conv2d(1, num_filters, filter_size, padding=filter_size // 2, bias=False)
+        self.feature = nn.Linear(num_filters, attention_size, bias=False)
+        self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
+        """Raises ValueError where the regions do not fill `grid`."""
+        if regions.shape[1] != self.grid[0] * self.grid[1]:
+            raise ValueError(f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]}")
+        return self.key(regions)
+
+    def forward(
+        self,
+        query: Float[Tensor, "B R H"],
+        keys: Float[Tensor, "B L A"],
+        previous: Float[Tensor, "B R L"] | None = None,
+    ) -> Float[Tensor, "B R L"]:
+        if previous is None:
+            previous = keys.new_zeros(*query.shape[:2], keys.shape[1])
+        seen = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))
+        seen = seen.flatten(2).mT.unflatten(0, query.shape[:2])  # f_i, (B, R, L, filters)
+        return checkpoint(self._pairs, self.query(query), keys, seen, use_reentrant=False)
+
+    def _pairs(self, query: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
+        return (keys[:, None] + query[:, :, None] + self.feature(seen)).tanh() @ self.weight

@@ -1,5 +1,6 @@
 """Show, Attend and Tell (Xu et al., ICML 2015): an LSTM that looks at one expected region for each word it says."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -45,12 +46,14 @@ class ShowAttendTell(nn.Module):
         *,
         hidden_size: int = 512,
         word_size: int = 512,
-        attention_size: int = 512,
+        score: Callable[[int, int], nn.Module] = Additive,
         num_gates: int = 1,
         dropout: float = 0.5,
         forget_looks: float = 0.0,
     ):
-        """`num_gates`: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
+        """`score`: called with the sizes of an annotation vector and of the state; see `attention/scores.py`.
+
+        `num_gates`: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
 
         `forget_looks`: the share of looks z_t that training hides from the LSTM, though not from the word said then.
         Differs from the paper, where it is 0: a captioner that cannot count on remembering what it saw looks again.
@@ -58,7 +61,7 @@ class ShowAttendTell(nn.Module):
         super().__init__()
         if num_gates not in (1, region_size):
             raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
-        self.score = Additive(region_size, hidden_size, attention_size=attention_size)
+        self.score = score(region_size, hidden_size)
         self.gate = nn.Linear(hidden_size, num_gates)  # f_beta
         self.initial_hidden = _initial(region_size, hidden_size, dropout)  # f_init,h
         self.initial_cell = _initial(region_size, hidden_size, dropout)  # f_init,c
@@ -116,7 +119,7 @@ class ShowAttendTell(nn.Module):
 
     def look(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Float[Tensor, "B R D"]]:
         """One turn: where h_{t-1} looks, and the LSTM's step on what it sees there."""
-        alpha = self.score(state.hidden, memory.keys).softmax(dim=-1)
+        alpha = self.score(state.hidden, memory.keys, state.alpha).softmax(dim=-1)
         context = self.gate(state.hidden).sigmoid() * expected_context(alpha, memory.regions)
         kept = F.dropout(context.new_ones(*context.shape[:2], 1), self.forget_looks, self.training)
         gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(context * kept)
