@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from vision_attn.viz import sheet as drawing
-from vision_attn.viz.attention import attention_sheet, light, write_sheet
+from vision_attn.viz.attention import RIM, attention_sheet, cell, light, squared, write_sheet
 from vision_attn.viz.page import Looked, write_page
-from vision_attn.viz.sheet import DARK, GAP, LIGHT, MARGIN, PANEL, TITLE, boxed, darkened, fitted, glowing
+from vision_attn.viz.sheet import DARK, GAP, LIGHT, MARGIN, PANEL, SEAM, TITLE, VEIL, boxed, darkened, fitted, glowing
 
 GRIDS = [(14, 14), (7, 7), (13, 13), (10, 20), (1, 1)]
 
@@ -292,7 +292,58 @@ def test_mistakes_are_named(tmp_path):
         attention_sheet(grey(), ["dog"], torch.zeros(1, 0, 14))
     with pytest.raises(ValueError, match="b.jpg: 1 words but 2 maps"):
         write_page(tmp_path / "page.html", [Looked("b.jpg", grey(), ["dog"], even(2))])
+    with pytest.raises(ValueError, match="b.jpg: 1 words but 2 regions"):
+        write_page(tmp_path / "page.html", [Looked("b.jpg", grey(), ["dog"], even(1), regions=torch.tensor([0, 0]))])
+    for outside in (-1, 200):
+        with pytest.raises(ValueError, match=f"a.jpg: region {outside} is outside the 10x20 grid; .* 0 to 199"):
+            attention_sheet(grey(), ["dog"], even(1, 10, 20), title="a.jpg", regions=torch.tensor([outside]))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rows, columns", GRIDS)
+def test_square_lights_the_cell_of_its_region_alone(rows, columns):
+    """Lit inside, a white line around, nothing elsewhere: in corners, where the line is cut, and in the middle."""
+    for region in {0, columns - 1, (rows // 2) * columns + columns // 2, rows * columns - 1}:
+        row, column = divmod(region, columns)
+        left, right = round(240 * column / columns), round(240 * (column + 1) / columns)
+        top, bottom = round(168 * row / rows), round(168 * (row + 1) / rows)
+        seen = squared(Image.new("RGB", (240, 168)), cell(region, rows, columns))
+        line = (max(left - RIM, 0), max(top - RIM, 0), min(right + RIM, 240), min(bottom + RIM, 168))
+        assert seen.getbbox() == line
+        assert seen.getpixel(line[:2]) == seen.getpixel((line[2] - 1, line[3] - 1)) == (255,) * 3
+        assert seen.getpixel(((left + right) // 2, (top + bottom) // 2))[0] == pytest.approx(255 * VEIL, abs=1)
+
+
+def test_sheet_of_hard_attention_shows_square_and_map_of_each_word_as_a_pair():
+    alpha, regions = torch.zeros(2, 14, 14), torch.tensor([2 * 14 + 3, 195])
+    alpha[0, 10, 10], alpha[1, 5, 5] = 1, 1
+    boxes = {"dog": [(-0.5, -0.5, 0.5, 0.5)]}
+    plain, *soft = panels(attention_sheet(grey(), ["a", "dog"], alpha, boxes=boxes), 3, head=56)
+    page = attention_sheet(grey(), ["a", "dog"], alpha, boxes=boxes, regions=regions)
+    assert page.height == 2 * MARGIN + 56 + TITLE + 2 * PANEL + SEAM
+    above = panels(page, 3, head=56)
+    below = panels(page.crop((0, PANEL + SEAM, page.width, page.height)), 3, head=56)
+    assert above[0].tobytes() == plain.tobytes()
+    assert [map_.tobytes() for map_ in below[1:]] == [map_.tobytes() for map_ in soft]
+    for region, word, square in zip(regions, ("a", "dog"), above[1:], strict=True):
+        expected = boxed(squared(plain, cell(int(region), 14, 14)), boxes.get(word, ()))
+        assert square.tobytes() == expected.tobytes()
+
+
+def test_page_of_hard_attention_outlines_the_drawn_region_and_tells_where(tmp_path):
+    boxes = {"dog": [(-1.0, -0.5, 0.0, 0.5)]}
+    soft = Looked("a", grey(), ["a", "dog"], even(2, 10, 20), boxes=boxes)
+    drawn = soft._replace(regions=torch.tensor([0, 199]))
+    text = write_page(tmp_path / "hard.html", [soft, drawn]).read_text()
+    words = [attributes for attributes, _ in Page(text).words]
+    assert [word["data-boxes"] for word in words[2:]] == [
+        "0.00 0.00 5.00 10.00",
+        "0.00 25.00 50.00 50.00;95.00 90.00 5.00 10.00",
+    ]
+    assert "drawn top left" in words[2]["data-told"] and "drawn bottom right" in words[3]["data-told"]
+    assert words[1]["data-boxes"] == "0.00 25.00 50.00 50.00" and "drawn" not in words[1]["data-told"]
+    assert text.count('class="drawn hard"') == 1 and ".hard .boxes" in text
+    assert ".hard" not in write_page(tmp_path / "soft.html", [soft]).read_text()
 
 
 def test_half_precision_and_gradients_are_welcome():

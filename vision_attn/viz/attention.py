@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
-from PIL import Image
+from jaxtyping import Float, Int
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vision_attn.files import replacing
@@ -14,6 +14,9 @@ from vision_attn.viz.sheet import DARK, PANEL, Box, Palette, Panel, boxed, fitte
 
 SPREAD = 0.8
 """Standard deviation, in regions, of the light that one region gives off."""
+
+RIM = 2  # pixels of the white line around a drawn region
+LEGEND = "Above: the region drawn at each word. Below: the map that it was drawn from."
 
 
 def light(alpha: Float[Tensor, "T Y X"], height: int, width: int) -> Float[Tensor, "T height width"]:
@@ -37,6 +40,26 @@ def weights(alpha: Float[Tensor, "T Y X"]) -> Float[Tensor, "T Y X"]:
     return torch.where(alpha.isfinite(), alpha, 0).clamp(min=0)
 
 
+def cell(region: int, rows: int, columns: int) -> tuple[float, float, float, float]:
+    """The box, in [-1, 1], of a region on a grid, counted row by row from 0."""
+    row, column = divmod(region, columns)
+    return 2 * column / columns - 1, 2 * row / rows - 1, 2 * (column + 1) / columns - 1, 2 * (row + 1) / rows - 1
+
+
+def squared(picture: Image.Image, square: Box) -> Image.Image:
+    """The darkened `picture` with full light on `square`, inside a white line.
+
+    Differs from the paper: its squares are solid white, which hides what was looked at.
+    """
+    x0, y0, x1, y1 = (round((float(edge) + 1) / 2 * side) for edge, side in zip(square, 2 * picture.size, strict=True))
+    full = torch.zeros(picture.height, picture.width)
+    full[y0:y1, x0:x1] = 1
+    lit = glowing(picture, full)
+    edges = (max(x0 - RIM, 0), max(y0 - RIM, 0), min(x1 + RIM, lit.width) - 1, min(y1 + RIM, lit.height) - 1)
+    ImageDraw.Draw(lit).rectangle(edges, outline="white", width=RIM)
+    return lit
+
+
 def attention_sheet(
     picture: Image.Image,
     words: Sequence[str],
@@ -46,6 +69,7 @@ def attention_sheet(
     caption: str | None = None,
     boxes: Mapping[str, Sequence[Box]] | None = None,
     log_prob: Sequence[float | int] | Float[Tensor, "T"] | None = None,
+    regions: Int[Tensor, "T"] | None = None,
     palette: Palette = DARK,
     panel: int = PANEL,
 ) -> Image.Image:
@@ -58,19 +82,26 @@ def attention_sheet(
         caption: the large line below it; by default the words, joined by spaces.
         boxes: word -> boxes (x0, y0, x1, y1) in [-1, 1] of what it names, drawn thinly on that word's panel.
         log_prob: each word's log-probability in nats, shown as a probability beside the word.
+        regions: the region drawn at each word by hard attention, counted row by row from 0. Each word then has a pair:
+            above, its region as a white square on the darkened picture; below, the map that it was drawn from.
         panel: pixels of a panel's longer side.
 
-    Raises ValueError where `words`, `alpha` and `log_prob` differ in number, or a map has no region.
+    Raises ValueError where `words`, `alpha`, `log_prob` and `regions` differ in number, a map has no region, or a
+    region lies outside the grid.
     """
-    check(words, alpha, log_prob, title or "attention_sheet")
+    check(words, alpha, log_prob, regions, title or "attention_sheet")
     plain = fitted(picture, panel)
     panels = [Panel(plain, note="picture")]
     notes = [""] * len(words) if log_prob is None else [f"p {math.exp(value):.2f}" for value in log_prob]
-    for word, note, lit in zip(words, notes, light(alpha, plain.height, plain.width), strict=True):
-        things = boxed(glowing(plain, lit), (boxes or {}).get(word, ()), palette.accent)
-        panels.append(Panel(things, word, note))
+    lights = light(alpha, plain.height, plain.width)
+    for turn, (word, note, lit) in enumerate(zip(words, notes, lights, strict=True)):
+        looks = [glowing(plain, lit)]
+        if regions is not None:
+            looks.insert(0, squared(plain, cell(int(regions[turn]), *alpha.shape[1:])))
+        above, *below = (boxed(look, (boxes or {}).get(word, ()), palette.accent) for look in looks)
+        panels.append(Panel(above, word, note, *below))
     caption = (" ".join(words) or "no words") if caption is None else caption
-    return sheet(panels, caption=caption, title=title, palette=palette)
+    return sheet(panels, caption=caption, title=title, legend=LEGEND, palette=palette)
 
 
 def write_sheet(
@@ -83,13 +114,26 @@ def write_sheet(
     return Path(path)
 
 
-def check(words: Sequence[str], alpha: Tensor, log_prob: Sequence[float | int] | Tensor | None, name: str) -> None:
-    """Raise a ValueError that names `name` unless there is one map, with regions, for each word."""
-    if len(words) != len(alpha) or (log_prob is not None and len(log_prob) != len(words)):
-        odd = f"{len(alpha)} maps" if len(words) != len(alpha) else f"{len(log_prob)} log-probabilities"
-        raise ValueError(f"{name}: {len(words)} words but {odd}; give one for each word, without the end word's")
-    if 0 in alpha.shape[1:]:
-        raise ValueError(f"{name}: maps of {alpha.shape[1]}x{alpha.shape[2]} have no region to show")
+def check(
+    words: Sequence[str],
+    alpha: Tensor,
+    log_prob: Sequence[float | int] | Tensor | None,
+    regions: Tensor | None,
+    name: str,
+) -> None:
+    """Raise a ValueError that names `name` unless each word has one map, with regions, and drew one of its regions."""
+    for given, things in (alpha, "maps"), (log_prob, "log-probabilities"), (regions, "regions"):
+        if given is not None and len(given) != len(words):
+            odd = f"{len(words)} words but {len(given)} {things}"
+            raise ValueError(f"{name}: {odd}; give one for each word, without the end word's")
+    rows, columns = alpha.shape[1:]
+    if 0 in (rows, columns):
+        raise ValueError(f"{name}: maps of {rows}x{columns} have no region to show")
+    last = rows * columns - 1
+    for region in () if regions is None else regions.tolist():
+        if not 0 <= region <= last:
+            outside = f"region {region} is outside the {rows}x{columns} grid"
+            raise ValueError(f"{name}: {outside}; regions count row by row from 0 to {last}")
 
 
 def _spread(regions: int, pixels: int) -> Float[Tensor, "pixels regions"]:

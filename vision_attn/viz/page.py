@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
 from vision_attn.files import replacing
-from vision_attn.viz.attention import SPREAD, check, weights
+from vision_attn.viz.attention import SPREAD, cell, check, weights
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
 
 SIDE = 448  # most pixels of the longer side of a photograph in the page
@@ -38,6 +38,8 @@ class Looked(NamedTuple):
     """Word -> boxes (x0, y0, x1, y1) in [-1, 1] of what it names."""
     log_prob: Sequence[float | int] | Float[Tensor, "T"] | None = None
     """Each word's log-probability, in nats."""
+    regions: Int[Tensor, "T"] | None = None
+    """The region drawn at each word by hard attention, counted row by row from 0: a white outline over the light."""
 
 
 def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where each word looked") -> Path:
@@ -46,10 +48,11 @@ def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where
     `page.html#image-2-word-5` opens on the fifth word of the second image. The file holds everything, loads nothing,
     and runs from a disk. Pictures are stored no larger than 448 pixels, maps with one byte per region.
 
-    Raises ValueError, before anything is written, where an item's words, maps and log-probabilities differ in number.
+    Raises ValueError, before anything is written, where an item's words, maps, log-probabilities and regions differ in
+    number, or a region lies outside its grid.
     """
     for item in items:
-        check(item.words, item.alpha, item.log_prob, item.title)
+        check(item.words, item.alpha, item.log_prob, item.regions, item.title)
     parts = {
         "title": escape(title),
         "figures": "\n".join(_figure(number, item) for number, item in enumerate(items, 1)),
@@ -58,6 +61,7 @@ def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where
         "veil": str(VEIL),
         "dim": str(DIM),
         "pale": str(PALE),
+        "square": _SQUARE if any(item.regions is not None for item in items) else "",
     }
     page = files("vision_attn.viz").joinpath("page.html").read_text(encoding="utf-8")
     page = re.sub(r"{{(\w+)}}", lambda hole: parts[hole[1]], page)  # one pass: a caption's own {{...}} stays as it is
@@ -68,10 +72,11 @@ def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where
 
 def _figure(number: int, item: Looked) -> str:
     caption, drawn = " ".join(item.words), max(item.picture.size) <= DRAWN
+    kinds = " ".join(["drawn"] * drawn + ["hard"] * (item.regions is not None))
     rows, columns = item.alpha.shape[1:]
     words = " ".join(_words(number, item)) or '<span class="none">no words</span>'
     name = escape(item.title)
-    return f"""<figure id="image-{number}"{' class="drawn"' if drawn else ""}>
+    return f"""<figure id="image-{number}"{f' class="{kinds}"' if kinds else ""}>
 <div class="view" data-rows="{rows}" data-columns="{columns}">
 <img src="{_data(item.picture, drawn)}" alt="{escape(caption or item.title)}">
 <div class="boxes"></div>
@@ -87,6 +92,11 @@ def _figure(number: int, item: Looked) -> str:
 _PLAY = '<button type="button" aria-label="Play the words one after the other">Play</button>'
 
 
+# The drawn region is the last of a word's boxes. A page without any does not carry the rule.
+_SQUARE = """
+  .hard .boxes i:last-child { border: 2px solid #fff; box-shadow: 0 0 0 1px #0009, inset 0 0 0 1px #0009; }"""
+
+
 def _words(number: int, item: Looked) -> Iterator[str]:
     """Each word with its map and what is told of it. Inline and not a <button>, so that mixed scripts keep their order.
 
@@ -97,25 +107,35 @@ def _words(number: int, item: Looked) -> Iterator[str]:
     for turn, word in enumerate(item.words):
         bits = base64.b64encode(bytes((scaled[turn] * 255).round().byte().flatten().tolist())).decode()
         told = f"word {turn + 1} of {len(item.words)} · {_place(alpha[turn])}"
+        boxes = list((item.boxes or {}).get(word, ()))
+        if item.regions is not None:
+            region = int(item.regions[turn])
+            told += f" · drawn {_ninth(region, *alpha.shape[1:])}"
+            boxes.append(cell(region, *alpha.shape[1:]))
         if item.log_prob is not None:
             told += f" · p {math.exp(item.log_prob[turn]):.2f}"
         yield (
             f'<span class="word" id="image-{number}-word-{turn + 1}" role="button" tabindex="{0 if turn == 0 else -1}"'
             f' aria-pressed="false" data-map="{bits}" data-told="{escape(told)}"'
-            f' data-boxes="{_boxes((item.boxes or {}).get(word, ()))}">{escape(word)}</span>'
+            f' data-boxes="{_boxes(boxes)}">{escape(word)}</span>'
         )
 
 
 def _place(alpha: Float[Tensor, "Y X"]) -> str:
-    """In words, the ninth of the picture that holds the most attended region."""
+    """In words, where the most attended region is."""
     if not alpha.any():
         return "looks nowhere"
     if alpha.max() < 2 * alpha.mean():
         return "looks everywhere"
-    row, column = (int(place) for place in divmod(int(alpha.argmax()), alpha.shape[1]))
-    down = ("top", "middle", "bottom")[3 * row // alpha.shape[0]]
-    across = ("left", "centre", "right")[3 * column // alpha.shape[1]]
-    return f"looks {down} {across}".replace("middle centre", "at the centre")
+    return f"looks {_ninth(int(alpha.argmax()), *alpha.shape)}"
+
+
+def _ninth(region: int, rows: int, columns: int) -> str:
+    """In words, the ninth of the picture that holds a region."""
+    row, column = divmod(region, columns)
+    down = ("top", "middle", "bottom")[3 * row // rows]
+    across = ("left", "centre", "right")[3 * column // columns]
+    return f"{down} {across}".replace("middle centre", "at the centre")
 
 
 def _boxes(boxes: Sequence[Box]) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 PANEL = 224  # pixels of a panel's longer side
 GAP = 16
+SEAM = 4  # between the two pictures of one word
 MARGIN = 32
 TITLE = 32  # height of the line above a panel
 
@@ -41,11 +42,14 @@ LIGHT = Palette(paper="#ffffff", ink="#15171b", quiet="#777c86", accent="#e07a00
 
 
 class Panel(NamedTuple):
-    """One picture of a sheet, the word above it, and a quiet note at the end of the same line."""
+    """One picture of a sheet, the word above it, a quiet note at the end of the same line; and perhaps a second picture
+    of the same word, as large, right below the first.
+    """
 
     picture: Image.Image
     word: str = ""
     note: str = ""
+    below: Image.Image | None = None
 
 
 def fitted(picture: Image.Image, side: int = PANEL) -> Image.Image:
@@ -84,21 +88,23 @@ def boxed(picture: Image.Image, boxes: Iterable[Box], colour: str = DARK.accent)
     return picture
 
 
-def sheet(panels: Sequence[Panel], *, caption: str, title: str = "", palette: Palette = DARK) -> Image.Image:
+def sheet(
+    panels: Sequence[Panel], *, caption: str, title: str = "", legend: str = "", palette: Palette = DARK
+) -> Image.Image:
     """Panels in reading order under `title` (small) and `caption` (large). All panels have the first one's size.
 
+    Where words have two pictures each, `legend` stands in the empty place below the first panel, if it fits.
     A caption that is read from right to left runs from right to left on the sheet too.
     """
     width, height = panels[0].picture.size
-    columns = _columns(len(panels))
+    tall = 2 * height + SEAM if any(panel.below for panel in panels) else height
+    columns = _columns(len(panels), tall / height)
     inner = columns * (width + GAP) - GAP
     type_ = _Typeface(" ".join([caption, title, *(panel.word for panel in panels)]))
     title, lines = type_.shortened(title, 15, inner), type_.wrapped(caption, 30, inner)
     head = (28 if title else 0) + 40 * len(lines) + (16 if title or lines else 0)
     rows = math.ceil(len(panels) / columns)
-    page = Image.new(
-        "RGB", (inner + 2 * MARGIN, head + rows * (TITLE + height + GAP) - GAP + 2 * MARGIN), palette.paper
-    )
+    page = Image.new("RGB", (inner + 2 * MARGIN, head + rows * (TITLE + tall + GAP) - GAP + 2 * MARGIN), palette.paper)
     draw = ImageDraw.Draw(page)
     backwards = right_to_left(caption)
     start, anchor = (MARGIN + inner, "rs") if backwards else (MARGIN, "ls")  # letters stand on the line at y
@@ -109,9 +115,15 @@ def sheet(panels: Sequence[Panel], *, caption: str, title: str = "", palette: Pa
     for place, panel in enumerate(panels):
         row, column = divmod(place, columns)
         x = MARGIN + (columns - 1 - column if backwards else column) * (width + GAP)
-        y = MARGIN + head + row * (TITLE + height + GAP)
+        y = MARGIN + head + row * (TITLE + tall + GAP)
         page.paste(panel.picture, (x, y + TITLE))
+        if panel.below:
+            page.paste(panel.below, (x, y + TITLE + height + SEAM))
         _heading(draw, panel, x, y + TITLE - 11, width, type_, palette, backwards)
+    told = type_.wrapped(legend, 13, width)
+    for line, text in enumerate(told if 20 * len(told) + 8 <= tall - height else ()):
+        y = MARGIN + head + TITLE + height + 24 + 20 * line
+        draw.text((start, y), text, palette.quiet, type_.font(13), anchor)
     return page
 
 
@@ -120,14 +132,14 @@ def right_to_left(text: str) -> bool:
     return next((kind != "L" for kind in map(unicodedata.bidirectional, text) if kind in ("L", "R", "AL")), False)
 
 
-def _columns(panels: int) -> int:
-    """The grid with few empty places that is somewhat wider than high."""
+def _columns(panels: int, tall: float) -> int:
+    """The grid with few empty places that is somewhat wider than high, of panels `tall` times as high as wide."""
     if panels <= 5:
         return panels
 
     def cost(columns: int) -> float:
         rows = math.ceil(panels / columns)
-        return (columns * rows - panels) / columns + abs(math.log(columns / rows / 1.7))
+        return (columns * rows - panels) / columns + abs(math.log(columns / rows / 1.7 / tall))
 
     return min(range(4, 11), key=cost)
 
