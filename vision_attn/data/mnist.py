@@ -1,0 +1,205 @@
+"""MNIST: the whole set lies on the device, and a batch is a selection by index.
+
+The last 5,000 training digits are the validation set and nothing else: no source ever trains on one of them, nor on a
+piece of one.
+"""
+
+import gzip
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from vision_attn.files import find
+from vision_attn.task import Source, Task
+
+SPLITS = ("train", "val", "test")
+FILES = {
+    "training": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+SIDE = 28
+"""Height and width of a digit in pixels."""
+NUM_VALIDATION = 5000
+
+
+class Digits(NamedTuple):
+    """The digits of one split, intensities from 0 to 255."""
+
+    images: UInt8[Tensor, "N 28 28"]
+    labels: Int[Tensor, "N"]
+
+
+class DigitBatch(NamedTuple):
+    """Images with one digit each."""
+
+    images: Float[Tensor, "B 1 Y X"]
+    """From 0 (ground) to 1 (full ink)."""
+    labels: Int[Tensor, "B"]
+    boxes: Float[Tensor, "B 4"]
+    """(x0, y0, x1, y1) in [-1, 1]: where the 28x28 image of the digit lies."""
+
+
+class DigitSource(Source):
+    """What sources made of MNIST have in common: the digits, read once, on the device of the task."""
+
+    def __init__(self, *, folder: str, batch_size: int, download: bool) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: a batch must hold at least one digit")
+        self.folder, self.batch_size, self.download = folder, batch_size, download
+
+    @cached_property
+    def digits(self) -> dict[str, Digits]:
+        """The digits by split. Raises ValueError as `read_mnist` does."""
+        return read_mnist(self.folder, download=self.download)
+
+    def prepare(self, task: Task) -> None:
+        """Read the digits, and move them to where the task's weights are."""
+        device = next((weights.device for weights in task.parameters()), torch.device("cpu"))
+        self.digits = {split: Digits(*(part.to(device) for part in digits)) for split, digits in self.digits.items()}
+
+    def part(self, rank: int, world: int) -> slice:
+        """Which images of a batch process `rank` gets."""
+        if self.batch_size % world:
+            raise ValueError(f"batch_size={self.batch_size} cannot be split evenly among {world} processes")
+        return slice(rank, None, world)
+
+    def check_split(self, name: str) -> None:
+        if name not in SPLITS:
+            raise ValueError(f"MNIST has no split {name!r}; choose one of {', '.join(SPLITS)}")
+
+
+class MNIST(DigitSource):
+    """The 28x28 digits as they are: 55,000 to train on, 5,000 for validation, 10,000 for the test.
+
+    folder: the folder of the four files, found as given, under `$VISION_ATTN_DATA` or under `data/`.
+    batch_size: an epoch shows each training digit once, in an order of its own; an incomplete last batch is left out.
+    download: fetch the files with torchvision when they are missing.
+    """
+
+    def __init__(self, *, folder: str = "mnist", batch_size: int = 256, download: bool = False) -> None:
+        super().__init__(folder=folder, batch_size=batch_size, download=download)
+
+    def __len__(self) -> int:
+        return len(self.digits["train"].labels) // self.batch_size
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
+        digits, part = self.digits["train"], self.part(rank, world)
+        bits = np.random.PCG64(np.random.SeedSequence((seed % 2**64, epoch)))
+        shuffled = bits.random_raw(len(digits.labels)).argsort(kind="stable")  # numpy's shuffle may change, this not
+        order = torch.from_numpy(shuffled).to(digits.labels.device)
+        for members in order.split(self.batch_size)[skip : len(self)]:
+            yield plain(digits, members[part])
+
+    def split(self, name: str) -> Iterator[DigitBatch]:
+        self.check_split(name)
+        digits = self.digits[name]
+        for members in torch.arange(len(digits.labels), device=digits.labels.device).split(self.batch_size):
+            yield plain(digits, members)
+
+
+def plain(digits: Digits, members: Int[Tensor, "B"]) -> DigitBatch:
+    """These digits, each filling its image."""
+    images = scaled(digits.images.index_select(0, members).float())
+    boxes = images.new_ones(len(members), 4)
+    boxes[:, :2] = -1
+    return DigitBatch(images[:, None], digits.labels.index_select(0, members), boxes)
+
+
+def scaled(images: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Intensities up to 255, in place, to [0, 1]. A product, because not every device divides alike; 255 gives 1."""
+    return images.mul_(1 / 255)
+
+
+def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
+    """The digits by split, on the CPU, from the four idx files in `folder`, packed with gzip or not.
+
+    Raises ValueError for files that are missing, with their names and the place for them, or that are damaged.
+    """
+    place = locate(folder, download=download)
+    training, test = (Digits(*(read_idx(existing(place, name)) for name in names)) for names in FILES.values())
+    for part, (images, labels) in zip((training, test), FILES.values(), strict=True):
+        if part.images.shape[1:] != (SIDE, SIDE) or part.labels.shape != part.images.shape[:1]:
+            shapes = f"{tuple(part.images.shape)} and {tuple(part.labels.shape)}"
+            raise ValueError(f"{place}: {images} and {labels} hold {shapes}, not (N, {SIDE}, {SIDE}) and (N,)")
+    if len(training.labels) <= NUM_VALIDATION:
+        raise ValueError(
+            f"{place} has {len(training.labels)} training digits: the last {NUM_VALIDATION} are for validation, "
+            "and nothing is left to train on"
+        )
+    parts = {
+        "train": (part[:-NUM_VALIDATION] for part in training),
+        "val": (part[-NUM_VALIDATION:] for part in training),
+        "test": test,
+    }
+    return {split: Digits(images, labels.long()) for split, (images, labels) in parts.items()}
+
+
+def locate(folder: str, *, download: bool) -> Path:
+    """The folder with all four files. Raises ValueError when they are not there and cannot be downloaded."""
+    try:
+        place = find(folder)
+    except ValueError:
+        place = Path(os.environ.get("VISION_ATTN_DATA") or "data").expanduser() / Path(folder).expanduser()
+    names = [name for pair in FILES.values() for name in pair]
+    missing = [name for name in names if not existing(place, name).exists()]
+    if not missing:
+        return place
+    if not download:
+        raise ValueError(
+            f"MNIST: {', '.join(missing)} not found in {place}: put the files there, packed or not, or have them "
+            "downloaded with --data.download=true"
+        )
+    try:
+        fetch(place, missing)
+    except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"MNIST could not be downloaded: put {', '.join(names)} into {place} yourself ({reason})"
+        ) from error
+    return place
+
+
+def existing(place: Path, name: str) -> Path:
+    """The unpacked file where there is one, else the packed one."""
+    unpacked = place / name.removesuffix(".gz")
+    return unpacked if unpacked.exists() else place / name
+
+
+def fetch(place: Path, names: list[str]) -> None:
+    """Let torchvision download and verify MNIST, and move each of these files, whole, into `place`."""
+    from torchvision import datasets  # slow to import, and seldom needed
+
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=place) as temporary:
+        raw = Path(datasets.MNIST(temporary, download=True).raw_folder)
+        for name in names:
+            os.replace(raw / name, place / name)
+
+
+def read_idx(path: Path) -> UInt8[Tensor, "..."]:
+    """A file in the format of MNIST: two zero bytes, type 8 (bytes), the number of dimensions, their sizes, the data.
+
+    Raises ValueError for anything else.
+    """
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            content = bytearray(file.read())
+        zeros, kind, dimensions = struct.unpack_from(">HBB", content)
+        shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    except (OSError, EOFError, zlib.error, struct.error) as error:
+        raise ValueError(f"{path} cannot be read ({error}): it is damaged, fetch it again") from error
+    start = 4 + 4 * dimensions
+    if (zeros, kind) != (0, 8) or len(content) != start + max(prod(shape), 1):
+        raise ValueError(f"{path} is no complete file of MNIST: it is damaged, fetch it again")
+    return torch.frombuffer(content, dtype=torch.uint8, offset=start).view(shape)
