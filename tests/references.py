@@ -93,13 +93,16 @@ def first_turn(w: Mapping[str, Tensor], a: Tensor) -> Turn:
     return Turn(h, c)
 
 
-def next_turn(w: Mapping[str, Tensor], a: Tensor, previous: int, turn: Turn) -> tuple[Tensor, Turn]:
-    """log p(y_t | y_1..t-1, image) of every word y_t, (V), after the word `previous`; eqs. 1 to 7."""
+def next_turn(
+    w: Mapping[str, Tensor], a: Tensor, previous: int, turn: Turn, region: int | None = None
+) -> tuple[Tensor, Turn]:
+    """log p(y_t | y_1..t-1, image) of every word y_t, (V), after the word `previous`; eqs. 1 to 7. With a `region`, that
+    one alone is seen (eq. 9)."""
     h, c, _ = turn
     y = torch.zeros_like(w["E"][0]) if previous == PAD else w["E"][previous]  # the first word's embedding is zero
     alpha = softmax(additive_scores(a, h, w["W_a"], w["W_h"], w["b"], w["v"]))
     beta = torch.sigmoid(w["f_beta"] @ h + w["b_beta"])
-    z = beta * expected_context(alpha, a)
+    z = beta * (expected_context(alpha, a) if region is None else a[region])
     enter, forget, leave = (
         torch.sigmoid(w[f"W_{g}"] @ y + w[f"U_{g}"] @ h + w[f"Z_{g}"] @ z + w[f"b_{g}"]) for g in "ifo"
     )
@@ -127,6 +130,37 @@ def show_attend_tell(w: Mapping[str, Tensor], regions: Tensor, words: Tensor) ->
                 alpha[b, r, t] = turn.alpha
                 previous = word
     return log_prob, alpha
+
+
+class Path(NamedTuple):
+    """One way of looking at an image while saying a caption: a region for each word."""
+
+    regions: tuple[int, ...]
+    look: Tensor
+    """log p(s_t | s_<t, y_<t, a) of each region, (T)."""
+    said: Tensor
+    """log p(y_t | s_<=t, y_<t, a) of each word, (T)."""
+    entropy: Tensor
+    """H[s_t] of each map, (T)."""
+
+
+def every_path(w: Mapping[str, Tensor], a: Tensor, words: Iterable[int]) -> Iterator[Path]:
+    """All L^T ways of looking at regions a (L, D) while saying `words`; sum of exp(sum of look) is 1."""
+    words = tuple(words)
+    for regions in itertools.product(range(len(a)), repeat=len(words)):
+        turn, previous, look, said, entropy = first_turn(w, a), PAD, [], [], []
+        for region, word in zip(regions, words, strict=True):
+            log_probs, turn = next_turn(w, a, previous, turn, region)
+            look.append(torch.log(turn.alpha[region]))
+            said.append(log_probs[word])
+            entropy.append(-sum(p * torch.log(p) for p in turn.alpha))
+            previous = word
+        yield Path(regions, torch.stack(look), torch.stack(said), torch.stack(entropy))
+
+
+def expected_log_prob(w: Mapping[str, Tensor], a: Tensor, words: Iterable[int]) -> Tensor:
+    """L_s = sum_s p(s | a) log p(y | s, a), the bound that hard attention climbs (eq. 10)."""
+    return sum(torch.exp(path.look.sum()) * path.said.sum() for path in every_path(w, a, words))
 
 
 def next_words(w: Mapping[str, Tensor], a: Tensor) -> Callable[[tuple[int, ...]], Tensor]:

@@ -26,6 +26,8 @@ class Decoded(NamedTuple):
     log_prob: Float[Tensor, "B R T"]
     """Of each word, END included, in nats."""
     alpha: Float[Tensor, "B R T L"]
+    region: Int[Tensor, "B R T"] | None
+    """The one region seen at each word; None where all were."""
     score: Float[Tensor, "B R"]
     """What the rows are sorted by: the sum of log-probabilities, divided by length ** length_power."""
 
@@ -89,7 +91,7 @@ def beam_search(
         logits, state = captioner.step(word, state, memory)
         parent, word, gained, total, ended = _extend(_log_prob(logits, barred), total, ended, beams)
         state = _of(_rows, state, parent)
-        turns.append(images.spread(parent=parent, word=word, gained=gained, alpha=state.alpha))
+        turns.append(images.spread(parent=parent, word=word, gained=gained, alpha=state.alpha, region=state.region))
         if (going := images.going(ended)) is not None:
             if not len(going):
                 break
@@ -118,8 +120,9 @@ class _Open:
         self.index = self.index[going]
         return going
 
-    def spread(self, **turn: Tensor) -> dict[str, Tensor]:
-        """A turn of the open images as one of all images: those that have ended stay as they are."""
+    def spread(self, **parts: Tensor | None) -> dict[str, Tensor]:
+        """A turn of the open images as one of all images: those that have ended stay as they are. Without its Nones."""
+        turn = {name: part for name, part in parts.items() if part is not None}
         if len(self.index) == self.num_images:
             return turn
         spread = {name: part.new_zeros(self.num_images, *part.shape[1:]) for name, part in turn.items()}
@@ -171,9 +174,9 @@ def _trace(turns: list[dict[str, Tensor]], length_power: float) -> Decoded:
     row = torch.arange(parent.shape[1], device=parent.device).expand_as(parent)
     traced = []
     for turn in reversed(turns):
-        traced.append(tuple(_rows(turn[name], row) for name in ("word", "gained", "alpha")))
+        traced.append({name: _rows(part, row) for name, part in turn.items() if name != "parent"})
         row = turn["parent"].gather(1, row)
-    return _sorted(*(torch.stack(parts[::-1], dim=2) for parts in zip(*traced, strict=True)), length_power)
+    return _sorted(traced[::-1], length_power)
 
 
 def _one_by_one(
@@ -190,28 +193,31 @@ def _one_by_one(
         log_prob = _log_prob(logits, barred)
         word = choose(log_prob).masked_fill(ended, 0)
         gained = log_prob.gather(-1, word[..., None]).squeeze(-1).masked_fill(ended, 0)
-        turns.append(tuple(images.spread(word=word, gained=gained, alpha=state.alpha).values()))
+        turns.append(images.spread(word=word, gained=gained, alpha=state.alpha, region=state.region))
         ended = ended | (word == END)
         if (going := images.going(ended)) is not None:
             if not len(going):
                 break
             word, ended = word[going], ended[going]
             memory, state = _of(Tensor.__getitem__, memory, going), _of(Tensor.__getitem__, state, going)
-    return _sorted(*(torch.stack(parts, dim=2) for parts in zip(*turns, strict=True)), 0.0)
+    return _sorted(turns, 0.0)
 
 
-def _sorted(words: Tensor, log_prob: Tensor, alpha: Tensor, length_power: float) -> Decoded:
+def _sorted(turns: list[dict[str, Tensor]], length_power: float) -> Decoded:
     """Rows best first; nothing where a caption has no word. A row without any word is none that a beam found."""
-    said = words != 0
-    score = log_prob.sum(dim=-1).where(said[..., 0], -torch.inf) / said.sum(dim=-1).clamp(min=1) ** length_power
+    whole = {name: torch.stack([turn[name] for turn in turns], dim=2) for name in turns[0]}
+    said = whole["word"] != 0
+    score = whole["gained"].sum(dim=-1).where(said[..., 0], -torch.inf) / said.sum(dim=-1).clamp(min=1) ** length_power
     score, order = score.sort(dim=1, descending=True, stable=True)
-    words, log_prob, alpha = (_rows(part, order) for part in (words, log_prob, alpha * said[..., None]))
-    return Decoded(words, log_prob, alpha, score)
+    whole = {name: _rows(part, order) for name, part in whole.items()}
+    said = whole["word"] != 0
+    region = whole["region"] * said if "region" in whole else None
+    return Decoded(whole["word"], whole["gained"], whole["alpha"] * said[..., None], region, score)
 
 
 def _of(take: Callable[[Tensor, Tensor], Tensor], parts: tuple, index: Tensor) -> tuple:
-    """A memory or a state with `take(part, index)` in place of each part."""
-    return type(parts)(*(take(part, index) for part in parts))
+    """The parts of a memory or a state, `take(part, index)` in place of each that there is."""
+    return type(parts)(*(None if part is None else take(part, index) for part in parts))
 
 
 def _rows(part: Tensor, index: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ class Pyramid(NamedTuple):
     """Images ready to be looked at, held once however many rows look at them."""
 
     averages: Tensor
-    """(B, K, C, H, W): in scale k each pixel is the mean of the 2^k x 2^k image pixels to its right and below it, zeros
-    counted where they leave the image. Nothing is left out between them, so a patch may begin at any pixel. The canvas
-    is wider than the image by the pixels from which such a square reaches into it, and a margin of zeros."""
+    """(K, B, C, H, W): in scale k each pixel is the mean of the 2^k x 2^k image pixels to its right and below it, zeros
+    counted where they leave the image. Nothing is left out between them, so a patch may begin at any pixel. A canvas
+    has W - X columns and H - Y rows before the image's first: from there the widest square still reaches into it."""
     cells: Tensor
     """(K, 2, g, g): x and y in a canvas of each cell of a glimpse at (0, 0), as `grid_sample` counts them."""
     extent: Tensor
@@ -45,32 +45,47 @@ class Retina(nn.Module):
 
     @torch.no_grad()
     def pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid:
-        """What all glimpses at these images share. Scale k + 1 is the mean of four pixels of scale k, 2^k apart."""
-        B, C, Y, X = images.shape
-        dtype = torch.promote_types(images.dtype, torch.float32)
-        before, after = 2 ** (self.num_scales - 1) - 1, 2 ** (self.num_scales - 1) // 2
-        H, W = Y + before + after, X + before + after
-        averages = images.new_zeros(B, self.num_scales, C, H, W, dtype=dtype)
-        averages[:, 0, :, before : before + Y, before : before + X] = images
-        for k in range(self.num_scales - 1):
-            apart, finer, coarser = 2**k, averages[:, k], averages[:, k + 1]
-            rows = torch.lerp(finer[..., :-apart, :], finer[..., apart:, :], 0.5)
-            torch.lerp(rows[..., :-apart], rows[..., apart:], 0.5, out=coarser[..., :-apart, :-apart])
-
-        side = 2 ** torch.arange(self.num_scales, device=images.device)  # (K,), image pixels to a cell
-        place = torch.arange(-self.size / 2, self.size / 2, device=images.device, dtype=dtype)
-        edge = side[:, None] * place  # (K, g), in image pixels from the glimpse's centre
-        x, y = (edge * (2 / canvas) + ((length + 2 * before + 1) / canvas - 1) for length, canvas in ((X, W), (Y, H)))
+        """What all glimpses at these images share."""
+        averages = self._averages(images)
+        Y, X, H, W = *images.shape[-2:], *averages.shape[-2:]
+        device, dtype = averages.device, averages.dtype
+        side = 2 ** torch.arange(self.num_scales, device=device)[:, None]
+        edge = side * torch.arange(-self.size / 2, self.size / 2, device=device, dtype=dtype)  # (K, g), in image pixels
+        # `grid_sample` puts pixel q of a canvas at (2 q + 1) / W - 1, and q = W - X + X / 2 + edge
+        x, y = ((2 * edge + canvas - image + 1) / canvas for canvas, image in ((W, X), (H, Y)))
         cells = torch.stack(torch.broadcast_tensors(x[:, None, :], y[:, :, None]), dim=1)
-        extent = torch.linspace(X / W, Y / H, 2, device=images.device, dtype=dtype)  # made where it is used: no waiting
+        extent = torch.linspace(X / W, Y / H, 2, device=device, dtype=dtype)  # two numbers without a copy to a GPU
         return Pyramid(averages, cells, extent)
+
+    def _averages(self, images: Tensor) -> Tensor:
+        """Scale k + 1 is the mean of four pixels of scale k, 2^k apart.
+
+        All rows of all canvases are averaged as one line of numbers. Where a row ends, the next one's beginning stands
+        for what lies to the right of it, and where a canvas ends, the next one's for what lies below: rightly, since
+        both are zero there.
+        """
+        B, C, Y, X = images.shape
+        K, dtype = self.num_scales, torch.promote_types(images.dtype, torch.float32)
+        before = 2 ** (K - 1) - 1
+        H, W = Y + before, X + before
+        averages = images.new_empty(K, B, C, H, W, dtype=dtype)
+        averages[0] = 0
+        averages[0, ..., before:, before:] = images
+        line, length = averages.view(-1), averages[0].numel()
+        for k in range(K - 1):
+            right, down = 2**k, 2**k * W
+            finer, coarser = line[k * length :], line[(k + 1) * length : (k + 2) * length]
+            coarser[: down + right] = 0  # what lies below the last of the finer canvases, until it is overwritten
+            rows = torch.lerp(finer[: length + right], finer[down : length + right + down], 0.5)
+            torch.lerp(rows[:length], rows[right:], 0.5, out=coarser)
+        return averages
 
     @torch.no_grad()
     def forward(self, pyramid: Pyramid, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
-        """The glimpses at locations (x, y), where (-1, -1) is the image's top left corner and (1, 1) the opposite."""
-        (B, K, C, H, W), R, g = pyramid.averages.shape, locations.shape[1], self.size
-        centre = (locations * pyramid.extent).mT.contiguous()[:, None, :, :, None, None]
-        # x and y each lie together in memory, (B, K, 2, R, g, g): written and read at twice the speed of pairs
-        grid = (centre + pyramid.cells[:, :, None]).view(B * K, 2, R * g, g).permute(0, 2, 3, 1)
-        patches = functional.grid_sample(pyramid.averages.view(B * K, C, H, W), grid, align_corners=False)
-        return patches.view(B, K, C, R, g, g).permute(0, 3, 1, 2, 4, 5)
+        """What is seen at locations (x, y), where (-1, -1) is the image's top left corner and (1, 1) the opposite."""
+        (K, B, C, H, W), R, g = pyramid.averages.shape, locations.shape[1], self.size
+        centre = (locations * pyramid.extent).mT.contiguous()[..., None, None]
+        # in memory (K, B, 2, R, g, g), all x and then all y: five times as fast to write as pairs
+        grid = (centre + pyramid.cells[:, None, :, None]).view(K * B, 2, R * g, g).permute(0, 2, 3, 1)
+        patches = functional.grid_sample(pyramid.averages.view(K * B, C, H, W), grid, align_corners=False)
+        return patches.view(K, B, C, R, g, g).permute(1, 3, 0, 2, 4, 5)

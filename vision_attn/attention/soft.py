@@ -1,7 +1,24 @@
 """Soft attention: the expected annotation vector, and the penalty that spreads attention over the image."""
 
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+
+class Soft(nn.Module):
+    """z_t = sum_i alpha_ti a_i: the look at every region at once, with an exact gradient."""
+
+    reinforced = False
+
+    def coins(self, num_images: int, like: Tensor) -> None:
+        """Nothing is tossed for: every look is the expected one."""
+
+    def forward(
+        self,
+        alpha: Float[Tensor, "B R L"],
+        regions: Float[Tensor, "B L D"],
+        expected: Bool[Tensor, "B"] | None = None,
+    ) -> tuple[Float[Tensor, "B R D"], None]:
+        return expected_context(alpha, regions), None
 
 
 def expected_context(alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:

@@ -9,11 +9,12 @@ from vision_attn.metrics.captions import METRICS, Report, caption_metrics
 from vision_attn.metrics.results import read_references, read_results, write_results
 
 if TYPE_CHECKING:
-    from vision_attn.metrics.attention import AttentionCorrectness
+    from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion
 
 __all__ = [
     "METRICS",
     "AttentionCorrectness",
+    "AttentionMotion",
     "Report",
     "caption_metrics",
     "read_references",
@@ -24,8 +25,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Bring in torch only where attention is measured."""
-    if name == "AttentionCorrectness":
-        from vision_attn.metrics.attention import AttentionCorrectness
+    if name in ("AttentionCorrectness", "AttentionMotion"):
+        from vision_attn.metrics import attention
 
-        return AttentionCorrectness
+        return getattr(attention, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

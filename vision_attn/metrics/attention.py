@@ -1,5 +1,5 @@
 """Does attention look at what its word names? Attention correctness, after Liu et al. 2017, "Attention Correctness in
-Neural Image Captioning" (arXiv:1605.09553)."""
+Neural Image Captioning" (arXiv:1605.09553). And does it look somewhere at all, and elsewhere at the next word?"""
 
 from collections.abc import Mapping, Sequence, Set
 
@@ -68,3 +68,38 @@ class AttentionCorrectness:
         corners = torch.as_tensor([[float(edge) for edge in box] for box in boxes], dtype=torch.float64).reshape(-1, 4)
         centres = self.centres[:, None]  # (L, 1, 2), against (boxes, 2)
         return ((centres >= corners[:, :2]) & (centres <= corners[:, 2:])).all(dim=2).any(dim=1)
+
+
+class AttentionMotion:
+    """How sharp the maps of captions are, and how far they move, averaged over all words given to `update`."""
+
+    def __init__(self) -> None:
+        self.totals = dict.fromkeys(("entropy", "at_mode", "movement", "movement_content"), 0.0)
+        self.numbers = dict.fromkeys(self.totals, 0)
+
+    def update(self, words: Sequence[str], alpha: Float[Tensor, "T L"], content: Set[str] = frozenset()) -> None:
+        """Add one caption: its `words` and the attention of each. `content`: the words that name things."""
+        alpha = alpha[: len(words)].detach().to("cpu", torch.float64)
+        things = alpha[[place for place, word in enumerate(words) if word in content]]
+        self._add("entropy", -torch.xlogy(alpha, alpha).sum(dim=-1))
+        self._add("at_mode", alpha.amax(dim=-1))
+        self._add("movement", total_variation(alpha))
+        self._add("movement_content", total_variation(things))
+
+    def _add(self, name: str, values: Tensor) -> None:
+        self.totals[name] += values.sum().item()
+        self.numbers[name] += len(values)
+
+    def compute(self) -> dict[str, float]:
+        """Means over words; what no word could be counted for is left out.
+
+        entropy of a map in nats (log L at most); at_mode: the share of draws that would fall on the likeliest region;
+        movement: the total variation between the maps of neighbouring words, from 0 (the same) to 1 (elsewhere);
+        movement_content: the same from one word that names a thing to the next such word.
+        """
+        return {name: total / self.numbers[name] for name, total in self.totals.items() if self.numbers[name]}
+
+
+def total_variation(alpha: Float[Tensor, "*rows T L"]) -> Float[Tensor, "*rows T-1"]:
+    """Half the sum of what changed between each map and the one before it: the share of attention that moved."""
+    return alpha.diff(dim=-2).abs().sum(dim=-1) / 2

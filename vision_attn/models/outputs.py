@@ -6,15 +6,10 @@ H hidden, A attention size, T turns, V words.
 
 from typing import NamedTuple
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-
-class Choice(NamedTuple):
-    """What a sampling model drew: the log-probability of each draw and the entropy it was drawn from, in nats."""
-
-    log_prob: Float[Tensor, "B R T"]
-    entropy: Float[Tensor, "B R T"]
+from vision_attn.attention.reinforce import Choice
 
 
 class Caption(NamedTuple):
@@ -24,5 +19,7 @@ class Caption(NamedTuple):
     """log p(y_t | y_1..t-1, image), in nats."""
     alpha: Float[Tensor, "B R T L"] | None
     """The weight of each region at each word; None where the model has no such map."""
+    region: Int[Tensor, "B R T"] | None = None
+    """The one region seen at each word; None where all were."""
     choice: Choice | None = None
-    """None when nothing was sampled."""
+    """None when no draw needs an estimator of its gradient."""

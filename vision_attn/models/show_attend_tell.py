@@ -1,15 +1,17 @@
-"""Show, Attend and Tell (Xu et al., ICML 2015): an LSTM that looks at one expected region for each word it says."""
+"""Show, Attend and Tell (Xu et al., ICML 2015): an LSTM that looks at the image once for each word it says."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vision_attn.attention import hard
+from vision_attn.attention.reinforce import Choice
 from vision_attn.attention.scores import Additive
-from vision_attn.attention.soft import expected_context
+from vision_attn.attention.soft import Soft
 from vision_attn.models.likelihood import word_log_prob
 from vision_attn.models.outputs import Caption
 
@@ -19,6 +21,8 @@ class Memory(NamedTuple):
 
     regions: Float[Tensor, "B L D"]
     keys: Float[Tensor, "B L A"]
+    expected: Bool[Tensor, "B"] | None
+    """Hard attention in training: whether the image is seen as expected. See `Hard.coins`."""
 
 
 class State(NamedTuple):
@@ -27,13 +31,16 @@ class State(NamedTuple):
     hidden: Float[Tensor, "B R H"]
     cell: Float[Tensor, "B R H"]
     alpha: Float[Tensor, "B R L"]
+    region: Int[Tensor, "B R"] | None
+    """The one region seen last; None where all were."""
 
 
 class ShowAttendTell(nn.Module):
     """p(y_t | y_1..t-1, image) = softmax(L_o tanh(E y_{t-1} + L_h h_t + L_z z_t)), the deep output of eq. 7.
 
-    h_t is an LSTM's state over (E y_{t-1}, h_{t-1}, z_t); z_t = beta_t sum_i alpha_ti a_i is the gated expected
-    annotation vector, seen from h_{t-1}. The first word's embedding is zero: word 0 pads, and starts.
+    h_t is an LSTM's state over (E y_{t-1}, h_{t-1}, z_t). z_t = beta_t phi({a_i}, {alpha_ti}) is the gated look of
+    h_{t-1}, soft or hard: the expected annotation vector, or that of one region. The first word's embedding is zero:
+    word 0 pads, and starts.
 
     Differs from the paper: nothing. From the authors' code come the dropout on h_t and before L_o, and the tanh of the
     initial state.
@@ -47,11 +54,14 @@ class ShowAttendTell(nn.Module):
         hidden_size: int = 512,
         word_size: int = 512,
         score: Callable[[int, int], nn.Module] = Additive,
+        attention: Callable[[], nn.Module] = Soft,
         num_gates: int = 1,
         dropout: float = 0.5,
         forget_looks: float = 0.0,
     ):
         """`score`: called with the sizes of an annotation vector and of the state; see `attention/scores.py`.
+
+        `attention`: what is seen of the regions (phi): `Soft`, `Hard` or `StraightThrough`.
 
         `num_gates`: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
 
@@ -61,7 +71,9 @@ class ShowAttendTell(nn.Module):
         super().__init__()
         if num_gates not in (1, region_size):
             raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
+        self.hidden_size = hidden_size
         self.score = score(region_size, hidden_size)
+        self.attention = attention()
         self.gate = nn.Linear(hidden_size, num_gates)  # f_beta
         self.initial_hidden = _initial(region_size, hidden_size, dropout)  # f_init,h
         self.initial_cell = _initial(region_size, hidden_size, dropout)  # f_init,c
@@ -86,7 +98,8 @@ class ShowAttendTell(nn.Module):
             initial(mean)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
         )
         alpha = hidden.new_zeros(len(regions), rows, regions.shape[1])
-        return Memory(regions, self.score.project(regions)), State(hidden, cell, alpha)
+        memory = Memory(regions, self.score.project(regions), self.attention.coins(len(regions), regions))
+        return memory, State(hidden, cell, alpha, None)
 
     def step(self, word: Int[Tensor, "B R"], state: State, memory: Memory) -> tuple[Float[Tensor, "B R V"], State]:
         """Logits of the next word after `word`, and the state that saw where to look for it."""
@@ -104,28 +117,38 @@ class ShowAttendTell(nn.Module):
         from_words = self.word_to_lstm(embedded).split([b * r for b, r in turns])
 
         memory, state = self.start(regions, words.shape[1])
-        hiddens, contexts, alphas = [], [], []
+        expected = memory.expected
+        contexts, states = [], [state]
         for (b, r), from_word in zip(turns, from_words, strict=True):
-            memory, state = Memory(*(part[:b] for part in memory)), State(*(part[:b, :r] for part in state))
+            memory, state = _cut(memory, b), _cut(states[-1], b, r)
             state, context = self.look(from_word.view(b, r, -1), state, memory)
-            hiddens.append(state.hidden.flatten(0, 1))
             contexts.append(context.flatten(0, 1))
-            alphas.append(F.pad(state.alpha, (0, 0, 0, words.shape[1] - r, 0, words.shape[0] - b)))
+            states.append(state)
 
-        deep = self.deep(embedded, torch.cat(hiddens), torch.cat(contexts))
+        hidden = torch.cat([state.hidden.flatten(0, 1) for state in states[1:]])
+        deep = self.deep(embedded, hidden, torch.cat(contexts))
         log_prob = _log_prob(self.output, deep, words.flatten(), place)
-        alpha = F.pad(torch.stack(alphas, dim=2), (0, 0, 0, words.shape[2] - len(turns))) * (words != 0)[..., None]
-        return Caption(log_prob.view(words.shape), alpha)
+        alpha = _padded([state.alpha for state in states[1:]], words) * (words != 0)[..., None]
+        if state.region is None:
+            return Caption(log_prob.view(words.shape), alpha)
+        region = _padded([state.region for state in states[1:]], words)
+        choice = None
+        if self.attention.reinforced and self.attention.look == "draw":
+            drawn = words != 0 if expected is None else (words != 0) & ~expected[:, None, None]
+            seen_from = _padded([state.hidden.detach() for state in states[:-1]], words)
+            choice = Choice(hard.log_prob(alpha, region) * drawn, hard.entropy(alpha), drawn, seen_from)
+        return Caption(log_prob.view(words.shape), alpha, region, choice)
 
     def look(self, from_word: Tensor, state: State, memory: Memory) -> tuple[State, Float[Tensor, "B R D"]]:
         """One turn: where h_{t-1} looks, and the LSTM's step on what it sees there."""
         alpha = self.score(state.hidden, memory.keys, state.alpha).softmax(dim=-1)
-        context = self.gate(state.hidden).sigmoid() * expected_context(alpha, memory.regions)
+        seen, region = self.attention(alpha, memory.regions, memory.expected)
+        context = self.gate(state.hidden).sigmoid() * seen
         kept = F.dropout(context.new_ones(*context.shape[:2], 1), self.forget_looks, self.training)
         gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(context * kept)
         enter, forget, leave, candidate = gates.chunk(4, dim=-1)
         cell = forget.sigmoid() * state.cell + enter.sigmoid() * candidate.tanh()
-        return State(leave.sigmoid() * cell.tanh(), cell, alpha), context
+        return State(leave.sigmoid() * cell.tanh(), cell, alpha, region), context
 
     def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """The deep output layer, before L_o: (..., E)."""
@@ -136,6 +159,26 @@ class ShowAttendTell(nn.Module):
 def _initial(region_size: int, size: int, dropout: float) -> nn.Sequential:
     """The MLP from the mean annotation vector to h_0 or c_0."""
     return nn.Sequential(nn.Linear(region_size, size), nn.ReLU(), nn.Dropout(dropout), nn.Linear(size, size), nn.Tanh())
+
+
+def _cut(whole: tuple, images: int, rows: int | None = None) -> tuple:
+    """The leading images, and rows, of a memory or a state; what is not cut is left alone, for a cut has a gradient that
+    is as large as the whole."""
+
+    def cut(part: Tensor | None) -> Tensor | None:
+        if part is None or (len(part) == images and (rows is None or part.shape[1] == rows)):
+            return part
+        return part[:images] if rows is None else part[:images, :rows]
+
+    return type(whole)(*map(cut, whole))
+
+
+def _padded(turns: list[Tensor], words: Int[Tensor, "B R T"]) -> Tensor:
+    """What the turns left of each image and row, (b, r, ...), as one (B, R, T, ...) with zeros for those that ended."""
+    B, R, T = words.shape
+    sizes = [(0, 0) * (turn.dim() - 2) + (0, R - turn.shape[1], 0, B - turn.shape[0]) for turn in turns]
+    stacked = torch.stack([F.pad(turn, size) for turn, size in zip(turns, sizes, strict=True)], dim=2)
+    return F.pad(stacked, (0, 0) * (stacked.dim() - 3) + (0, T - len(turns)))
 
 
 def _turns(words: Int[Tensor, "B R T"]) -> list[tuple[int, int]]:

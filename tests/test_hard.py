@@ -1,0 +1,142 @@
+"""Hard attention: draws follow the map, one region is seen, and sharp maps make it soft attention."""
+
+import pytest
+import torch
+
+from tests import references
+from tests.test_show_attend_tell import UNSORTED, build, draw
+from vision_attn.attention import hard
+from vision_attn.attention.hard import Hard, StraightThrough
+from vision_attn.decode import beam_search, greedy
+
+B, R, L, D = 3, 2, 5, 4
+
+
+def maps(*rows: int) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(*rows, L).double().mul(2).softmax(-1)
+
+
+def test_draws_follow_the_map():
+    """Chi-square of 20,000 draws against alpha: above 27.9 once in a thousand for 9 degrees of freedom."""
+    torch.manual_seed(0)
+    alpha = torch.randn(10).mul(2).softmax(-1)
+    number = 20_000
+    seen = torch.bincount(hard.draw(alpha.expand(number, -1)), minlength=10)
+    assert ((seen - number * alpha).square() / (number * alpha)).sum() < 27.9
+
+
+def test_what_has_no_weight_is_never_drawn():
+    alpha = torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0]).expand(5000, -1)
+    assert set(hard.draw(alpha).tolist()) == {1, 3}
+
+
+def test_a_region_is_what_indexing_gives():
+    regions, region = torch.randn(B, L, D), torch.randint(L, (B, R))
+    expected = torch.stack([torch.stack([regions[b, i] for i in region[b].tolist()]) for b in range(B)])
+    assert torch.equal(hard.at(regions, region), expected)
+
+
+def test_entropy_and_log_prob_are_finite_where_a_map_is_sharp():
+    scores = torch.tensor([[0.0, -200.0, -300.0]], requires_grad=True)
+    alpha = scores.softmax(-1)
+    (hard.entropy(alpha) + hard.log_prob(alpha, torch.tensor([0]))).sum().backward()
+    assert hard.entropy(alpha).item() == 0 and scores.grad.isfinite().all()
+    uniform = torch.full((1, 4), 0.25)
+    torch.testing.assert_close(hard.entropy(uniform), torch.tensor([4.0]).log())
+
+
+@pytest.mark.parametrize("look", ["expectation", "mode", "draw"])
+@pytest.mark.parametrize("kind", [Hard, StraightThrough])
+def test_a_sharp_map_is_seen_alike_however_one_looks(look, kind):
+    alpha = torch.zeros(B, R, L).scatter_(-1, torch.randint(L, (B, R, 1)), 1)
+    regions = torch.randn(B, L, D)
+    seen, region = kind(at_test=look).eval()(alpha, regions)
+    torch.testing.assert_close(seen, alpha @ regions)
+    assert (region is None) == (look == "expectation")
+    assert region is None or torch.equal(region, alpha.argmax(-1))
+
+
+def test_an_image_whose_coin_fell_is_seen_as_expected():
+    attention, alpha, regions = Hard().train(), maps(B, R), torch.randn(B, L, D).double()
+    expected = torch.tensor([True, False, True])
+    seen, region = attention(alpha, regions, expected)
+    torch.testing.assert_close(seen[expected], (alpha @ regions)[expected])
+    torch.testing.assert_close(seen[1], regions[1, region[1]])
+
+
+def test_coins_are_tossed_per_image_and_only_in_training():
+    attention = Hard(expected=0.3)
+    share = attention.coins(20_000, torch.zeros(1)).float().mean().item()
+    assert abs(share - 0.3) < 4 * (0.3 * 0.7 / 20_000) ** 0.5
+    assert attention.eval().coins(5, torch.zeros(1)) is None and Hard(expected=0.0).coins(5, torch.zeros(1)) is None
+
+
+def test_straight_through_looks_at_one_and_learns_from_all():
+    alpha = maps(B, R).requires_grad_()
+    regions = torch.randn(B, L, D).double()
+    seen, region = StraightThrough(temperature=0.5).train()(alpha, regions)
+    torch.testing.assert_close(seen, hard.at(regions, region))
+    seen.square().sum().backward()
+    assert (alpha.grad != 0).all()
+
+
+def test_the_path_drawn_is_the_one_that_is_scored():
+    """log p(y | s, a), log p(s | a) and the entropy of the model's own draws, against the paper's equations in loops."""
+    model = build(attention=lambda: Hard(expected=0.0), dropout=0.0).train()
+    regions, words = draw([[3]])
+    caption = model(regions, words)
+    paths = {
+        path.regions: path
+        for path in references.every_path(references.paper_weights(model), regions[0], words[0, 0].tolist())
+    }
+    path = paths[tuple(caption.region[0, 0].tolist())]
+    torch.testing.assert_close(caption.log_prob[0, 0], path.said)
+    torch.testing.assert_close(caption.choice.log_prob[0, 0], path.look)
+    torch.testing.assert_close(caption.choice.entropy[0, 0], path.entropy)
+
+
+def test_nothing_is_drawn_at_padding_or_where_the_coin_fell():
+    model = build(attention=lambda: Hard(expected=0.5)).train()
+    regions, words = draw(UNSORTED)
+    torch.manual_seed(5)  # of three coins, some fall
+    caption = model(regions, words)
+    drawn = caption.choice.drawn
+    by_image = drawn.flatten(1).any(1)
+    assert by_image.any() and not by_image.all()
+    assert torch.equal(drawn, (words != 0) & by_image[:, None, None])
+    assert torch.equal(caption.choice.log_prob != 0, drawn)
+    assert torch.equal(caption.choice.entropy != 0, words != 0)
+
+
+def test_at_test_time_the_expectation_is_soft_attention():
+    regions, words = draw(UNSORTED)
+    soft, expects = build(), build(attention=Hard)
+    assert torch.equal(soft(regions, words).log_prob, expects(regions, words).log_prob)
+    assert expects(regions, words).choice is None and expects(regions, words).region is None
+
+
+def test_decoding_tells_which_region_each_word_saw():
+    model = build(attention=lambda: Hard(at_test="mode")).float()
+    regions, _ = draw(UNSORTED)
+    for decoded in (beam_search(model, regions.float(), beams=3), greedy(model, regions.float())):
+        said = decoded.words != 0
+        assert torch.equal(decoded.region[said], decoded.alpha.argmax(-1)[said])
+    with model.attention.looking("expectation"):
+        assert beam_search(model, regions.float()).region is None
+    assert model.attention.at_test == "mode"
+
+
+def test_maps_move_from_word_to_word():
+    """The known failure of the authors' code: identical maps at every word."""
+    model = build(attention=Hard)
+    regions, words = draw([[6, 6]])
+    alpha = model(regions, words).alpha
+    assert alpha.diff(dim=2).abs().sum(-1).min() > 1e-3
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(ValueError, match="expected=1.5"):
+        Hard(expected=1.5)
+    with pytest.raises(ValueError, match="temperature=0"):
+        StraightThrough(temperature=0.0)

@@ -1,0 +1,202 @@
+"""REINFORCE against the truth: on tiny captions every path of looks is enumerated, and the exact gradient known."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from tests import references
+from vision_attn.attention.hard import Hard
+from vision_attn.attention.reinforce import (
+    Choice,
+    Learned,
+    LeaveOneOut,
+    MovingAverage,
+    Reinforce,
+    look_variance,
+)
+from vision_attn.attention.scores import Additive
+from vision_attn.models.show_attend_tell import ShowAttendTell
+
+L, D, H, V = 3, 4, 5, 6
+WORDS = torch.tensor([[[4, 3, 1]]])
+ROWS, REPEATS = 512, 24
+ESTIMATORS = [
+    pytest.param(baseline, credit, id=f"{name}, {credit}")
+    for credit in ("all", "to go")
+    for name, baseline in {
+        "moving average": MovingAverage,
+        "learned": Learned,
+        "leave one out": LeaveOneOut,
+        "leave one of four out": partial(LeaveOneOut, num_runs=4),
+    }.items()
+]
+
+
+def build(expected: float = 0.0) -> tuple[ShowAttendTell, torch.Tensor]:
+    torch.manual_seed(0)
+    model = ShowAttendTell(
+        V,
+        D,
+        hidden_size=H,
+        word_size=4,
+        score=partial(Additive, attention_size=4),
+        attention=partial(Hard, expected=expected),
+        dropout=0.0,
+    ).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.5)
+    return model.train(), 2 * torch.randn(1, L, D).double()
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat(
+        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in model.parameters()]
+    )
+
+
+def exact(model: ShowAttendTell, regions: torch.Tensor) -> torch.Tensor:
+    """The gradient of -sum_s p(s | a) log p(y | s, a), by enumeration."""
+    model.zero_grad()
+    (-references.expected_log_prob(references.paper_weights(model), regions[0], WORDS[0, 0].tolist())).backward()
+    return flat(model).clone()
+
+
+def estimates(model: ShowAttendTell, regions: torch.Tensor, reinforce: Reinforce) -> torch.Tensor:
+    """(REPEATS, weights): the gradients of -log p(y | s, a) and REINFORCE's loss over ROWS draws each."""
+    gradients = []
+    for _ in range(REPEATS):
+        model.zero_grad()
+        caption = model(regions, WORDS.repeat(1, ROWS, 1))
+        (reinforce(caption.choice, caption.log_prob).loss - caption.log_prob.sum(-1)).mean().backward()
+        gradients.append(flat(model).clone())
+    return torch.stack(gradients)
+
+
+def test_paths_are_all_the_paths():
+    model, regions = build()
+    paths = list(references.every_path(references.paper_weights(model), regions[0], WORDS[0, 0].tolist()))
+    assert len(paths) == L**3
+    torch.testing.assert_close(sum(path.look.sum().exp() for path in paths).item(), 1.0)
+
+
+def off(found: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
+    """How many standard errors the worst weight is off, and the squared distance of the mean to the truth in units of
+    what chance makes of it."""
+    error = found.std(0) / REPEATS**0.5
+    away = found.mean(0) - truth
+    kept = error > 1e-9 * truth.abs().max()
+    assert kept.sum() > 100
+    return (away / error)[kept].abs().max().item(), (away.square().sum() / error.square().sum()).item()
+
+
+@pytest.mark.parametrize("baseline, credit", ESTIMATORS)
+def test_every_estimator_has_the_exact_gradient_for_a_mean(baseline, credit, record_property):
+    model, regions = build()
+    reinforce = Reinforce(H, baseline=baseline, credit=credit, entropy_weight=0.0).double()
+    truth = exact(model, regions)
+    found = estimates(model, regions, reinforce)
+    variance = (found.var(0).sum() * ROWS).item()
+    record_property("variance", variance)
+    print(f"variance of one draw's gradient, {type(reinforce.baseline).__name__}, {credit}: {variance:.1f}")
+    worst, distance = off(found, truth)
+    assert worst < 5.5 and distance < 8
+    assert (found.mean(0) - truth).norm() < 0.1 * truth.norm()
+
+
+def test_without_the_score_function_the_gradient_is_wrong():
+    """The test above can fail: leave REINFORCE out, and the gradient of the map is far from the truth."""
+    model, regions = build()
+    truth = exact(model, regions)
+    found = estimates(model, regions, Reinforce(H, reward_weight=0.0, entropy_weight=0.0).double())
+    worst, distance = off(found, truth)
+    assert worst > 20 and distance > 50
+
+
+def choice(drawn=None, log_prob=None) -> Choice:
+    torch.manual_seed(3)
+    drawn = torch.ones(2, 4, 3, dtype=torch.bool) if drawn is None else drawn
+    log_prob = torch.randn(2, 4, 3).requires_grad_() if log_prob is None else log_prob
+    return Choice(log_prob, torch.ones(2, 4, 3), drawn, torch.randn(2, 4, 3, H))
+
+
+def test_credit_goes_to_what_could_cause_it():
+    reward = torch.arange(24.0).view(2, 4, 3)
+    returns = Reinforce(H, credit="to go")._returns(choice(), reward)
+    torch.testing.assert_close(returns[0][0, 0], torch.tensor([3.0, 3.0, 2.0]))  # 0+1+2, 1+2, 2
+    torch.testing.assert_close(returns[1][0, 0], torch.tensor([3.0, 2.0, 1.0]))
+    every, terms = Reinforce(H, credit="all")._returns(choice(), reward)
+    torch.testing.assert_close(every[0, 1], torch.full((3,), 12.0))
+    torch.testing.assert_close(terms[0, 1], torch.full((3,), 3.0))
+
+
+def test_a_reward_at_the_end_counts_for_every_draw():
+    """RAM's: 1 where the answer is right."""
+    reward = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
+    made = choice()
+    estimate = Reinforce(H, baseline=partial(LeaveOneOut, num_runs=4), entropy_weight=0.0)(made, reward)
+    others = (reward.sum(1, keepdim=True) - reward) / 3
+    torch.testing.assert_close(estimate.advantage, (reward - others)[..., None].expand(2, 4, 3))
+    torch.testing.assert_close(estimate.loss, -(estimate.advantage * made.log_prob).sum(-1))
+
+
+def test_what_was_not_drawn_has_no_gradient():
+    drawn = torch.ones(2, 4, 3, dtype=torch.bool)
+    drawn[0] = False
+    made = choice(drawn)
+    Reinforce(H)(made, torch.randn(2, 4, 3)).loss.mean().backward()
+    assert (made.log_prob.grad[0] == 0).all() and (made.log_prob.grad[1] != 0).all()
+
+
+def test_the_moving_average_is_the_papers_and_lives_in_the_checkpoint():
+    """b_k = 0.9 b_{k-1} + 0.1 R_k, used before it is updated; the first R stands for those before it."""
+    baseline, ones = MovingAverage(H), torch.ones(2, 4, 3)
+    used = [baseline(ones * reward, ones, choice())[0, 0, 0].item() for reward in (-3.0, -1.0, -2.0, 5.0)]
+    second = (0.9 * -3 + -1) / 1.9
+    third = (0.81 * -3 + 0.9 * -1 + -2) / 2.71
+    torch.testing.assert_close(used, [-3.0, -3.0, second, third])
+    again = MovingAverage(H)
+    again.load_state_dict(baseline.state_dict())
+    before = again.eval()(ones, ones, choice())
+    torch.testing.assert_close(before, baseline.eval()(7 * ones, ones, choice()))
+    torch.testing.assert_close(before, again(ones, ones, choice()))  # evaluation learns nothing
+
+
+def test_where_nothing_is_drawn_the_moving_average_stays_finite():
+    baseline, nothing = MovingAverage(H), torch.zeros(2, 4, 3, dtype=torch.bool)
+    assert baseline(torch.randn(2, 4, 3), torch.zeros(2, 4, 3), choice(nothing)).isfinite().all()
+    torch.testing.assert_close(baseline(torch.full((2, 4, 3), 2.0), torch.ones(2, 4, 3), choice())[0, 0, 0].item(), 2.0)
+
+
+def test_the_learned_baseline_learns_the_return_and_leaves_the_state_alone():
+    torch.manual_seed(0)
+    baseline = Learned(H)
+    optimizer = torch.optim.Adam(baseline.parameters(), 1e-2)
+    reinforce = Reinforce(H, baseline=lambda size: baseline, entropy_weight=0.0)
+    first = None
+    for _ in range(200):
+        state = torch.randn(2, 4, 3, H, requires_grad=True)
+        made = choice()._replace(state=state)
+        estimate = reinforce(made, state.detach()[..., 0])
+        first = estimate.advantage.square().mean() if first is None else first
+        optimizer.zero_grad()
+        estimate.loss.mean().backward()
+        optimizer.step()
+        assert state.grad is None
+    assert estimate.advantage.square().mean() < first / 2
+
+
+def test_the_variance_that_is_logged_is_that_of_draws():
+    """R (1[s] - alpha) over many draws with R = 1: its mean squared length is 1 - sum alpha^2."""
+    torch.manual_seed(0)
+    alpha = torch.tensor([0.6, 0.3, 0.1]).expand(1, 20_000, 1, -1)
+    region = torch.multinomial(alpha[0, 0, 0], 20_000, replacement=True).view(1, -1, 1)
+    ones = torch.ones(1, 20_000, 1)
+    made = Choice(alpha.gather(-1, region[..., None]).squeeze(-1).log(), ones, ones.bool(), ones[..., None])
+    torch.testing.assert_close(look_variance(ones, alpha, made).item(), 1 - 0.46, rtol=0.02, atol=0)
+
+
+def test_one_run_alone_cannot_be_compared():
+    with pytest.raises(ValueError, match="num_runs=1"):
+        LeaveOneOut(H, num_runs=1)
