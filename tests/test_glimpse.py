@@ -109,7 +109,7 @@ def test_rows_look_alone_and_images_are_held_once():
     images, locations = draw(3, 1, 20, 20).float(), 2 * draw(3, 4, 2).float() - 1
     retina = Retina(size=6, num_scales=2)
     pyramid = retina.pyramid(images)
-    assert len(pyramid.averages) == 3
+    assert pyramid.averages.shape[:2] == (2, 3)
     together = retina(pyramid, locations)
     for r in range(4):
         torch.testing.assert_close(together[:, r : r + 1], retina(pyramid, locations[:, r : r + 1]), rtol=0, atol=0)
@@ -138,3 +138,9 @@ def test_nothing_has_a_gradient():
 def test_a_retina_without_cells_says_so(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Retina(**wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_compiler_is_told_the_truth_about_the_averages(dtype):
+    """Shape, dtype and what is changed, as `torch.compile` assumes them without running the operator."""
+    torch.library.opcheck(torch.ops.vision_attn.averages.default, (torch.rand(2, 3, 7, 5, dtype=dtype), 3))

@@ -46,7 +46,7 @@ class Retina(nn.Module):
     @torch.no_grad()
     def pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid:
         """What all glimpses at these images share."""
-        averages = self._averages(images)
+        averages = _averages(images, self.num_scales)
         Y, X, H, W = *images.shape[-2:], *averages.shape[-2:]
         device, dtype = averages.device, averages.dtype
         side = 2 ** torch.arange(self.num_scales, device=device)[:, None]
@@ -57,29 +57,6 @@ class Retina(nn.Module):
         extent = torch.linspace(X / W, Y / H, 2, device=device, dtype=dtype)  # two numbers without a copy to a GPU
         return Pyramid(averages, cells, extent)
 
-    def _averages(self, images: Tensor) -> Tensor:
-        """Scale k + 1 is the mean of four pixels of scale k, 2^k apart.
-
-        All rows of all canvases are averaged as one line of numbers. Where a row ends, the next one's beginning stands
-        for what lies to the right of it, and where a canvas ends, the next one's for what lies below: rightly, since
-        both are zero there.
-        """
-        B, C, Y, X = images.shape
-        K, dtype = self.num_scales, torch.promote_types(images.dtype, torch.float32)
-        before = 2 ** (K - 1) - 1
-        H, W = Y + before, X + before
-        averages = images.new_empty(K, B, C, H, W, dtype=dtype)
-        averages[0] = 0
-        averages[0, ..., before:, before:] = images
-        line, length = averages.view(-1), averages[0].numel()
-        for k in range(K - 1):
-            right, down = 2**k, 2**k * W
-            finer, coarser = line[k * length :], line[(k + 1) * length : (k + 2) * length]
-            coarser[: down + right] = 0  # what lies below the last of the finer canvases, until it is overwritten
-            rows = torch.lerp(finer[: length + right], finer[down : length + right + down], 0.5)
-            torch.lerp(rows[:length], rows[right:], 0.5, out=coarser)
-        return averages
-
     @torch.no_grad()
     def forward(self, pyramid: Pyramid, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
         """What is seen at locations (x, y), where (-1, -1) is the image's top left corner and (1, 1) the opposite."""
@@ -89,3 +66,34 @@ class Retina(nn.Module):
         grid = (centre + pyramid.cells[:, None, :, None]).view(K * B, 2, R * g, g).permute(0, 2, 3, 1)
         patches = functional.grid_sample(pyramid.averages.view(K * B, C, H, W), grid, align_corners=False)
         return patches.view(K, B, C, R, g, g).permute(1, 3, 0, 2, 4, 5)
+
+
+@torch.library.custom_op("vision_attn::averages", mutates_args=())
+def _averages(images: Tensor, num_scales: int) -> Tensor:
+    """(K, B, C, H, W) of images (B, C, Y, X): scale k + 1 is the mean of four pixels of scale k, 2^k apart.
+
+    All rows of all canvases are averaged as one line of numbers. Where a row ends, the next one's beginning stands for
+    what lies to the right of it, and where a canvas ends, the next one's for what lies below: rightly, since both are
+    zero there. One operator to `torch.compile`, which would take each scale's average anew in each of its readers.
+    """
+    averages = _canvases(images, num_scales)
+    before = averages.shape[-1] - images.shape[-1]
+    averages[0] = 0
+    averages[0, ..., before:, before:] = images
+    line, length = averages.view(-1), averages[0].numel()
+    for k in range(num_scales - 1):
+        right, down = 2**k, 2**k * averages.shape[-1]
+        finer, coarser = line[k * length :], line[(k + 1) * length : (k + 2) * length]
+        coarser[: down + right] = 0  # what lies below the last of the finer canvases, until it is overwritten
+        rows = torch.lerp(finer[: length + right], finer[down : length + right + down], 0.5)
+        torch.lerp(rows[:length], rows[right:], 0.5, out=coarser)
+    return averages
+
+
+@_averages.register_fake
+def _canvases(images: Tensor, num_scales: int) -> Tensor:
+    """Room for the averages: 2^(K-1) - 1 rows and columns before the image's first, in float32 at least."""
+    B, C, Y, X = images.shape
+    before = 2 ** (num_scales - 1) - 1
+    dtype = torch.promote_types(images.dtype, torch.float32)
+    return images.new_empty(num_scales, B, C, Y + before, X + before, dtype=dtype)
