@@ -63,6 +63,7 @@ class Clutter(DigitSource):
                 f"and test_images={test_images} must be positive"
             )
         self.canvas, self.pieces, self.piece = canvas, pieces, piece
+        self.image_shape = (1, canvas, canvas)
         self.epoch_images = epoch_images
         self.split_images = {"train": val_images, "val": val_images, "test": test_images}
 

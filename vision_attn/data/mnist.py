@@ -53,6 +53,10 @@ class DigitBatch(NamedTuple):
 class DigitSource(Source):
     """What sources made of MNIST have in common: the digits, read once, on the device of the task."""
 
+    num_classes = 10
+    image_shape: tuple[int, int, int]
+    """(C, Y, X), which a model is built for before any image is read."""
+
     def __init__(self, *, folder: str, batch_size: int, download: bool) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: a batch must hold at least one digit")
@@ -89,6 +93,7 @@ class MNIST(DigitSource):
 
     def __init__(self, *, folder: str = "mnist", batch_size: int = 256, download: bool = False) -> None:
         super().__init__(folder=folder, batch_size=batch_size, download=download)
+        self.image_shape = (1, SIDE, SIDE)
 
     def __len__(self) -> int:
         return len(self.digits["train"].labels) // self.batch_size

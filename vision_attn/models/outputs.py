@@ -23,3 +23,14 @@ class Caption(NamedTuple):
     """The one region seen at each word; None where all were."""
     choice: Choice | None = None
     """None when no draw needs an estimator of its gradient."""
+
+
+class Glance(NamedTuple):
+    """What a classifier says of images, after each of its T glimpses; T = 1 for one that sees everything at once."""
+
+    log_prob: Float[Tensor, "B R T N"]
+    """log p of each of N classes after each glimpse, in nats."""
+    locations: Float[Tensor, "B R T 2"] | None
+    """Where each glimpse was, (x, y) in [-1, 1]; None where everything is seen."""
+    choice: Choice | None = None
+    """Of the draws that placed the last glimpses: T - 1 of them, or T where the first was drawn too."""

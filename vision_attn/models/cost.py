@@ -1,0 +1,47 @@
+"""What an answer costs: multiply-adds counted while a model runs, layer by layer."""
+
+from math import prod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vision_attn.attention.glimpse import Retina
+
+
+@torch.no_grad()
+def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"], **options: Any) -> int:
+    """Multiply-adds per image of `model(images, **options)`, in linear and convolutional layers and in the retina.
+
+    Not counted are what is done once per number and not once per weight: biases, rectifiers, an LSTM's gates.
+    The retina: four for each number of a patch, which it interpolates, and three for each pixel of each wider scale of
+    the pyramid, which is an average of four.
+    """
+    total = 0
+    pyramids: set[int] = set()
+
+    def linear(layer: nn.Linear, _: tuple, output: Tensor) -> None:
+        nonlocal total
+        total += output.numel() * layer.in_features
+
+    def convolution(layer: nn.Conv2d, _: tuple, output: Tensor) -> None:
+        nonlocal total
+        total += output.numel() * prod(layer.weight.shape[1:])
+
+    def retina(_: Retina, given: tuple, output: Tensor) -> None:
+        nonlocal total
+        total += 4 * output.numel()
+        averages = given[0].averages
+        if id(averages) not in pyramids:
+            pyramids.add(id(averages))
+            total += 3 * averages[1:].numel()
+
+    count = {nn.Linear: linear, nn.Conv2d: convolution, Retina: retina}
+    hooks = [layer.register_forward_hook(count[type(layer)]) for layer in model.modules() if type(layer) in count]
+    try:
+        model(images, **options)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total // len(images)

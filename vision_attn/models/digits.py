@@ -1,0 +1,53 @@
+"""What RAM is compared with in the paper's tables: networks that see the whole image at once."""
+
+from math import prod
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vision_attn.models.outputs import Glance
+
+
+class Whole(nn.Module):
+    """One answer to the whole image. Nothing is drawn: copies would all say the same, so there is always one row."""
+
+    reinforced = False
+
+    def __init__(self, image_shape: tuple[int, int, int], layers: nn.Sequential):
+        super().__init__()
+        self.pixels = prod(image_shape)
+        self.layers = layers
+
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: str = "draw") -> Glance:
+        return Glance(self.layers(images).log_softmax(dim=-1)[:, None, None], None, None)
+
+
+class FullyConnected(Whole):
+    """Two layers of 256 rectifiers (Mnih et al., 2014, tables 1 and 2)."""
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, hidden_size: int = 256):
+        layers = [nn.Flatten(), nn.Linear(prod(image_shape), hidden_size), nn.ReLU()]
+        layers += [nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_classes)]
+        super().__init__(image_shape, nn.Sequential(*layers))
+
+
+class Convolutional(Whole):
+    """8 filters of 10x10 pixels at stride 5, then 256 rectifiers (Mnih et al., 2014, tables 1 and 2)."""
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        *,
+        filters: int = 8,
+        size: int = 10,
+        stride: int = 5,
+        hidden_size: int = 256,
+    ):
+        channels, *sides = image_shape
+        if min(sides) < size:
+            raise ValueError(f"Convolutional: filters of {size} pixels do not fit into images of {tuple(sides)}")
+        places = prod((side - size) // stride + 1 for side in sides)
+        layers = [nn.Conv2d(channels, filters, size, stride), nn.ReLU(), nn.Flatten()]
+        layers += [nn.Linear(filters * places, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_classes)]
+        super().__init__(image_shape, nn.Sequential(*layers))

@@ -1,0 +1,217 @@
+"""RAM, the recurrent attention model (Mnih et al., NIPS 2014): a network that sees patches and chooses where to look.
+
+Its parts are interchangeable: a retina, a core that remembers, a network that says where to look next. R Monte Carlo
+copies of an image are its rows; they share its pyramid.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.attention.glimpse import Retina
+from vision_attn.models.outputs import Glance
+from vision_attn.models.policies import Gaussian
+
+Look = Literal["draw", "mean"]
+
+
+class State(NamedTuple):
+    """What is held once per row, between glimpses."""
+
+    hidden: Float[Tensor, "B R H"]
+    """h_t, from which the answer is read."""
+    place: Float[Tensor, "B R P"]
+    """What the location network sees; for most cores h_t without a gradient."""
+    memory: tuple[Tensor, ...] = ()
+    """What a core alone reads."""
+
+
+class Rectifier(nn.Module):
+    """h_t = ReLU(Linear(h_{t-1}) + Linear(g_t)), the paper's core for classification."""
+
+    def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
+        super().__init__()
+        self.hidden_size = self.place_size = hidden_size
+        self.glimpse_to_hidden = nn.Linear(glimpse_size, hidden_size)
+        self.hidden_to_hidden = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
+        nothing = images.new_zeros(len(images), rows, self.hidden_size)
+        return State(nothing, nothing)
+
+    def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
+        hidden = F.relu(self.glimpse_to_hidden(glimpse) + self.hidden_to_hidden(state.hidden))
+        return State(hidden, hidden.detach())
+
+
+class LSTM(nn.Module):
+    """An LSTM as core: the paper's for control tasks, and what replications found to be much better on clutter."""
+
+    def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
+        super().__init__()
+        self.hidden_size = self.place_size = hidden_size
+        self.gates = nn.Linear(glimpse_size + hidden_size, 4 * hidden_size)
+
+    def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
+        nothing = images.new_zeros(len(images), rows, self.hidden_size)
+        return State(nothing, nothing, (nothing,))
+
+    def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
+        hidden, cell = lstm(self.gates, glimpse, state.hidden, *state.memory)
+        return State(hidden, hidden.detach(), (cell,))
+
+
+class ContextLSTM(nn.Module):
+    """Two LSTMs, one for what and one for where (Ba et al., ICLR 2015, "DRAM"): the upper one begins with what a small
+    conv net makes of the whole image, `context_side` pixels wide, reads the lower one, and places the glimpses.
+
+    The answer is read from the lower one, which never sees the context: so the answer cannot come from it. The upper
+    one is trained by REINFORCE alone.
+
+    Differs from the paper: the lower one gets no gradient from the upper one; pixels are averaged, not dropped.
+    """
+
+    def __init__(
+        self,
+        glimpse_size: int,
+        channels: int,
+        *,
+        hidden_size: int = 256,
+        place_size: int = 256,
+        context_side: int = 12,
+        filters: tuple[int, int] = (16, 32),
+    ):
+        super().__init__()
+        self.hidden_size, self.place_size, self.context_side = hidden_size, place_size, context_side
+        self.gates = nn.Linear(glimpse_size + hidden_size, 4 * hidden_size)
+        self.place_gates = nn.Linear(hidden_size + place_size, 4 * place_size)
+        first, second = filters
+        self.context = nn.Sequential(
+            nn.Conv2d(channels, first, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(first, second, 3, stride=2, padding=1),
+            nn.ReLU(),
+        )
+        self.initial = nn.Linear(second * ((context_side + 1) // 2) ** 2, 2 * place_size)
+
+    def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
+        nothing = images.new_zeros(len(images), rows, self.hidden_size)
+        seen = self.context(F.adaptive_avg_pool2d(images, self.context_side)).flatten(1)
+        place, place_cell = self.initial(seen)[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
+        return State(nothing, place.tanh(), (nothing, place_cell))
+
+    def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
+        cell, place_cell = state.memory
+        hidden, cell = lstm(self.gates, glimpse, state.hidden, cell)
+        place, place_cell = lstm(self.place_gates, hidden.detach(), state.place, place_cell)
+        return State(hidden, place, (cell, place_cell))
+
+
+class GlimpseNetwork(nn.Module):
+    """g_t = ReLU(Linear(h_g) + Linear(h_l)): of what is seen, h_g = ReLU(Linear(rho)), and where, h_l = ReLU(Linear(l)).
+
+    A glimpse says what and where at once.
+    """
+
+    def __init__(self, patch_size: int, *, what_size: int = 128, where_size: int = 128, glimpse_size: int = 256):
+        super().__init__()
+        self.glimpse_size = glimpse_size
+        self.what = nn.Linear(patch_size, what_size)
+        self.where = nn.Linear(2, where_size)
+        self.both = nn.Linear(what_size + where_size, glimpse_size)  # the sum of two linear maps is one
+
+    def forward(
+        self, patches: Float[Tensor, "B R K C g g"], locations: Float[Tensor, "B R 2"]
+    ) -> Float[Tensor, "B R G"]:
+        what_and_where = torch.cat([self.what(patches.flatten(2)), self.where(locations)], dim=-1)
+        return F.relu(self.both(F.relu(what_and_where)))
+
+
+class RAM(nn.Module):
+    """Looks `num_glimpses` times at an image, and answers after each.
+
+    `retina`: what is seen at a place. `core`: given the size of a glimpse and the number of the image's channels;
+    `Rectifier`, `LSTM` or `ContextLSTM`.
+    `policy`: given the size of what it sees of the core's state; where to look next, see `policies.py`.
+    `first`: the first look is placed uniformly at random (the paper), at the centre, or by the policy, which makes
+    sense for a core that knows something before it.
+
+    Locations are (x, y) in [-1, 1]. A draw may fall outside; its log p is that of the draw, and the look is clipped.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        *,
+        num_glimpses: int = 6,
+        retina: Callable[[], Retina] = Retina,
+        glimpse: Callable[[int], GlimpseNetwork] = GlimpseNetwork,
+        core: Callable[[int, int], nn.Module] = Rectifier,
+        policy: Callable[[int], nn.Module] = Gaussian,
+        first: Literal["random", "centre", "policy"] = "random",
+    ):
+        super().__init__()
+        if num_glimpses < 1:
+            raise ValueError(f"RAM: num_glimpses is {num_glimpses}, but it must look at least once")
+        self.num_glimpses, self.first = num_glimpses, first
+        self.retina = retina()
+        self.glimpse = glimpse(self.retina.num_scales * image_shape[0] * self.retina.size**2)
+        self.core = core(self.glimpse.glimpse_size, image_shape[0])
+        self.policy = policy(self.core.place_size)
+        self.action = nn.Linear(self.core.hidden_size, num_classes)
+
+    @property
+    def state_size(self) -> int:
+        """Of what draws are made from."""
+        return self.core.place_size
+
+    @property
+    def reinforced(self) -> bool:
+        """Whether its draws need a score-function estimator."""
+        return self.policy.reinforced and (self.num_glimpses > 1 or self.first == "policy")
+
+    @property
+    def pixels(self) -> int:
+        """Numbers that the retina hands on per image."""
+        return self.num_glimpses * self.glimpse.what.in_features
+
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: Look = "draw") -> Glance:
+        """`rows` copies of each image, looked at independently. `look`: at draws of the policy, or at its means.
+
+        The loop does only what needs the state before. Answers, and log p of the draws, are computed for all glimpses
+        at once: the policy runs without a gradient in the loop, and again with one after it.
+        """
+        pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
+        hidden, places, draws, locations = [], [], [], []
+        for glimpse in range(self.num_glimpses):
+            if glimpse or self.first == "policy":
+                places.append(state.place)
+                draws.append(self.policy.place(state.place.detach(), look))
+                location = draws[-1].clamp(-1, 1)
+            else:
+                location = self._first(images, rows)
+            locations.append(location)
+            state = self.core(self.glimpse(self.retina(pyramid, location), location), state)
+            hidden.append(state.hidden)
+        log_prob = self.action(torch.stack(hidden, dim=2)).log_softmax(dim=-1)
+        choice = None
+        if self.reinforced and look == "draw":
+            choice = self.policy.choice(torch.stack(places, dim=2), torch.stack(draws, dim=2))
+        return Glance(log_prob, torch.stack(locations, dim=2), choice)
+
+    def _first(self, images: Tensor, rows: int) -> Float[Tensor, "B R 2"]:
+        location = images.new_zeros(len(images), rows, 2)
+        return location.uniform_(-1, 1) if self.first == "random" else location
+
+
+def lstm(gates: nn.Linear, seen: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """h_t and c_t; `gates` maps (seen, h_{t-1}) to enter, forget, leave and candidate, one product for all."""
+    three, candidate = gates(torch.cat([seen, hidden], dim=-1)).split([3 * cell.shape[-1], cell.shape[-1]], dim=-1)
+    enter, forget, leave = three.sigmoid().chunk(3, dim=-1)
+    cell = forget * cell + enter * candidate.tanh()
+    return leave * cell.tanh(), cell

@@ -1,0 +1,141 @@
+"""Classification: trained on answers and on the looks that lead to them, judged by error, pixels and operations."""
+
+from collections.abc import Callable, Iterable
+from math import sqrt
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vision_attn.attention.reinforce import Reinforce
+from vision_attn.models.cost import multiply_adds
+from vision_attn.models.outputs import Glance
+from vision_attn.task import Batch, Source, Task
+
+Testing = Literal["mean", "draw", "copies"]
+
+
+class Classification(Task):
+    """The hybrid loss of RAM (Mnih et al., 2014): -log p(label) after the last glimpse, and REINFORCE for the looks,
+    whose reward is 1 for a right answer.
+
+    `model` is given the shape (C, Y, X) of an image and the number of classes. `copies`: Monte Carlo copies of each
+    image in training, each as many as `reinforce` compares with one another.
+
+    `early_weight`: of -log p(label) after the glimpses before the last, their mean. Differs from the paper, where it is
+    0. `reward`: for the answer after the last glimpse, as in the paper, or after each, which then counts for the looks
+    before it.
+
+    `at_test`: what `error` is that of: an answer from looks at the policy's means, from looks that are drawn, or the
+    mean answer of `test_copies` copies with looks that are drawn. Evaluation with a folder gives all three.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        model: Callable[[tuple[int, int, int], int], nn.Module],
+        reinforce: Callable[[int], nn.Module] = Reinforce,
+        copies: int = 1,
+        early_weight: float = 0.0,
+        reward: Literal["last", "each"] = "last",
+        at_test: Testing = "mean",
+        test_copies: int = 10,
+    ):
+        super().__init__()
+        for name, number in (("copies", copies), ("test_copies", test_copies)):
+            if number < 1:
+                raise ValueError(f"Classification: {name} is {number}, but must be at least 1")
+        if early_weight < 0:
+            raise ValueError(f"Classification: early_weight is {early_weight}, but must not be negative")
+        self.image_shape = source.image_shape
+        self.model = model(source.image_shape, source.num_classes)
+        self.reinforce = reinforce(self.model.state_size) if self.model.reinforced else None
+        self.rows = copies * (self.reinforce.num_runs if self.reinforce else 1)
+        self.early_weight, self.reward = early_weight, reward
+        self.at_test, self.test_copies = at_test, test_copies
+
+    def forward(
+        self, images: Float[Tensor, "B C Y X"], labels: Int[Tensor, "B"], boxes: Float[Tensor, "B 4"] | None = None
+    ) -> dict[str, Tensor]:
+        glance = self.model(images, self.rows)
+        label = labels[:, None, None, None].expand(*glance.log_prob.shape[:3], 1)
+        log_prob = glance.log_prob.gather(-1, label).squeeze(-1)
+        last = -log_prob[..., -1].mean()
+        right = log_prob.detach() >= glance.log_prob.detach().amax(dim=-1)
+        metrics = {"loss": last, "nll": last.detach(), "error": 100 * (1 - right[..., -1].float().mean())}
+        if self.early_weight and log_prob.shape[-1] > 1:
+            metrics["loss"] = metrics["loss"] - self.early_weight * log_prob[..., :-1].mean()
+        if glance.choice is not None:
+            estimate = self.reinforce(glance.choice, self._rewards(right, glance))
+            metrics["loss"] = metrics["loss"] + estimate.loss.mean()
+            metrics["advantage"] = estimate.advantage.square().mean()
+        return metrics
+
+    def _rewards(self, right: Bool[Tensor, "B R T"], glance: Glance) -> Float[Tensor, "B R"] | Float[Tensor, "B R T"]:
+        """One per row, or one per draw: that of the glimpse which the draw placed."""
+        if self.reward == "last":
+            return right[..., -1].float()
+        return right[..., -glance.choice.log_prob.shape[-1] :].float()
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
+        """Error in percent with its 95% interval, the numbers taken from an image, the multiply-adds of an answer; and,
+        where the model looks here and there, the share of last looks of right answers that fall on the digit. With a
+        folder also the error of every way of testing."""
+        ways: set[Testing] = {"mean", "draw", "copies"} if folder is not None else {self.at_test}
+        num_images, wrong, on_digit, right_rows = 0, dict.fromkeys(ways, 0), 0, 0
+        for batch in batches:
+            if not num_images:
+                cost = self._cost(batch.images[:1])
+            num_images += len(batch.labels)
+            for way in ways:
+                glance = self.model(batch.images, **self._look(way))
+                wrong[way] += (answer(glance) != batch.labels).sum()
+                if way == self.at_test and glance.locations is not None:
+                    right = glance.log_prob[:, :, -1].argmax(dim=-1) == batch.labels[:, None]
+                    on_digit += (right & within(glance.locations[:, :, -1], batch.boxes)).sum()
+                    right_rows += right.sum()
+        if not num_images:
+            raise ValueError("there is no image to evaluate: the split is empty")
+        count = int(wrong[self.at_test])
+        low, high = wilson(count, num_images)
+        metrics = {"error": 100 * count / num_images, "error_low": 100 * low, "error_high": 100 * high} | cost
+        if glance.locations is None:
+            return metrics
+        if folder is not None:
+            metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in sorted(ways)}
+        return metrics | {"last_look_on_digit": int(on_digit) / max(1, int(right_rows))}
+
+    def _look(self, way: Testing) -> dict[str, int | str]:
+        """How the model is called."""
+        return {"rows": self.test_copies} if way == "copies" else {"look": way}
+
+    def _cost(self, images: Float[Tensor, "1 C Y X"]) -> dict[str, float]:
+        """Of one answer, as `error` tells of them."""
+        options = self._look(self.at_test)
+        rows = options.get("rows", 1) if self.model.reinforced else 1
+        return {
+            "pixels": float(rows * self.model.pixels),
+            "multiply_adds": float(multiply_adds(self.model, images, **options)),
+        }
+
+
+def answer(glance: Glance) -> Int[Tensor, "B"]:
+    """The class that is likeliest after the last glimpse, in the mean of all copies."""
+    return glance.log_prob[:, :, -1].logsumexp(dim=1).argmax(dim=-1)
+
+
+def within(locations: Float[Tensor, "B R 2"], boxes: Float[Tensor, "B 4"]) -> Bool[Tensor, "B R"]:
+    """Which locations lie in the box of their image."""
+    corners = boxes[:, None].unflatten(-1, (2, 2))
+    return ((locations >= corners[..., 0, :]) & (locations <= corners[..., 1, :])).all(dim=-1)
+
+
+def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95% interval of a share of which `count` out of `total` were seen (Wilson 1927)."""
+    share, slack = count / total, z * z / total
+    middle, half = share + slack / 2, z * sqrt(share * (1 - share) / total + slack / (4 * total))
+    return (middle - half) / (1 + slack), (middle + half) / (1 + slack)
