@@ -10,10 +10,11 @@ import torch
 from benchmarks.attention import attention
 from benchmarks.decoding import decoding
 from benchmarks.gpu import gpu
+from benchmarks.reinforce import variance
 from benchmarks.shapes import Shapes
 from benchmarks.show_attend_tell import training
 
-TABLES = {"attention": attention, "training": training, "decoding": decoding, "gpu": gpu}
+TABLES = {"attention": attention, "training": training, "decoding": decoding, "variance": variance, "gpu": gpu}
 
 
 def main() -> None:

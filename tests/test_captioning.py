@@ -8,21 +8,24 @@ import torch
 from PIL import Image
 
 from tests import references
+from vision_attn.attention.hard import Hard, StraightThrough
+from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage, Reinforce
 from vision_attn.attention.scores import Additive
+from vision_attn.attention.soft import Soft
 from vision_attn.data.scenes import Scenes
 from vision_attn.models.convnet import ConvNet
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.tasks.caption import Captioning
 
 
-def build(source, **options):
+def build(source, attention=Soft, **options):
     torch.manual_seed(0)
+    score = partial(Additive, attention_size=8)
+    sizes = {"hidden_size": 8, "word_size": 8, "dropout": 0.0}
     task = Captioning(
         source,
         encoder=ConvNet(region_size=16, width=16),
-        model=lambda words, size: ShowAttendTell(
-            words, size, hidden_size=8, word_size=8, score=partial(Additive, attention_size=8), dropout=0.0
-        ),
+        model=lambda words, size: ShowAttendTell(words, size, score=score, attention=attention, **sizes),
         max_words=6,
         **options,
     )
@@ -61,9 +64,13 @@ def test_equal_parts_average_to_the_whole(source, batch):
     torch.testing.assert_close((halves[0] + halves[1]) / 2, whole)
 
 
-def test_everything_learns(source, batch):
-    """No parameter is cut off from the loss, encoder included."""
-    task = build(source)
+@pytest.mark.parametrize(
+    "attention, baseline",
+    [(Soft, MovingAverage), (StraightThrough, MovingAverage), (Hard, Learned), (partial(Hard, expected=0.0), Learned)],
+)
+def test_everything_learns(source, batch, attention, baseline):
+    """No parameter is cut off from the loss: encoder, score and baseline included."""
+    task = build(source, attention, reinforce=partial(Reinforce, baseline=baseline)).train()
     task(*batch)["loss"].backward()
     idle = [name for name, parameter in task.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     assert not idle
@@ -113,3 +120,38 @@ def test_pictures(source, batch, tmp_path):
     assert [path.suffix for path in paths] == [".html", ".png", ".png"]
     assert all(path.stat().st_size > 1000 for path in paths)
     assert Image.open(paths[1]).width > 400
+
+
+def test_hard_attention_adds_what_reinforce_asks_for(source, batch):
+    """Against the parts by hand, on the same draws: eq. 12 for every run of every caption."""
+    task = build(source, Hard, penalty=0.0, reinforce=partial(Reinforce, baseline=LeaveOneOut)).train()
+    torch.manual_seed(7)
+    metrics = task(*batch)
+    words = batch.words.repeat_interleave(2, dim=1)
+    torch.manual_seed(7)
+    caption = task.model(task.encoder(batch.images), words)
+    gained = caption.log_prob.detach().flip(-1).cumsum(-1).flip(-1)  # to go
+    other = gained.unflatten(1, (-1, 2)).flip(2).flatten(1, 2)
+    score = (gained - other) * caption.choice.log_prob + 0.002 * caption.choice.entropy
+    torch.testing.assert_close(metrics["loss"], -(caption.log_prob + score).sum(-1).mean())
+    assert caption.choice.drawn.any() and metrics["look_variance"] > 0
+    assert 0 < metrics["entropy"] < torch.tensor(196.0).log() and 1 / 196 < metrics["at_mode"] < 1
+
+
+def test_hard_attention_is_held_against_boxes_however_it_looks(source, tmp_path):
+    task = build(source, Hard, beams=2).eval()
+    metrics = task.evaluate(source.split("val"), tmp_path)
+    assert metrics["pointing_expectation"] == metrics["pointing"] and metrics["mass_expectation"] == metrics["mass"]
+    assert metrics["pointing_mode"] == metrics["mass_mode"] and metrics["pointing_draw"] == metrics["mass_draw"]
+    assert metrics["look_variance"] > 0
+    assert "pointing_mode" not in build(source).eval().evaluate(source.split("val"), tmp_path)
+
+
+def test_hard_attention_is_pictured_with_what_it_saw(source, batch, tmp_path):
+    task = build(source, Hard).eval()
+    two = type(batch)(*(part[:2] for part in batch))
+    paths = task.show(two, tmp_path / "hard")
+    assert task.model.attention.at_test == "expectation"
+    soft = build(source).eval().show(two, tmp_path / "soft")
+    area = [Image.open(kind[1]).width * Image.open(kind[1]).height for kind in (paths, soft)]
+    assert area[0] > 1.3 * area[1]  # a square stands above each map

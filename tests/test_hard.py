@@ -72,6 +72,15 @@ def test_coins_are_tossed_per_image_and_only_in_training():
     assert attention.eval().coins(5, torch.zeros(1)) is None and Hard(expected=0.0).coins(5, torch.zeros(1)) is None
 
 
+def test_a_soft_start_tosses_no_coin():
+    attention = Hard(expected=0.0, soft_start=2)
+    tossed = [bool(attention.coins(9, torch.zeros(1)).all()) for _ in range(4)]
+    assert tossed == [True, True, False, False]
+    again = Hard(expected=0.0, soft_start=2)
+    again.load_state_dict(attention.state_dict())  # a run that goes on does not start again
+    assert not again.coins(9, torch.zeros(1)).any()
+
+
 def test_straight_through_looks_at_one_and_learns_from_all():
     alpha = maps(B, R).requires_grad_()
     regions = torch.randn(B, L, D).double()

@@ -1,6 +1,7 @@
 """Caption metrics against pycocoevalcap itself, behind each of its traps; attention correctness against small grids."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import vision_attn
-from vision_attn.metrics import METRICS, AttentionCorrectness, Report, caption_metrics, isolated
+from vision_attn.metrics import METRICS, AttentionCorrectness, AttentionMotion, Report, caption_metrics, isolated
 from vision_attn.metrics.java import jar
 
 # Each of these ends a line to Java, to Python or to both.
@@ -388,3 +389,19 @@ def test_attention_mistakes_and_nothing():
         correctness.update(["a", "dog"], peaks(0), {})
     with pytest.raises(ValueError, match=r"alpha is \(1, 9\), but there are 1 words and 16 regions"):
         correctness.update(["dog"], peaks(0, of=9), {})
+
+
+def test_motion_of_maps():
+    """By hand: an even map, then one region, then another, then the same again."""
+    one = torch.eye(4)
+    alpha = torch.stack([torch.full((4,), 0.25), one[0], one[1], one[1], one[3]])
+    motion = AttentionMotion()
+    motion.update(["a", "red", "big", "star"], alpha, content={"red", "star"})  # the end's map does not count
+    found = motion.compute()
+    assert found["entropy"] == pytest.approx(math.log(4) / 4)
+    assert found["at_mode"] == pytest.approx((0.25 + 3) / 4)
+    assert found["movement"] == pytest.approx((0.75 + 1 + 0) / 3)
+    assert found["movement_content"] == pytest.approx(1)
+    still = AttentionMotion()
+    still.update(["a", "star"], alpha[[2, 2]])
+    assert still.compute()["movement"] == 0 and "movement_content" not in still.compute()

@@ -23,15 +23,19 @@ class Hard(nn.Module):
     In training, all looks at an image are the expected ones with probability `expected`, as in section 4.1: one coin
     per image and batch. When not training, `at_test` says what a look is: the expectation (the authors' choice), the
     most likely region, or a draw.
+
+    `soft_start`: the number of batches before the first coin, in which every look is the expected one. Differs from the
+    paper, where it is 0: while maps are still even a draw tells nothing, and a short training may end before they are not.
     """
 
     reinforced = True
 
-    def __init__(self, *, expected: float = 0.5, at_test: Look = "expectation"):
+    def __init__(self, *, expected: float = 0.5, soft_start: int = 0, at_test: Look = "expectation"):
         super().__init__()
-        if not 0 <= expected <= 1:
-            raise ValueError(f"Hard: expected={expected} must be a probability")
-        self.expected, self.at_test = expected, at_test
+        if not 0 <= expected <= 1 or soft_start < 0:
+            raise ValueError(f"Hard: expected={expected} must be a probability, soft_start={soft_start} not negative")
+        self.expected, self.soft_start, self.at_test = expected, soft_start, at_test
+        self.register_buffer("batches", torch.zeros(()))
 
     @contextmanager
     def looking(self, look: Look) -> Iterator[None]:
@@ -49,9 +53,11 @@ class Hard(nn.Module):
 
     def coins(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
         """Which images are seen as expected, tossed once for all of their words; None: every image is drawn from."""
-        if not self.training or not self.expected:
+        if not self.training or self.expected == self.soft_start == 0:
             return None
-        return torch.rand(num_images, device=like.device) < self.expected
+        soft = self.batches < self.soft_start
+        self.batches += 1
+        return (torch.rand(num_images, device=like.device) < self.expected) | soft
 
     def forward(
         self,

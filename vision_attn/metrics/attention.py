@@ -100,6 +100,6 @@ class AttentionMotion:
         return {name: total / self.numbers[name] for name, total in self.totals.items() if self.numbers[name]}
 
 
-def total_variation(alpha: Float[Tensor, "*rows T L"]) -> Float[Tensor, "*rows T-1"]:
+def total_variation(alpha: Float[Tensor, "*rows T L"]) -> Float[Tensor, "*rows _"]:
     """Half the sum of what changed between each map and the one before it: the share of attention that moved."""
     return alpha.diff(dim=-2).abs().sum(dim=-1) / 2
