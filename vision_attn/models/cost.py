@@ -38,7 +38,12 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"], **options:
             total += 3 * averages[1:].numel()
 
     count = {nn.Linear: linear, nn.Conv2d: convolution, Retina: retina}
-    hooks = [layer.register_forward_hook(count[type(layer)]) for layer in model.modules() if type(layer) in count]
+    hooks = [
+        layer.register_forward_hook(hook)
+        for layer in model.modules()
+        for kind, hook in count.items()
+        if isinstance(layer, kind)
+    ]
     try:
         model(images, **options)
     finally:

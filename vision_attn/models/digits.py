@@ -5,6 +5,7 @@ from math import prod
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vision_attn.models.linear import Linear
 from vision_attn.models.outputs import Glance
 
 
@@ -26,8 +27,8 @@ class FullyConnected(Whole):
     """Two layers of 256 rectifiers (Mnih et al., 2014, tables 1 and 2)."""
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, hidden_size: int = 256):
-        layers = [nn.Flatten(), nn.Linear(prod(image_shape), hidden_size), nn.ReLU()]
-        layers += [nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_classes)]
+        layers = [nn.Flatten(), Linear(prod(image_shape), hidden_size), nn.ReLU()]
+        layers += [Linear(hidden_size, hidden_size), nn.ReLU(), Linear(hidden_size, num_classes)]
         super().__init__(image_shape, nn.Sequential(*layers))
 
 
@@ -49,5 +50,5 @@ class Convolutional(Whole):
             raise ValueError(f"Convolutional: filters of {size} pixels do not fit into images of {tuple(sides)}")
         places = prod((side - size) // stride + 1 for side in sides)
         layers = [nn.Conv2d(channels, filters, size, stride), nn.ReLU(), nn.Flatten()]
-        layers += [nn.Linear(filters * places, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_classes)]
+        layers += [Linear(filters * places, hidden_size), nn.ReLU(), Linear(hidden_size, num_classes)]
         super().__init__(image_shape, nn.Sequential(*layers))

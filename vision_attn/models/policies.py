@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice
+from vision_attn.models.linear import Linear
 
 
 class Gaussian(nn.Module):
@@ -42,9 +43,9 @@ class Gaussian(nn.Module):
                 f"Gaussian: sigma={sigma} and first_sigma={first_sigma} must be positive, "
                 f"batches_to_sigma={batches_to_sigma} not negative"
             )
-        self.mean = nn.Linear(state_size, 2)
+        self.mean = Linear(state_size, 2)
         if hidden_size is not None:
-            self.mean = nn.Sequential(nn.Linear(state_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, 2))
+            self.mean = nn.Sequential(Linear(state_size, hidden_size), nn.ReLU(), Linear(hidden_size, 2))
         self.final, self.first, self.batches_to_sigma = sigma, first_sigma, batches_to_sigma
         self.register_buffer("batches", torch.zeros(()))
 

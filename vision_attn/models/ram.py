@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
+from vision_attn.models.linear import Linear
 from vision_attn.models.outputs import Glance
 from vision_attn.models.policies import Gaussian
 
@@ -36,8 +37,8 @@ class Rectifier(nn.Module):
     def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
         super().__init__()
         self.hidden_size = self.place_size = hidden_size
-        self.glimpse_to_hidden = nn.Linear(glimpse_size, hidden_size)
-        self.hidden_to_hidden = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.glimpse_to_hidden = Linear(glimpse_size, hidden_size)
+        self.hidden_to_hidden = Linear(hidden_size, hidden_size, bias=False)
 
     def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
         nothing = images.new_zeros(len(images), rows, self.hidden_size)
@@ -54,7 +55,7 @@ class LSTM(nn.Module):
     def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
         super().__init__()
         self.hidden_size = self.place_size = hidden_size
-        self.gates = nn.Linear(glimpse_size + hidden_size, 4 * hidden_size)
+        self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
 
     def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
         nothing = images.new_zeros(len(images), rows, self.hidden_size)
@@ -87,8 +88,8 @@ class ContextLSTM(nn.Module):
     ):
         super().__init__()
         self.hidden_size, self.place_size, self.context_side = hidden_size, place_size, context_side
-        self.gates = nn.Linear(glimpse_size + hidden_size, 4 * hidden_size)
-        self.place_gates = nn.Linear(hidden_size + place_size, 4 * place_size)
+        self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
+        self.place_gates = Linear(hidden_size + place_size, 4 * place_size)
         first, second = filters
         self.context = nn.Sequential(
             nn.Conv2d(channels, first, 3, padding=1),
@@ -96,7 +97,7 @@ class ContextLSTM(nn.Module):
             nn.Conv2d(first, second, 3, stride=2, padding=1),
             nn.ReLU(),
         )
-        self.initial = nn.Linear(second * ((context_side + 1) // 2) ** 2, 2 * place_size)
+        self.initial = Linear(second * ((context_side + 1) // 2) ** 2, 2 * place_size)
 
     def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
         nothing = images.new_zeros(len(images), rows, self.hidden_size)
@@ -120,9 +121,9 @@ class GlimpseNetwork(nn.Module):
     def __init__(self, patch_size: int, *, what_size: int = 128, where_size: int = 128, glimpse_size: int = 256):
         super().__init__()
         self.glimpse_size = glimpse_size
-        self.what = nn.Linear(patch_size, what_size)
-        self.where = nn.Linear(2, where_size)
-        self.both = nn.Linear(what_size + where_size, glimpse_size)  # the sum of two linear maps is one
+        self.what = Linear(patch_size, what_size)
+        self.where = Linear(2, where_size)
+        self.both = Linear(what_size + where_size, glimpse_size)  # the sum of two linear maps is one
 
     def forward(
         self, patches: Float[Tensor, "B R K C g g"], locations: Float[Tensor, "B R 2"]
@@ -163,7 +164,7 @@ class RAM(nn.Module):
         self.glimpse = glimpse(self.retina.num_scales * image_shape[0] * self.retina.size**2)
         self.core = core(self.glimpse.glimpse_size, image_shape[0])
         self.policy = policy(self.core.place_size)
-        self.action = nn.Linear(self.core.hidden_size, num_classes)
+        self.action = Linear(self.core.hidden_size, num_classes)
 
     @property
     def state_size(self) -> int:
@@ -209,7 +210,7 @@ class RAM(nn.Module):
         return location.uniform_(-1, 1) if self.first == "random" else location
 
 
-def lstm(gates: nn.Linear, seen: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+def lstm(gates: Linear, seen: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """h_t and c_t; `gates` maps (seen, h_{t-1}) to enter, forget, leave and candidate, one product for all."""
     three, candidate = gates(torch.cat([seen, hidden], dim=-1)).split([3 * cell.shape[-1], cell.shape[-1]], dim=-1)
     enter, forget, leave = three.sigmoid().chunk(3, dim=-1)
