@@ -17,8 +17,8 @@ class Linear(nn.Linear):
     """`nn.Linear`, multiplied by oneDNN where that is faster: eagerly, on a CPU, in float32."""
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
-        elsewhere = _onednn is None or input.device.type != "cpu" or input.dtype != torch.float32
-        if elsewhere or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        single = input.device.type == "cpu" and input.dtype == self.weight.dtype == torch.float32
+        if not single or _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
             return super().forward(input)
         return _Product.apply(input, self.weight, self.bias)
 

@@ -57,19 +57,23 @@ class Gaussian(nn.Module):
 
     @torch.no_grad()
     def place(self, state: Float[Tensor, "B R P"], look: Literal["draw", "mean"]) -> Float[Tensor, "B R 2"]:
-        mean = self.mean(state).float().tanh()
+        mean = self._mean(state)
         return mean if look == "mean" else torch.addcmul(mean, torch.randn_like(mean), self.sigma)
 
     def choice(self, states: Float[Tensor, "B R T P"], draws: Float[Tensor, "B R T 2"]) -> Choice:
         """Counts the batch, when training: to be called once for each."""
         sigma = self.sigma
-        mean = self.mean(states).float().tanh()
-        squares = ((draws - mean) / sigma).square().sum(dim=-1)
+        squares = ((draws - self._mean(states)) / sigma).square().sum(dim=-1)
         log_prob = -0.5 * squares - 2 * sigma.log() - log(2 * pi)
         if self.training:
             self.batches += 1
         entropy = (1 + log(2 * pi) + 2 * sigma.log()).expand_as(log_prob)  # does not depend on the state
         return Choice(log_prob, entropy, torch.ones_like(log_prob, dtype=torch.bool), states.detach())
+
+    def _mean(self, state: Tensor) -> Tensor:
+        """In float32 at least: under autocast, rounding would be coarse beside sigma."""
+        mean = self.mean(state)
+        return mean.to(torch.promote_types(mean.dtype, torch.float32)).tanh()
 
 
 class Anywhere(nn.Module):

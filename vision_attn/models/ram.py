@@ -113,10 +113,7 @@ class ContextLSTM(nn.Module):
 
 
 class GlimpseNetwork(nn.Module):
-    """g_t = ReLU(Linear(h_g) + Linear(h_l)): of what is seen, h_g = ReLU(Linear(rho)), and where, h_l = ReLU(Linear(l)).
-
-    A glimpse says what and where at once.
-    """
+    """g_t = ReLU(Linear(h_g) + Linear(h_l)), what is seen and where: h_g = ReLU(Linear(rho)), h_l = ReLU(Linear(l))."""
 
     def __init__(self, patch_size: int, *, what_size: int = 128, where_size: int = 128, glimpse_size: int = 256):
         super().__init__()

@@ -13,6 +13,7 @@ from vision_attn.attention.reinforce import Reinforce
 from vision_attn.models.cost import multiply_adds
 from vision_attn.models.outputs import Glance
 from vision_attn.task import Batch, Source, Task
+from vision_attn.viz.glimpses import Glimpsed, write_film, write_gallery, write_glimpses
 
 Testing = Literal["mean", "draw", "copies"]
 
@@ -74,7 +75,9 @@ class Classification(Task):
             metrics["advantage"] = estimate.advantage.square().mean()
         return metrics
 
-    def _rewards(self, right: Bool[Tensor, "B R T"], glance: Glance) -> Float[Tensor, "B R"] | Float[Tensor, "B R T"]:
+    def _rewards(
+        self, right: Bool[Tensor, "B R T"], glance: Glance
+    ) -> Float[Tensor, "B R"] | Float[Tensor, "B R draws"]:
         """One per row, or one per draw: that of the glimpse which the draw placed."""
         if self.reward == "last":
             return right[..., -1].float()
@@ -108,6 +111,26 @@ class Classification(Task):
         if folder is not None:
             metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in sorted(ways)}
         return metrics | {"last_look_on_digit": int(on_digit) / max(1, int(right_rows))}
+
+    @torch.no_grad()
+    def show(self, batch: Batch, folder: Path) -> list[Path]:
+        """For each image a picture and a film of where it was looked at and what was seen there, and one picture of
+        all; nothing where the model sees everything at once. Of copies, the first is shown."""
+        glance = self.model(batch.images, **self._look(self.at_test))
+        if glance.locations is None:
+            return []
+        retina, locations = self.model.retina, glance.locations[:, 0]
+        patches = retina(retina.pyramid(batch.images), locations)
+        probabilities = glance.log_prob[:, 0].exp()
+        said = probabilities[:, -1].argmax(dim=-1).tolist()
+        parts = (batch.images, locations, patches, batch.labels.tolist(), said, probabilities)
+        items = [Glimpsed(*part) for part in zip(*parts, strict=True)]
+        paths = [write_gallery(folder / "gallery.png", items)]
+        for number, item in enumerate(items, start=1):
+            looked = item._asdict()
+            paths.append(write_glimpses(folder / f"{number:02d}.png", **looked))
+            paths.append(write_film(folder / f"{number:02d}.gif", **looked))
+        return paths
 
     def _look(self, way: Testing) -> dict[str, int | str]:
         """How the model is called."""

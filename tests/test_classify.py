@@ -1,0 +1,255 @@
+"""The classification task: its loss, REINFORCE against the true gradient, its metrics by hand, and every config."""
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from tests.fake_mnist import write_mnist
+from vision_attn.attention.glimpse import Retina
+from vision_attn.attention.reinforce import Choice, Learned, LeaveOneOut, MovingAverage, Reinforce
+from vision_attn.commands import main
+from vision_attn.data.mnist import DigitBatch
+from vision_attn.models.digits import FullyConnected
+from vision_attn.models.outputs import Glance
+from vision_attn.models.policies import Gaussian
+from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
+from vision_attn.task import Source
+from vision_attn.tasks.classify import Classification, answer, wilson, within
+
+CONFIGS = ["ram_mnist28", "ram_translated60", "ram_cluttered60", "ram_cluttered100", "ram_random_cluttered60",
+           "fc_cluttered60", "conv_cluttered60"]  # fmt: skip
+
+
+class Nothing(Source):
+    image_shape, num_classes = (1, 12, 12), 4
+
+
+SOURCE = Nothing()
+
+
+class Fixed(nn.Module):
+    """Says and looks as it was told."""
+
+    reinforced, pixels, state_size = True, 7, 5
+
+    def __init__(self, *glances: Glance):
+        super().__init__()
+        self.weight, self.glances, self.calls = nn.Parameter(torch.zeros(1)), list(glances), []
+
+    def forward(self, images, rows: int = 1, look: str = "draw") -> Glance:
+        self.calls.append((len(images), rows, look))
+        return self.glances[min(len(self.calls), len(self.glances)) - 1]
+
+
+def fixed(*glances: Glance, **options) -> Classification:
+    return Classification(SOURCE, model=lambda *_: Fixed(*glances), **options)
+
+
+def small(num_glimpses: int = 3, **options) -> Classification:
+    torch.manual_seed(0)
+    model = partial(
+        RAM,
+        num_glimpses=num_glimpses,
+        retina=partial(Retina, size=4),
+        glimpse=partial(GlimpseNetwork, what_size=8, where_size=8, glimpse_size=8),
+        core=partial(LSTM, hidden_size=6),
+        policy=partial(Gaussian, hidden_size=5, sigma=0.3),
+        first="centre",
+    )
+    return Classification(SOURCE, model=model, **options)
+
+
+def batch(number: int = 6) -> DigitBatch:
+    generator = torch.Generator().manual_seed(5)
+    images = torch.rand(number, 1, 12, 12, generator=generator)
+    return DigitBatch(images, torch.arange(number) % 4, torch.tensor([[-1.0, -1, 0, 1]]).repeat(number, 1))
+
+
+def drawn(log_prob: torch.Tensor) -> Choice:
+    return Choice(
+        log_prob, torch.zeros_like(log_prob), torch.ones_like(log_prob).bool(), torch.zeros(*log_prob.shape, 5)
+    )
+
+
+@pytest.mark.parametrize("reward", ["last", "each"])
+def test_the_loss_by_hand(reward):
+    """Two images, one copy, three glimpses, two draws; the baseline is that of a moving average's first call."""
+    p = torch.tensor([[0.1, 0.6, 0.7], [0.3, 0.8, 0.4]])  # of the label, after each glimpse
+    glance = Glance(
+        torch.stack([p, *[(1 - p) / 3] * 3], dim=-1)[:, None].log(),
+        torch.zeros(2, 1, 3, 2),
+        drawn(torch.tensor([[[-1.0, 2.0]], [[0.5, -0.3]]])),
+    )
+    found = fixed(glance, early_weight=0.3, reward=reward, reinforce=partial(Reinforce, entropy_weight=0.0))(
+        torch.zeros(2, 1, 12, 12), torch.zeros(2, dtype=torch.long)
+    )
+    nll = -(math.log(0.7) + math.log(0.4)) / 2
+    early = -(math.log(0.1) + math.log(0.6) + math.log(0.3) + math.log(0.8)) / 4
+    # right after each glimpse: no, yes, yes; yes, yes, yes
+    returns = {"last": [[1, 1], [1, 1]], "each": [[2, 1], [2, 1]]}[reward]
+    baseline = {"last": [1, 1], "each": [2, 1]}[reward]
+    scores = [[-1.0, 2.0], [0.5, -0.3]]
+    reinforce = -sum(
+        (returns[image][draw] - baseline[draw]) * scores[image][draw] for image in (0, 1) for draw in (0, 1)
+    )
+    torch.testing.assert_close(found["nll"].item(), nll)
+    torch.testing.assert_close(found["loss"].item(), nll + 0.3 * early + reinforce / 2)
+    assert found["error"] == 0
+
+
+@pytest.mark.parametrize("reward", ["last", "each"])
+def test_a_reward_counts_for_the_look_that_came_before_it(reward):
+    right = torch.tensor([[[1.0, 0.0, 1.0, 0.0]]]).bool()
+    task = fixed(reward=reward)
+    glance = Glance(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 2), drawn(torch.zeros(1, 1, 3)))
+    wanted = {"last": [[0.0]], "each": [[[0.0, 1.0, 0.0]]]}[reward]
+    torch.testing.assert_close(task._rewards(right, glance), torch.tensor(wanted))
+    first_too = glance._replace(choice=drawn(torch.zeros(1, 1, 4)))
+    wanted = {"last": [[0.0]], "each": [[[1.0, 0.0, 1.0, 0.0]]]}[reward]
+    torch.testing.assert_close(task._rewards(right, first_too), torch.tensor(wanted))
+
+
+@pytest.mark.parametrize("baseline", [MovingAverage, Learned, partial(LeaveOneOut, num_runs=4)])
+def test_the_location_network_climbs_the_expected_reward(baseline):
+    """One image and one draw: the share of right answers is an integral over the plane, and its gradient is known."""
+    task = small(2, reinforce=partial(Reinforce, baseline=baseline, entropy_weight=0.0)).double()
+    model, policy = task.model, task.model.policy
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)
+    image = torch.zeros(1, 1, 12, 12).double()
+    image[..., 7:] = 1
+    axis = torch.linspace(-3, 3, 181).double()
+    plane = torch.cartesian_prod(axis, axis)
+    state = []
+    policy.place = lambda shown, look: state.append(shown[:, :1]) or plane[None]
+    said = model(image, len(plane)).log_prob[0, :, -1].argmax(-1)
+    del policy.place
+    label = said.mode().values
+    right = (said == label).double()
+    assert 0.1 < right.mean() < 0.9
+    density = torch.distributions.Normal(policy.mean(state[0])[0].tanh(), 0.3).log_prob(plane).sum(-1).exp()
+    (-(density * right).sum() * (axis[1] - axis[0]) ** 2).backward()
+    truth = torch.cat([weight.grad.flatten() for weight in policy.parameters()])
+
+    repeats, found = 30, []
+    task.rows = 2000
+    for _ in range(repeats):
+        task.zero_grad()
+        task(image, label[None])["loss"].backward()
+        found.append(torch.cat([weight.grad.flatten() for weight in policy.parameters()]))
+    found = torch.stack(found)
+    print(f"variance of one draw's gradient: {found.var(0).sum() * task.rows:.3f}, truth {truth.norm():.3f}")
+    away, error = found.mean(0) - truth, found.std(0) / repeats**0.5
+    kept = error > 1e-9
+    assert kept.sum() > 10 and (away / error)[kept].abs().max() < 5
+    assert away.norm() < 0.1 * truth.norm() and truth.norm() > 0.01
+
+
+def test_everything_learns():
+    task = small(reinforce=partial(Reinforce, baseline=Learned), early_weight=0.3, reward="each", copies=2)
+    task(*batch())["loss"].backward()
+    assert not [name for name, weight in task.named_parameters() if weight.grad is None or not weight.grad.any()]
+
+
+def test_copies_are_as_many_as_reinforce_compares():
+    task = small(copies=3, reinforce=partial(Reinforce, baseline=partial(LeaveOneOut, num_runs=2)))
+    assert task.rows == 6 and task(*batch())["loss"].isfinite()
+    assert Classification(SOURCE, model=FullyConnected, copies=3).reinforce is None
+
+
+def said(*classes: int, locations=None) -> Glance:
+    """Copies (rows) of one image each say one class, nearly surely."""
+    log_prob = torch.full((1, len(classes), 1, 4), 0.01)
+    for row, kind in enumerate(classes):
+        log_prob[0, row, 0, kind] = 0.97
+    return Glance(log_prob.log(), locations)
+
+
+def test_an_answer_is_the_mean_of_copies():
+    assert answer(said(1, 2, 2)).tolist() == [2]
+    sure = torch.tensor([[0.05, 0.9, 0.03, 0.02], [0.4, 0.1, 0.3, 0.2], [0.4, 0.1, 0.3, 0.2]])
+    assert answer(Glance(sure.log()[None, :, None], None)).tolist() == [1]  # not the class that most of them name
+
+
+def test_metrics_by_hand():
+    """Two images, said 0 and 1; both are 0. The right one's last look is on the digit, in one case of two."""
+    locations = torch.zeros(2, 2, 3, 2)
+    locations[0, :, -1] = torch.tensor([[-0.5, 0.9], [0.5, 0.9]])
+    log_prob = torch.stack([said(0, 0).log_prob[0], said(1, 1).log_prob[0]]).expand(-1, -1, 3, -1)
+    glance = Glance(log_prob, locations)
+    boxes = torch.tensor([[-1.0, -1, 0, 1], [-1.0, -1, 1, 1]])
+    task = fixed(glance, at_test="copies", test_copies=2)
+    batches = [DigitBatch(torch.zeros(2, 1, 12, 12), torch.zeros(2, dtype=torch.long), boxes)] * 3
+    metrics = task.evaluate(batches)
+    assert metrics["error"] == 50 and metrics["last_look_on_digit"] == 0.5
+    assert metrics["error_low"] == pytest.approx(18.76, abs=0.01) and metrics["error_high"] == pytest.approx(
+        81.24, abs=0.01
+    )
+    assert metrics["pixels"] == 14 and metrics["multiply_adds"] == 0
+    assert task.model.calls == [(1, 2, "draw"), *[(2, 2, "draw")] * 3]
+
+
+def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
+    task = small(test_copies=5).eval()
+    whole = task.evaluate([batch(40)], tmp_path)
+    assert {"error_mean", "error_draw", "error_copies"} <= whole.keys()
+    assert whole["error"] == whole["error_mean"] == task.evaluate([batch(40)])["error"]
+    assert "error_mean" not in task.evaluate([batch(40)])
+    connected = Classification(SOURCE, model=FullyConnected).evaluate([batch()], tmp_path)
+    assert connected.keys() == {"error", "error_low", "error_high", "pixels", "multiply_adds"}
+
+
+def test_an_empty_split_is_refused():
+    with pytest.raises(ValueError, match="split is empty"):
+        small().evaluate([])
+
+
+def test_wilsons_interval():
+    """Known values, and a set without a mistake, where the plain interval would be a point."""
+    assert wilson(10, 100) == pytest.approx((0.0552, 0.1744), abs=1e-4)
+    assert wilson(0, 100) == pytest.approx((0, 0.0370), abs=1e-4)
+
+
+def test_within_is_inside_both_ways():
+    places = torch.tensor([[[-0.5, 0.0], [0.1, 0.0], [-0.5, 0.6], [0.0, 0.5]]])
+    assert within(places, torch.tensor([[-1.0, -0.5, 0.0, 0.5]])).tolist() == [[True, False, False, True]]
+
+
+def test_pictures(tmp_path):
+    paths = small().eval().show(batch(2), tmp_path)
+    assert [path.name for path in paths] == ["gallery.png", "01.png", "01.gif", "02.png", "02.gif"]
+    assert Image.open(paths[2]).n_frames == 3
+    assert Classification(SOURCE, model=FullyConnected).show(batch(2), tmp_path) == []
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_takes_two_steps(name, tmp_path):
+    settings = {
+        "data.folder": write_mnist(tmp_path / "mnist"),
+        "data.batch_size": 150 if name == "ram_mnist28" else 16,
+        "run.folder": tmp_path / "run",
+        "run.epochs": 1,
+        "run.device": "cpu",
+        "run.log_every": 1,
+        "run.rehearse": "false",
+    }
+    if name == "ram_mnist28":
+        settings |= {"run.validate_every": 0}  # its validation set has 5,000 digits
+    else:
+        settings |= {"data.epoch_images": 32, "data.val_images": 16, "data.test_images": 16}
+    overrides = [f"--{key}={value}" for key, value in settings.items()]
+    assert main(["train", str(Path("configs") / f"{name}.yaml"), *overrides]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 2 and all(map(math.isfinite, losses))
+    assert main(["eval", str(tmp_path / "run"), "--device=cpu", f"--out={tmp_path}"]) == 0
+    metrics = json.loads((tmp_path / "metrics_test.json").read_text())
+    assert 0 <= metrics["error_low"] <= metrics["error"] <= metrics["error_high"] <= 100
+    assert metrics["pixels"] > 0 and metrics["multiply_adds"] > 1e5

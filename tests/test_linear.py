@@ -1,0 +1,39 @@
+"""Our linear layer is torch's, whoever multiplies."""
+
+import pytest
+import torch
+from torch import nn
+
+from vision_attn.models.linear import Linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [(7,), (2, 3), (2, 3, 4)])
+def test_results_and_gradients_are_those_of_torch(dtype, bias, rows):
+    torch.manual_seed(0)
+    ours = Linear(33, 17, bias=bias).to(dtype)
+    plain = nn.Linear(33, 17, bias=bias).to(dtype)
+    plain.load_state_dict(ours.state_dict())
+    seen = torch.randn(*rows, 33, dtype=dtype)
+    weight = torch.randn(*rows, 17, dtype=dtype)
+    found = []
+    for layer in (ours, plain):
+        given = seen.clone().requires_grad_()
+        output = layer(given)
+        (output * weight).sum().backward()
+        found.append([output.detach(), given.grad, *(parameter.grad for parameter in layer.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_what_needs_no_gradient_gets_none():
+    layer = Linear(4, 3)
+    layer.weight.requires_grad_(False)
+    layer(torch.randn(2, 4)).sum().backward()
+    assert layer.weight.grad is None and layer.bias.grad is not None
+
+
+def test_autocast_keeps_its_own_arithmetic():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Linear(4, 3)(torch.randn(2, 4)).dtype == torch.bfloat16
