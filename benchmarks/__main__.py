@@ -7,14 +7,24 @@ import sys
 
 import torch
 
-from benchmarks.attention import attention
+from benchmarks.attention import attention, scores
 from benchmarks.decoding import decoding
+from benchmarks.glimpse import glimpse
 from benchmarks.gpu import gpu
 from benchmarks.reinforce import variance
 from benchmarks.shapes import Shapes
-from benchmarks.show_attend_tell import training
+from benchmarks.show_attend_tell import hard_training, training
 
-TABLES = {"attention": attention, "training": training, "decoding": decoding, "variance": variance, "gpu": gpu}
+TABLES = {
+    "attention": attention,
+    "scores": scores,
+    "training": training,
+    "decoding": decoding,
+    "hard": hard_training,
+    "variance": variance,
+    "glimpse": glimpse,
+    "gpu": gpu,
+}
 
 
 def main() -> None:

@@ -10,8 +10,10 @@ from torch import nn
 from benchmarks.measure import MiB, peak_memory, seconds, table
 from benchmarks.plain import PlainCaptioner, plain_batch, plain_loss
 from benchmarks.shapes import Batch, Shapes, draw_batch
+from vision_attn.attention.hard import Hard
+from vision_attn.attention.reinforce import Reinforce
 from vision_attn.attention.scores import Additive
-from vision_attn.attention.soft import doubly_stochastic
+from vision_attn.attention.soft import Soft, doubly_stochastic
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
 Step = Callable[[], torch.Tensor]
@@ -25,20 +27,29 @@ class Side(NamedTuple):
     loss: Callable[[], torch.Tensor]
 
 
-def ours(shapes: Shapes, device: str = "cpu") -> Side:
-    """Our captioner and the loss that the task gives it: nats and doubly stochastic penalty per caption."""
+def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft) -> Side:
+    """Our captioner and the loss that the task gives it: nats, doubly stochastic penalty and REINFORCE per caption."""
     torch.manual_seed(0)
     regions, words = draw_batch(shapes).to(device)
     score = partial(Additive, attention_size=shapes.attention)
-    sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word, "score": score}
+    sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word, "score": score, "attention": attention}
     model = ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device)
+    reinforce = Reinforce(shapes.hidden).to(device)
     captions = words[..., 0].numel()
 
     def loss() -> torch.Tensor:
         caption = model(regions, words)
-        return (doubly_stochastic(caption.alpha).sum() - caption.log_prob.sum()) / captions
+        total = doubly_stochastic(caption.alpha).sum() - caption.log_prob.sum()
+        if caption.choice is not None:
+            total = total + reinforce(caption.choice, caption.log_prob).loss.sum()
+        return total / captions
 
     return Side(model, loss)
+
+
+def hard(shapes: Shapes, device: str = "cpu") -> Side:
+    """The same, drawing one region for each word of half of the images."""
+    return ours(shapes, device, Hard)
 
 
 def plain(shapes: Shapes, device: str = "cpu", activation: nn.Module | None = None) -> Side:
@@ -53,7 +64,7 @@ def plain_tanh(shapes: Shapes, device: str = "cpu") -> Side:
     return plain(shapes, device, nn.Tanh())
 
 
-SIDES = {"ours": ours, "plain": plain, "plain_tanh": plain_tanh}
+SIDES = {"ours": ours, "hard": hard, "plain": plain, "plain_tanh": plain_tanh}
 
 
 def training_step(side: Side, bf16: bool = False, **adam: bool) -> Step:
@@ -91,6 +102,17 @@ def training(shapes: Shapes, repeats: int) -> str:
     ]
     title = f"Training step, {shapes.images} images x {shapes.rows} captions of {shapes.lengths}"
     return table(title, ("", "ours", "plain", "ratio"), rows)
+
+
+def hard_training(shapes: Shapes, repeats: int) -> str:
+    """The table of a training step of hard attention beside one of soft."""
+    rows = []
+    for what, bf16 in (("captions/s", False), ("captions/s, bf16 autocast", True)):
+        steps = {name: training_step(SIDES[name](shapes), bf16) for name in ("hard", "ours")}
+        rate = {name: shapes.captions / taken for name, taken in seconds(steps, repeats, what).items()}
+        rows.append((what, f"{rate['hard']:.1f}", f"{rate['ours']:.1f}", f"{rate['ours'] / rate['hard']:.3f}"))
+    title = f"Training step, {shapes.images} images x {shapes.rows} captions of {shapes.lengths}"
+    return table(title, ("", "hard", "soft", "time, hard to soft"), rows)
 
 
 def _speed(what: str, shapes: Shapes, other: str, bf16: bool, repeats: int) -> tuple[str, ...]:
