@@ -4,17 +4,19 @@ import pytest
 import torch
 from torch import nn
 
-from vision_attn.models.linear import Linear
+from vision_attn.models.linear import Linear, Rectified
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [(7,), (2, 3), (2, 3, 4)])
-def test_results_and_gradients_are_those_of_torch(dtype, bias, rows):
+@pytest.mark.parametrize("kind, after", [(Linear, nn.Identity()), (Rectified, nn.ReLU())])
+def test_results_and_gradients_are_those_of_torch(dtype, bias, rows, kind, after):
     torch.manual_seed(0)
-    ours = Linear(33, 17, bias=bias).to(dtype)
+    ours = kind(33, 17, bias=bias).to(dtype)
     plain = nn.Linear(33, 17, bias=bias).to(dtype)
     plain.load_state_dict(ours.state_dict())
+    plain = nn.Sequential(plain, after)
     seen = torch.randn(*rows, 33, dtype=dtype)
     weight = torch.randn(*rows, 17, dtype=dtype)
     found = []

@@ -36,7 +36,7 @@ def led(model: RAM, path: torch.Tensor) -> list:
     """Make the policy place the looks after the first at `path` (turns, 2), and return the states that it was shown."""
     shown, turns = [], iter(path)
 
-    def place(state, look):
+    def place(state, noise):
         shown.append(state)
         return next(turns).expand(*state.shape[:-1], 2)
 
@@ -62,8 +62,8 @@ def test_sizes_are_the_papers_by_default():
     assert isinstance(model.core, Rectifier) and model.num_glimpses == 6
     shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters() if name.endswith("weight")}
     assert shapes["glimpse.what.weight"] == (128, 64) and shapes["glimpse.where.weight"] == (128, 2)
-    assert shapes["glimpse.both.weight"] == (256, 256) and shapes["core.hidden_to_hidden.weight"] == (256, 256)
-    assert shapes["policy.mean.0.weight"] == (128, 256) and shapes["policy.mean.2.weight"] == (2, 128)
+    assert shapes["glimpse.both.weight"] == (256, 256) and shapes["core.both.weight"] == (256, 512)
+    assert shapes["policy.mean.0.weight"] == (128, 256) and shapes["policy.mean.1.weight"] == (2, 128)
     assert shapes["action.weight"] == (10, 256)
 
 
@@ -104,8 +104,7 @@ def test_the_recurrence_is_the_papers(kind):
                 if kind is LSTM:
                     h, c = cell(g, (h, c))
                 else:
-                    fresh = core.glimpse_to_hidden.weight @ g + core.glimpse_to_hidden.bias
-                    h = torch.relu(fresh + core.hidden_to_hidden.weight @ h)
+                    h = torch.relu(core.both.weight[:, :8] @ g + core.both.weight[:, 8:] @ h + core.both.bias)
                 log_prob = (model.action.weight @ h + model.action.bias).log_softmax(0)
                 torch.testing.assert_close(glance.log_prob[b, r, t], log_prob, rtol=1e-4, atol=1e-5)
 

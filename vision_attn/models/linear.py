@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
@@ -17,31 +18,42 @@ class Linear(nn.Linear):
     """`nn.Linear`, multiplied by oneDNN where that is faster: eagerly, on a CPU, in float32."""
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
+        return _Product.apply(input, self.weight, self.bias, False) if self._fast(input) else super().forward(input)
+
+    def _fast(self, input: Tensor) -> bool:
         single = input.device.type == "cpu" and input.dtype == self.weight.dtype == torch.float32
-        if not single or _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
-            return super().forward(input)
-        return _Product.apply(input, self.weight, self.bias)
+        elsewhere = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+        return single and not elsewhere
+
+
+class Rectified(Linear):
+    """max(0, x W^T + b), in one operation where `Linear` is fast."""
+
+    def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
+        if self._fast(input):
+            return _Product.apply(input, self.weight, self.bias, True)
+        return F.relu(F.linear(input, self.weight, self.bias))
 
 
 class _Product(torch.autograd.Function):
-    """input weight^T + bias."""
+    """input weight^T + bias, rectified or not."""
 
     @staticmethod
-    def forward(ctx, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(input, weight)
-        return _product(input, weight, bias)
+    def forward(ctx, input: Tensor, weight: Tensor, bias: Tensor | None, rectified: bool) -> Tensor:
+        output = _onednn(input, weight, bias, "relu" if rectified else "none", [], "")
+        ctx.save_for_backward(input, weight, output if rectified else None)
+        return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        input, weight = ctx.saved_tensors
-        rows, needed = grad.flatten(0, -2), ctx.needs_input_grad
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (input, weight, output), needed = ctx.saved_tensors, ctx.needs_input_grad
+        if output is not None:
+            grad = torch.ops.aten.threshold_backward(grad, output, 0)
+        rows = grad.flatten(0, -2)
         return (
-            _product(grad, weight.t()) if needed[0] else None,
-            _product(rows.t(), input.flatten(0, -2).t()) if needed[1] else None,
+            _onednn(grad, weight.t(), None, "none", [], "") if needed[0] else None,
+            _onednn(rows.t(), input.flatten(0, -2).t(), None, "none", [], "") if needed[1] else None,
             rows.sum(dim=0) if needed[2] else None,
+            None,
         )
-
-
-def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    return _onednn(left, right, bias, "none", [], "")

@@ -1,8 +1,8 @@
 """Where to look next: RAM's location network, and looking anywhere.
 
-A policy is built with the size of the state it sees. `place(state, look)` gives a location for each row, without a
-gradient and not clipped; `choice(states, draws)` gives log p of all draws at once, with one. `reinforced` says whether
-there is anything to learn.
+A policy is built with the size of the state it sees. All that chance decides comes first, from `noise`. `place(state,
+noise)` then gives a location for each row, not clipped; `choice(states, draws)` gives log p of all draws at once.
+`reinforced` says whether there is anything to learn.
 """
 
 from math import log, pi
@@ -13,7 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice
-from vision_attn.models.linear import Linear
+from vision_attn.models.linear import Linear, Rectified
+
+Look = Literal["draw", "mean"]
 
 
 class Gaussian(nn.Module):
@@ -45,7 +47,7 @@ class Gaussian(nn.Module):
             )
         self.mean = Linear(state_size, 2)
         if hidden_size is not None:
-            self.mean = nn.Sequential(Linear(state_size, hidden_size), nn.ReLU(), Linear(hidden_size, 2))
+            self.mean = nn.Sequential(Rectified(state_size, hidden_size), Linear(hidden_size, 2))
         self.final, self.first, self.batches_to_sigma = sigma, first_sigma, batches_to_sigma
         self.register_buffer("batches", torch.zeros(()))
 
@@ -55,10 +57,12 @@ class Gaussian(nn.Module):
         left = (1 - self.batches / max(1, self.batches_to_sigma)).clamp(min=0)
         return self.final * (self.first / self.final) ** left
 
-    @torch.no_grad()
-    def place(self, state: Float[Tensor, "B R P"], look: Literal["draw", "mean"]) -> Float[Tensor, "B R 2"]:
-        mean = self._mean(state)
-        return mean if look == "mean" else torch.addcmul(mean, torch.randn_like(mean), self.sigma)
+    def noise(self, turns: Float[Tensor, "T B R 2"], look: Look) -> Float[Tensor, "T B R 2"]:
+        """For as many turns and rows as `turns` has."""
+        return torch.randn_like(turns) * self.sigma if look == "draw" else torch.zeros_like(turns)
+
+    def place(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:
+        return self._mean(state) + noise
 
     def choice(self, states: Float[Tensor, "B R T P"], draws: Float[Tensor, "B R T 2"]) -> Choice:
         """Counts the batch, when training: to be called once for each."""
@@ -84,5 +88,8 @@ class Anywhere(nn.Module):
     def __init__(self, state_size: int):
         super().__init__()
 
-    def place(self, state: Float[Tensor, "B R P"], look: Literal["draw", "mean"]) -> Float[Tensor, "B R 2"]:
-        return torch.empty(*state.shape[:-1], 2, device=state.device).uniform_(-1, 1)
+    def noise(self, turns: Float[Tensor, "T B R 2"], look: Look) -> Float[Tensor, "T B R 2"]:
+        return torch.empty_like(turns).uniform_(-1, 1)
+
+    def place(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:
+        return noise

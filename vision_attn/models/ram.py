@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.models.linear import Linear
+from vision_attn.models.linear import Linear, Rectified
 from vision_attn.models.outputs import Glance
-from vision_attn.models.policies import Gaussian
-
-Look = Literal["draw", "mean"]
+from vision_attn.models.policies import Gaussian, Look
 
 
 class State(NamedTuple):
@@ -37,15 +35,14 @@ class Rectifier(nn.Module):
     def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
         super().__init__()
         self.hidden_size = self.place_size = hidden_size
-        self.glimpse_to_hidden = Linear(glimpse_size, hidden_size)
-        self.hidden_to_hidden = Linear(hidden_size, hidden_size, bias=False)
+        self.both = Rectified(glimpse_size + hidden_size, hidden_size)  # the sum of two linear maps is one
 
     def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
         nothing = images.new_zeros(len(images), rows, self.hidden_size)
         return State(nothing, nothing)
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
-        hidden = F.relu(self.glimpse_to_hidden(glimpse) + self.hidden_to_hidden(state.hidden))
+        hidden = self.both(torch.cat([glimpse, state.hidden], dim=-1))
         return State(hidden, hidden.detach())
 
 
@@ -118,15 +115,14 @@ class GlimpseNetwork(nn.Module):
     def __init__(self, patch_size: int, *, what_size: int = 128, where_size: int = 128, glimpse_size: int = 256):
         super().__init__()
         self.glimpse_size = glimpse_size
-        self.what = Linear(patch_size, what_size)
-        self.where = Linear(2, where_size)
-        self.both = Linear(what_size + where_size, glimpse_size)  # the sum of two linear maps is one
+        self.what = Rectified(patch_size, what_size)
+        self.where = Rectified(2, where_size)
+        self.both = Rectified(what_size + where_size, glimpse_size)
 
     def forward(
         self, patches: Float[Tensor, "B R K C g g"], locations: Float[Tensor, "B R 2"]
     ) -> Float[Tensor, "B R G"]:
-        what_and_where = torch.cat([self.what(patches.flatten(2)), self.where(locations)], dim=-1)
-        return F.relu(self.both(F.relu(what_and_where)))
+        return self.both(torch.cat([self.what(patches.flatten(2)), self.where(locations)], dim=-1))
 
 
 class RAM(nn.Module):
@@ -185,11 +181,13 @@ class RAM(nn.Module):
         at once: the policy runs without a gradient in the loop, and again with one after it.
         """
         pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
+        noise = self.policy.noise(images.new_empty(self.num_glimpses, len(images), rows, 2), look)
         hidden, places, draws, locations = [], [], [], []
         for glimpse in range(self.num_glimpses):
             if glimpse or self.first == "policy":
                 places.append(state.place)
-                draws.append(self.policy.place(state.place.detach(), look))
+                with torch.no_grad():
+                    draws.append(self.policy.place(state.place, noise[glimpse]))
                 location = draws[-1].clamp(-1, 1)
             else:
                 location = self._first(images, rows)
