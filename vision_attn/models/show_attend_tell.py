@@ -13,6 +13,7 @@ from vision_attn.attention.reinforce import Choice
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
 from vision_attn.models.likelihood import word_log_prob
+from vision_attn.models.linear import Linear
 from vision_attn.models.outputs import Caption
 
 
@@ -74,16 +75,16 @@ class ShowAttendTell(nn.Module):
         self.hidden_size = hidden_size
         self.score = score(region_size, hidden_size)
         self.attention = attention()
-        self.gate = nn.Linear(hidden_size, num_gates)  # f_beta
+        self.gate = Linear(hidden_size, num_gates)  # f_beta
         self.initial_hidden = _initial(region_size, hidden_size, dropout)  # f_init,h
         self.initial_cell = _initial(region_size, hidden_size, dropout)  # f_init,c
         self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)  # E
-        self.word_to_lstm = nn.Linear(word_size, 4 * hidden_size)
-        self.hidden_to_lstm = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
-        self.context_to_lstm = nn.Linear(region_size, 4 * hidden_size, bias=False)
-        self.hidden_to_output = nn.Linear(hidden_size, word_size)  # L_h
-        self.context_to_output = nn.Linear(region_size, word_size, bias=False)  # L_z
-        self.output = nn.Linear(word_size, num_words)  # L_o
+        self.word_to_lstm = Linear(word_size, 4 * hidden_size)
+        self.hidden_to_lstm = Linear(hidden_size, 4 * hidden_size, bias=False)
+        self.context_to_lstm = Linear(region_size, 4 * hidden_size, bias=False)
+        self.hidden_to_output = Linear(hidden_size, word_size)  # L_h
+        self.context_to_output = Linear(region_size, word_size, bias=False)  # L_z
+        self.output = Linear(word_size, num_words)  # L_o
         self.dropout = nn.Dropout(dropout)
         self.forget_looks = forget_looks
 
@@ -158,7 +159,7 @@ class ShowAttendTell(nn.Module):
 
 def _initial(region_size: int, size: int, dropout: float) -> nn.Sequential:
     """The MLP from the mean annotation vector to h_0 or c_0."""
-    return nn.Sequential(nn.Linear(region_size, size), nn.ReLU(), nn.Dropout(dropout), nn.Linear(size, size), nn.Tanh())
+    return nn.Sequential(Linear(region_size, size), nn.ReLU(), nn.Dropout(dropout), Linear(size, size), nn.Tanh())
 
 
 def _cut(whole: tuple, images: int, rows: int | None = None) -> tuple:
