@@ -1,0 +1,123 @@
+"""DRAW's filterbank (Gregor et al., ICML 2015, section 3.2): N x N Gaussian filters on a grid read a patch of an image,
+or write one, with a gradient for where.
+
+Everything here is computed in float32 at least, whatever autocast does: in bfloat16 a place near pixel 100 would be
+rounded to half a pixel.
+"""
+
+from math import log
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+LARGEST_LOG = 10.0  # e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares stay within float32
+
+
+class Window(NamedTuple):
+    """Where a grid of filters lies, in pixels as the paper counts them: the first pixel's centre is 1, the last's X."""
+
+    centre: Float[Tensor, "B R 2"]
+    """(g_X, g_Y), of the grid."""
+    stride: Float[Tensor, "B R"]
+    """delta, from one filter's centre to the next one's."""
+    sigma: Float[Tensor, "B R"]
+    """The width of each filter."""
+    intensity: Float[Tensor, "B R"]
+    """gamma: what is read is multiplied by it, what is written is divided by it."""
+
+
+class Filterbank(nn.Module):
+    """`size` x `size` filters (N x N), placed by a state of `state_size` numbers on images of shape (C, Y, X).
+
+    Differs from the paper: where the state is 0, sigma is at first half a stride, so that the grid, which then spans
+    the image, sees all of it. (With sigma at one pixel it would see 12 x 12 dots of a large image.)
+    """
+
+    def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 12):
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"Filterbank: size is {size}, and must be at least 1")
+        _, self.height, self.width = image_shape
+        self.size = size
+        self.widest_stride = (max(self.height, self.width) - 1) / max(1, size - 1)
+        self.numbers = nn.Linear(state_size, 5)
+        with torch.no_grad():
+            self.numbers.bias.zero_()[2] = 2 * log(max(1.0, self.widest_stride) / 2)
+        # as buffers, so that no turn makes them anew or copies them to a GPU
+        self.register_buffer(
+            "offsets", torch.arange(size) - (size - 1) / 2, persistent=False
+        )  # i - N/2 - 0.5, i = 1..N
+        self.register_buffer("pixels", torch.arange(1.0, max(self.height, self.width) + 1), persistent=False)
+        self.register_buffer("extent", torch.tensor([float(self.width), float(self.height)]), persistent=False)
+
+    def window(self, state: Float[Tensor, "B R H"]) -> Window:
+        """g~_X, g~_Y, log sigma^2, log delta~ and log gamma are one linear map of the state (eqs. 21 to 24).
+
+        The logarithms are kept within +-10.
+        """
+        with torch.autocast(state.device.type, enabled=False):
+            numbers = self.numbers(_precise(state))
+            centre = (numbers[..., :2] + 1) * (self.extent + 1) / 2
+            log_variance, log_stride, log_intensity = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG).unbind(dim=-1)
+            stride = self.widest_stride * log_stride.exp()
+            return Window(centre, stride, (log_variance / 2).exp(), log_intensity.exp())
+
+    def filters(self, window: Window) -> tuple[Float[Tensor, "B R N X"], Float[Tensor, "B R N Y"]]:
+        """F_X and F_Y (eqs. 19, 20, 25, 26).
+
+        Each row sums to 1, also where a filter lies wholly outside the image: what it sees then is the border next to
+        it.
+        """
+        with torch.autocast(window.centre.device.type, enabled=False):
+            offsets = self.offsets * window.stride[..., None]
+            precision = 0.5 / window.sigma.square()
+            F_x, F_y = (
+                _gaussians(self.pixels[:pixels], middle[..., None] + offsets, precision)
+                for pixels, middle in zip((self.width, self.height), window.centre.unbind(dim=-1), strict=True)
+            )
+            return F_x, F_y
+
+    def read(self, images: Float[Tensor, "B C Y X"], window: Window) -> Float[Tensor, "B R C N N"]:
+        """gamma F_Y x F_X^T (eq. 27), from images that are held once however many rows read them."""
+        (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
+        F_x, F_y = self.filters(window)
+        with torch.autocast(images.device.type, enabled=False):
+            beside = _precise(images).transpose(1, 2).reshape(B, Y, C * X)  # channels side by side: one product for all
+            rows = F_y.reshape(B, R * N, Y) @ beside
+            patches = rows.reshape(B * R, N * C, X) @ F_x.reshape(B * R, N, X).mT
+            return _scaled(patches.view(B, R, N, C, N).transpose(2, 3), window.intensity)
+
+    def write(self, patches: Float[Tensor, "B R C N N"], window: Window) -> Float[Tensor, "B R C Y X"]:
+        """F_Y^T w F_X / gamma (eq. 29)."""
+        (B, R, C, N, _), Y, X = patches.shape, self.height, self.width
+        F_x, F_y = self.filters(window)
+        with torch.autocast(patches.device.type, enabled=False):
+            beside = _scaled(_precise(patches), 1 / window.intensity).transpose(2, 3)
+            rows = beside.reshape(B * R, N * C, N) @ F_x.reshape(B * R, N, X)
+            images = F_y.reshape(B * R, N, Y).mT @ rows.view(B * R, N, C * X)
+            return images.view(B, R, Y, C, X).transpose(2, 3)
+
+    def locations(self, window: Window) -> Float[Tensor, "B R 2"]:
+        """The centre as (x, y) in [-1, 1]; (-1, -1) is the image's top left corner and (1, 1) the opposite one."""
+        return (2 * window.centre - 1) / self.extent - 1
+
+    def boxes(self, window: Window) -> Float[Tensor, "B R 4"]:
+        """(x0, y0, x1, y1) in [-1, 1] of what the grid covers, a square of one stride around each filter's centre: at
+        stride 1, the pixels that a crop would take."""
+        centre, half = self.locations(window), self.size * window.stride[..., None] / self.extent
+        return torch.cat([centre - half, centre + half], dim=-1)
+
+
+def _gaussians(pixels: Tensor, centres: Tensor, precision: Tensor) -> Tensor:
+    """exp(-(a - mu)^2 / (2 sigma^2)) / Z for each pixel a: a softmax, which is stable however far mu lies outside."""
+    return (-precision[..., None, None] * (pixels - centres[..., None]).square()).softmax(dim=-1)
+
+
+def _scaled(patches: Tensor, intensity: Tensor) -> Tensor:
+    return patches * intensity[..., None, None, None]
+
+
+def _precise(numbers: Tensor) -> Tensor:
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
