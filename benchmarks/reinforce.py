@@ -1,6 +1,10 @@
-"""How much noise each estimator of the look's gradient carries, and what it costs, on one batch of a real captioner."""
+"""How much noise each estimator of the look's gradient carries, and what it costs, on one batch of a real captioner.
+
+`python -m benchmarks variance` trains one on drawn scenes for it; `python -m benchmarks.reinforce RUN` takes a run.
+"""
 
 import statistics
+import sys
 import tempfile
 import time
 from functools import partial
@@ -15,6 +19,7 @@ from benchmarks.shapes import Shapes
 from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage, Reinforce
 from vision_attn.commands import main as vision_attn
 from vision_attn.config import open_run
+from vision_attn.engine.batches import few
 from vision_attn.progress import progress
 
 CONFIG = Path(__file__).parent.parent / "configs" / "sat_hard_scenes.yaml"
@@ -54,7 +59,7 @@ def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
     task.train()
     task.model.attention.expected = task.model.attention.soft_start = 0
     weights = [weight.requires_grad_() for weight in task.model.score.parameters()]
-    batches = list(islice(source.train(0, seed=1), 8))
+    batches = [few(batch, 16) for batch in islice(source.train(0, seed=1), 8)]
     rows, whole = [], None
     for credit in ("all", "to go"):
         for name, baseline in BASELINES.items():
@@ -120,3 +125,7 @@ def measure(
         seconds.append(time.perf_counter() - began)
         gradients.append(torch.cat([part.flatten() for part in found]))
     return torch.stack(gradients).var(dim=0).sum().item(), statistics.median(seconds[1:])
+
+
+if __name__ == "__main__":
+    print(variance(Shapes(), 3, sys.argv[1]))

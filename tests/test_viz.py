@@ -340,7 +340,7 @@ def test_page_of_hard_attention_outlines_the_drawn_region_and_tells_where(tmp_pa
         "0.00 0.00 5.00 10.00",
         "0.00 25.00 50.00 50.00;95.00 90.00 5.00 10.00",
     ]
-    assert "drawn top left" in words[2]["data-told"] and "drawn bottom right" in words[3]["data-told"]
+    assert "saw top left" in words[2]["data-told"] and "saw bottom right" in words[3]["data-told"]
     assert words[1]["data-boxes"] == "0.00 25.00 50.00 50.00" and "drawn" not in words[1]["data-told"]
     assert text.count('class="drawn hard"') == 1 and ".hard .boxes" in text
     assert ".hard" not in write_page(tmp_path / "soft.html", [soft]).read_text()

@@ -39,7 +39,7 @@ class Looked(NamedTuple):
     log_prob: Sequence[float | int] | Float[Tensor, "T"] | None = None
     """Each word's log-probability, in nats."""
     regions: Int[Tensor, "T"] | None = None
-    """The region drawn at each word by hard attention, counted row by row from 0: a white outline over the light."""
+    """The one region seen at each word by hard attention, counted row by row from 0: a white outline over the light."""
 
 
 def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where each word looked") -> Path:
@@ -110,7 +110,7 @@ def _words(number: int, item: Looked) -> Iterator[str]:
         boxes = list((item.boxes or {}).get(word, ()))
         if item.regions is not None:
             region = int(item.regions[turn])
-            told += f" · drawn {_ninth(region, *alpha.shape[1:])}"
+            told += f" · saw {_ninth(region, *alpha.shape[1:])}"
             boxes.append(cell(region, *alpha.shape[1:]))
         if item.log_prob is not None:
             told += f" · p {math.exp(item.log_prob[turn]):.2f}"
