@@ -11,6 +11,7 @@ from benchmarks.attention import attention, scores
 from benchmarks.decoding import decoding
 from benchmarks.glimpse import glimpse
 from benchmarks.gpu import gpu
+from benchmarks.ram import ram
 from benchmarks.reinforce import variance
 from benchmarks.shapes import Shapes
 from benchmarks.show_attend_tell import hard_training, training
@@ -23,6 +24,7 @@ TABLES = {
     "hard": hard_training,
     "variance": variance,
     "glimpse": glimpse,
+    "ram": ram,
     "gpu": gpu,
 }
 

@@ -41,8 +41,8 @@ BASELINES = {
     "none": Nothing,
     "moving average": MovingAverage,
     "learned": Learned,
-    "leave one of 2 out": LeaveOneOut,
-    "leave one of 4 out": partial(LeaveOneOut, num_runs=4),
+    "leave one of 2 out": partial(LeaveOneOut, num_runs=2),
+    "leave one of 4 out": LeaveOneOut,
 }
 
 

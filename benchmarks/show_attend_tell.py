@@ -11,7 +11,7 @@ from benchmarks.measure import MiB, peak_memory, seconds, table
 from benchmarks.plain import PlainCaptioner, plain_batch, plain_loss
 from benchmarks.shapes import Batch, Shapes, draw_batch
 from vision_attn.attention.hard import Hard
-from vision_attn.attention.reinforce import Reinforce
+from vision_attn.attention.reinforce import MovingAverage, Reinforce
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft, doubly_stochastic
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -34,7 +34,7 @@ def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft)
     score = partial(Additive, attention_size=shapes.attention)
     sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word, "score": score, "attention": attention}
     model = ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device)
-    reinforce = Reinforce(shapes.hidden).to(device)
+    reinforce = Reinforce(shapes.hidden, baseline=MovingAverage).to(device)
     captions = words[..., 0].numel()
 
     def loss() -> torch.Tensor:

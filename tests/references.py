@@ -96,8 +96,8 @@ def first_turn(w: Mapping[str, Tensor], a: Tensor) -> Turn:
 def next_turn(
     w: Mapping[str, Tensor], a: Tensor, previous: int, turn: Turn, region: int | None = None
 ) -> tuple[Tensor, Turn]:
-    """log p(y_t | y_1..t-1, image) of every word y_t, (V), after the word `previous`; eqs. 1 to 7. With a `region`, that
-    one alone is seen (eq. 9)."""
+    """log p(y_t | y_1..t-1, image) of every word y_t, (V), after the word `previous`; eqs. 1 to 7. With a `region`,
+    that one alone is seen (eq. 9)."""
     h, c, _ = turn
     y = torch.zeros_like(w["E"][0]) if previous == PAD else w["E"][previous]  # the first word's embedding is zero
     alpha = softmax(additive_scores(a, h, w["W_a"], w["W_h"], w["b"], w["v"]))

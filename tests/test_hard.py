@@ -91,7 +91,7 @@ def test_straight_through_looks_at_one_and_learns_from_all():
 
 
 def test_the_path_drawn_is_the_one_that_is_scored():
-    """log p(y | s, a), log p(s | a) and the entropy of the model's own draws, against the paper's equations in loops."""
+    """log p(y | s, a), log p(s | a) and the entropy of the model's own draws, against the paper's equations."""
     model = build(attention=lambda: Hard(expected=0.0), dropout=0.0).train()
     regions, words = draw([[3]])
     caption = model(regions, words)

@@ -25,7 +25,7 @@ class Hard(nn.Module):
     most likely region, or a draw.
 
     `soft_start`: the number of batches before the first coin, in which every look is the expected one. Differs from the
-    paper, where it is 0: while maps are still even a draw tells nothing, and a short training may end before they are not.
+    paper, where it is 0: while maps are even a draw tells nothing, and a short training may end before they are not.
     """
 
     reinforced = True

@@ -163,8 +163,8 @@ def _initial(region_size: int, size: int, dropout: float) -> nn.Sequential:
 
 
 def _cut(whole: tuple, images: int, rows: int | None = None) -> tuple:
-    """The leading images, and rows, of a memory or a state; what is not cut is left alone, for a cut has a gradient that
-    is as large as the whole."""
+    """The leading images, and rows, of a memory or a state. What is not cut is left alone, for the gradient of a cut is
+    as large as the whole."""
 
     def cut(part: Tensor | None) -> Tensor | None:
         if part is None or (len(part) == images and (rows is None or part.shape[1] == rows)):

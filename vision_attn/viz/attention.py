@@ -82,8 +82,8 @@ def attention_sheet(
         caption: the large line below it; by default the words, joined by spaces.
         boxes: word -> boxes (x0, y0, x1, y1) in [-1, 1] of what it names, drawn thinly on that word's panel.
         log_prob: each word's log-probability in nats, shown as a probability beside the word.
-        regions: the one region seen at each word by hard attention, counted row by row from 0. Each word then has a pair:
-            above, its region as a white square on the darkened picture; below, the map that it was chosen from.
+        regions: the one region that hard attention saw at each word, counted row by row from 0. Each word then has a
+            pair: above, its region as a white square on the darkened picture; below, the map that it was chosen from.
         panel: pixels of a panel's longer side.
 
     Raises ValueError where `words`, `alpha`, `log_prob` and `regions` differ in number, a map has no region, or a

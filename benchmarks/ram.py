@@ -1,0 +1,82 @@
+"""Training RAM: images a second of a whole step (forward, backward, Adam), ours beside the plain reference."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.glimpse import GLIMPSES, SIGHTS, Sight
+from benchmarks.measure import seconds, table
+from benchmarks.plain_ram import PlainRAM, plain_ram_loss
+from benchmarks.shapes import Shapes
+from vision_attn.attention.glimpse import Retina
+from vision_attn.attention.reinforce import Learned, Reinforce
+from vision_attn.models.policies import Gaussian
+from vision_attn.models.ram import RAM
+from vision_attn.tasks.classify import Classification
+
+
+class Images:
+    """What a classifier is told of its source: the shape of images, the number of classes."""
+
+    num_classes = 10
+
+    def __init__(self, canvas: int):
+        self.image_shape = (1, canvas, canvas)
+
+
+def ours(sight: Sight) -> Callable[[Tensor, Tensor], Tensor]:
+    """Our task with the plain one's networks."""
+    task = Classification(
+        Images(sight.canvas),
+        model=partial(
+            RAM,
+            num_glimpses=GLIMPSES,
+            retina=partial(Retina, size=sight.size, num_scales=sight.num_scales),
+            policy=partial(Gaussian, hidden_size=None),
+        ),
+        reinforce=partial(Reinforce, baseline=partial(Learned, hidden_size=None)),
+    )
+    return trained(task, lambda images, labels: task(images, labels)["loss"])
+
+
+def plain(sight: Sight) -> Callable[[Tensor, Tensor], Tensor]:
+    model = PlainRAM(sight.size, sight.num_scales, glimpses=GLIMPSES)
+    return trained(model, partial(plain_ram_loss, model))
+
+
+def trained(model: torch.nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """One optimiser step as a function of images and labels."""
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(images: Tensor, labels: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        value = loss(images, labels)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+def ram(shapes: Shapes, repeats: int) -> str:
+    """The table of images a second. A batch is two of `shapes.images`: 128 where nothing else is asked for."""
+    batch, rows = 2 * shapes.images, []
+    for sight in SIGHTS:
+        torch.manual_seed(0)
+        images, labels = torch.rand(batch, 1, sight.canvas, sight.canvas), torch.randint(10, (batch,))
+        steps = {"ours": ours(sight), "plain": plain(sight)}
+        taken = seconds({name: several(step, images, labels) for name, step in steps.items()}, repeats, str(sight))
+        rate = {name: 10 * batch / spent for name, spent in taken.items()}
+        rows.append((str(sight), f"{rate['ours']:.0f}", f"{rate['plain']:.0f}", f"{rate['ours'] / rate['plain']:.1f}x"))
+    title = f"Training RAM, {GLIMPSES} glimpses, batches of {batch}, images/s"
+    return table(title, ("", "ours", "plain", "ratio"), rows)
+
+
+def several(step: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor) -> Callable[[], None]:
+    def repeat() -> None:
+        for _ in range(10):
+            step(images, labels)
+
+    return repeat
