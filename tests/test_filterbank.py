@@ -1,0 +1,159 @@
+"""DRAW's filterbank against the paper's equations written out, and what it must equal in simple cases."""
+
+import numpy as np
+import pytest
+import references_filterbank as reference
+import torch
+
+from vision_attn.attention.filterbank import Filterbank, Window
+
+B, R, C, Y, X, N, H = 2, 3, 2, 9, 13, 4, 6
+
+
+def build(shape=(C, Y, X), size=N, dtype=torch.float64) -> Filterbank:
+    torch.manual_seed(0)
+    return Filterbank(H, shape, size=size).to(dtype)
+
+
+def random(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def at(x: float, y: float, stride: float = 1.0, sigma: float = 0.01, intensity: float = 1.0, dtype=torch.float64):
+    """One row's window with its centre at pixel (x, y), of which the first is (1, 1)."""
+    one = torch.ones(1, 1, dtype=dtype)
+    return Window(torch.tensor([[[x, y]]], dtype=dtype), one * stride, one * sigma, one * intensity)
+
+
+@pytest.mark.parametrize("shape", [(C, Y, X), (1, X, Y)], ids=["wide", "high"])
+def test_it_is_the_papers(shape):
+    """Windows, filters, reading and writing, of each image, row and channel for itself."""
+    C, Y, X = shape
+    bank, state, images, patches = build(shape), random(B, R, H), random(B, *shape), random(B, R, C, N, N)
+    window = bank.window(state)
+    F_x, F_y = bank.filters(window)
+    seen, drawn = bank.read(images, window), bank.write(patches, window)
+    numbers = bank.numbers(state).detach().numpy()
+    for b, r in np.ndindex(B, R):
+        g_x, g_y, delta, sigma, gamma = reference.window(numbers[b, r], X, Y, N)
+        ours = [*window.centre[b, r], window.stride[b, r], window.sigma[b, r], window.intensity[b, r]]
+        np.testing.assert_allclose([number.item() for number in ours], [g_x, g_y, delta, sigma, gamma])
+        f_x, f_y = reference.filters(g_x, delta, sigma, N, X), reference.filters(g_y, delta, sigma, N, Y)
+        np.testing.assert_allclose(F_x[b, r].detach(), f_x, atol=1e-12)
+        np.testing.assert_allclose(F_y[b, r].detach(), f_y, atol=1e-12)
+        for c in range(C):
+            read = reference.read(images[b, c].numpy(), f_x, f_y, gamma)
+            write = reference.write(patches[b, r, c].numpy(), f_x, f_y, gamma)
+            np.testing.assert_allclose(seen[b, r, c].detach(), read, atol=1e-12)
+            np.testing.assert_allclose(drawn[b, r, c].detach(), write, atol=1e-12)
+
+
+@pytest.mark.parametrize(("size", "x", "y"), [(4, 6.5, 3.5), (5, 4, 7), (1, 2, 9)])
+def test_narrow_filters_a_pixel_apart_crop(size, x, y):
+    """An even grid is centred between two pixels, an odd one at a pixel; counted from 1."""
+    bank, images = build(size=size), random(1, C, Y, X)
+    left, top = round(x - size / 2 - 0.5), round(y - size / 2 - 0.5)
+    crop = images[:, :, top : top + size, left : left + size]
+    torch.testing.assert_close(bank.read(images, at(x, y))[:, 0], crop)
+    box = bank.boxes(at(x, y))[0, 0] + 1
+    sides = torch.tensor([X, Y, X, Y]) / 2
+    torch.testing.assert_close(box * sides, torch.tensor([left, top, left + size, top + size], dtype=box.dtype))
+
+
+def test_a_stride_further_is_a_stride_further():
+    """Replications put the centres at i - N/2 for i = 1..N or i - N/2 - 0.5 for i = 0..N-1, to one side of g."""
+    bank, columns = build(size=4), torch.arange(1.0, X + 1, dtype=torch.float64).expand(1, 2, Y, X)
+    seen = bank.read(columns, at(7, 5, stride=3, sigma=0.01))[0, 0, 0, 0]  # at 2.5, 5.5, 8.5 and 11.5
+    torch.testing.assert_close(seen, torch.tensor([2.5, 5.5, 8.5, 11.5], dtype=torch.float64))
+    torch.testing.assert_close(bank.locations(at(7, 5)), torch.zeros(1, 1, 2, dtype=torch.float64))
+
+
+def test_at_first_the_grid_spans_the_image():
+    """Where the state is 0: from the first pixel to the last, each filter half a stride wide, so that all is seen."""
+    bank = build((1, 60, 60), size=12, dtype=torch.float32)
+    window = bank.window(torch.zeros(1, 1, H))
+    assert (bank.numbers.weight != 0).any()
+    torch.testing.assert_close(window, at(30.5, 30.5, 59 / 11, 59 / 22, dtype=torch.float32))
+    seen = bank.filters(window)[0].sum(dim=2)
+    assert seen.min() > 0.5 * seen.mean()
+
+
+@pytest.mark.parametrize("x", [-1e6, -30.0, 0.4, 13.6, 60.0, 1e6])
+@pytest.mark.parametrize("sigma", [0.007, 1.0, 1e4])
+def test_rows_sum_to_one_wherever_they_lie(x, sigma):
+    """Wholly outside, narrow filters see the border: in float32, in which the Gaussian itself is 0 there."""
+    bank = build(dtype=torch.float32)
+    for filters in bank.filters(at(x, -x, stride=0.5, sigma=sigma, dtype=torch.float32)):
+        torch.testing.assert_close(filters.sum(dim=-1), torch.ones(1, 1, N))
+    if sigma == 0.007 and not 1 < x < X:
+        border = bank.filters(at(x, 5, stride=0.0, sigma=sigma, dtype=torch.float32))[0][..., 0 if x < 1 else -1]
+        torch.testing.assert_close(border, torch.ones(1, 1, N))
+
+
+@pytest.mark.parametrize("extreme", [-200.0, 200.0])
+def test_extreme_numbers_stay_finite(extreme):
+    bank = build(dtype=torch.float32)
+    with torch.no_grad():
+        bank.numbers.bias[2:] = extreme
+    images = random(B, C, Y, X).float().requires_grad_()
+    window = bank.window(random(B, R, H).float().requires_grad_())
+    patches = bank.read(images, window)
+    bank.write(patches, window).square().mean().backward()
+    assert patches.isfinite().all() and images.grad.isfinite().all() and bank.numbers.weight.grad.isfinite().all()
+
+
+def test_what_was_read_is_written_back():
+    """Where filters do not overlap, write undoes read: exactly at whole pixels, and whatever the intensity."""
+    bank, images = build(), random(1, C, Y, X)
+    window = at(6.5, 3.5, intensity=1.7)
+    patch = bank.read(images, window)
+    expected = torch.zeros(1, 1, C, Y, X, dtype=torch.float64)
+    expected[..., 1:5, 4:8] = images[:, None, :, 1:5, 4:8]
+    torch.testing.assert_close(bank.write(patch, window), expected)
+    torch.testing.assert_close(bank.read(bank.write(patch, window)[:, 0], window), patch)
+
+
+def test_gradients():
+    """With regard to states, images, patches and weights."""
+    bank, state = build(), random(B, R, H).requires_grad_()
+    images, patches = random(B, C, Y, X).requires_grad_(), random(B, R, C, N, N).requires_grad_()
+    weights = tuple(bank.parameters())
+    assert torch.autograd.gradcheck(
+        lambda state, images, *_: bank.read(images, bank.window(state)), (state, images, *weights)
+    )
+    assert torch.autograd.gradcheck(
+        lambda state, patches, *_: bank.write(patches, bank.window(state)), (state, patches, *weights)
+    )
+
+
+@pytest.mark.parametrize("x", [6.5, -40.0], ids=["between two pixels", "outside"])
+def test_gradients_of_filters_where_the_nearest_pixel_changes(x):
+    bank, window = build(size=2), at(x, 5.0, stride=1.0, sigma=0.8)
+    numbers = [number.clone().requires_grad_() for number in window]
+    assert torch.autograd.gradcheck(lambda *numbers: bank.filters(Window(*numbers)), numbers)
+
+
+def test_under_autocast_nothing_is_lost():
+    """bfloat16 has eight bits: near pixel 100, a centre would move by half a pixel."""
+    bank = build((1, 100, 100), dtype=torch.float32)
+    state, images, patches = random(B, R, H).float(), random(B, 1, 100, 100).float(), random(B, R, 1, N, N).float()
+    window = bank.window(state)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        again = bank.window(state)
+        torch.testing.assert_close(tuple(again), tuple(window))
+        torch.testing.assert_close(bank.read(images, again), bank.read(images, window))
+        assert bank.write(patches.bfloat16(), again).dtype == torch.float32
+        assert bank.window(state.bfloat16()).centre.dtype == torch.float32
+
+
+def test_rows_share_an_image():
+    """They see what each would see of a copy."""
+    bank, state, images = build(), random(1, R, H), random(1, C, Y, X)
+    together = bank.read(images, bank.window(state))
+    apart = bank.read(images.expand(R, -1, -1, -1), bank.window(state.transpose(0, 1)))
+    torch.testing.assert_close(together[0], apart[:, 0])
+
+
+def test_a_grid_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="size is 0"):
+        Filterbank(H, (1, 8, 8), size=0)
