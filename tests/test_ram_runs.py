@@ -1,0 +1,176 @@
+"""Whole runs of RAM: one that is killed goes on exactly, two processes are one, and what was trained is measured."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from test_resume import assert_same, lines
+
+from tests.fake_mnist import write_mnist
+from vision_attn.attention.reinforce import MovingAverage
+from vision_attn.commands import main
+from vision_attn.config import open_run
+from vision_attn.data.clutter import FRESH, Clutter
+from vision_attn.models.policies import Gaussian
+from vision_attn.tasks.classify import Classification, answer
+
+ROOT = Path(__file__).parents[1]
+BATCHES, GLIMPSES = 3, 3
+TINY = {
+    "task.model.num_glimpses": GLIMPSES, "task.model.retina.size": 6, "task.model.retina.num_scales": 2,
+    "task.model.core.hidden_size": 16, "task.model.policy.first_sigma": 0.5, "task.model.policy.batches_to_sigma": 20,
+    "data.canvas": 36, "data.pieces": 2, "data.batch_size": 8, "data.epoch_images": 8 * BATCHES, "data.val_images": 8,
+    "data.test_images": 20, "run.epochs": 2, "run.device": "cpu", "run.log_every": 1, "schedule": "null",
+}  # fmt: skip
+
+processes = multiprocessing.get_context("forkserver")  # torch is imported once, for all of them
+processes.set_forkserver_preload(["torch._dynamo", "PIL.Image", "vision_attn.config", "vision_attn.tasks.classify"])
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> str:
+    return write_mnist(tmp_path_factory.mktemp("mnist"))
+
+
+def command(folder: Path, digits: str, baseline: str, **settings) -> list[str]:
+    """What `main` trains a tiny RAM with."""
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    named |= {"run.folder": folder, "data.folder": digits}
+    named |= {"task.reinforce.baseline": f"vision_attn.attention.reinforce.{baseline}"}
+    return ["train", str(ROOT / "configs/ram_cluttered60.yaml"), *(f"--{k}={v}" for k, v in (TINY | named).items())]
+
+
+def elsewhere(argv: list[str], change: Callable[[], None], **environment: str) -> multiprocessing.Process:
+    """The same in another process, on which `change` was made first."""
+    process = processes.Process(target=_run, args=(argv, change, environment))
+    process.start()
+    return process
+
+
+def _run(argv: list[str], change: Callable[[], None], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    change()
+    sys.exit(main(argv))
+
+
+def die_before(epoch: int, batch: int) -> None:
+    """Let this process be killed when it asks for that batch."""
+    draw = Clutter.draw
+
+    def draw_or_die(source: Clutter, name: str, stream: tuple[int, ...], num_images: int) -> torch.Tensor:
+        if stream == (FRESH, 0, epoch, batch):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return draw(source, name, stream, num_images)
+
+    Clutter.draw = draw_or_die
+
+
+def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> None:
+    """Let the draws of training depend on the joined batch alone, and the loss on the draws."""
+    change(Gaussian, "noise", joint_noise)
+    change(Classification, "initialise", initialise)
+
+
+def joint_noise(policy: Gaussian, turns: torch.Tensor, look: str) -> torch.Tensor:
+    """Noise for the joined batch, which follows from how many came before it; each process takes its images' part."""
+    rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    generator = torch.Generator().manual_seed(int(policy.batches))
+    glimpses, images, *rest = turns.shape
+    joint = torch.randn(glimpses, images * world, *rest, generator=generator)
+    return joint[:, rank::world] * (policy.sigma if look == "draw" else 0)
+
+
+@torch.no_grad()
+def initialise(task: Classification) -> None:
+    """Weights so large that another look often has another answer, and a moving average that begins at zero: by itself
+    it begins at the mean of the first batch, and two processes each know the mean of their part only."""
+    for weight in task.parameters():
+        weight.mul_(2)
+    if isinstance(task.reinforce.baseline, MovingAverage):
+        task.reinforce.baseline.number.fill_(1e-6)
+
+
+# Killed in the middle of an epoch of which every step was saved, or none.
+@pytest.mark.parametrize("baseline, save_every", [("MovingAverage", 0), ("Learned", 600)])
+def test_a_killed_run_goes_on_exactly(digits, tmp_path, baseline, save_every):
+    """The first look, too, is drawn here. What moves in buffers is in the weights that are compared."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    settings = {"run__save_every": save_every, "task__model__first": "random"}
+    assert main(command(whole, digits, baseline, **settings)) == 0
+    process = elsewhere(command(killed, digits, baseline, **settings), partial(die_before, 1, 2))
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    steps = json.loads((killed / "last/position.json").read_text())["step"]
+    assert steps == (BATCHES + 2 if save_every == 0 else BATCHES)
+    assert load_file(killed / "last/model.safetensors")["model.policy.batches"] == steps
+    assert main(command(killed, digits, baseline, **settings)) == 0
+    assert_same(killed, whole)
+    weights = load_file(whole / "last/model.safetensors")
+    assert weights["model.policy.batches"] == 2 * BATCHES
+    if baseline == "MovingAverage":
+        assert weights["reinforce.baseline.total"] > 0 and weights["reinforce.baseline.number"] > 0
+
+
+@pytest.mark.parametrize("baseline", ["LeaveOneOut", "Learned", "MovingAverage"])
+def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeypatch, baseline):
+    """Each process draws by itself; given the draws of one for the joined batch, two do what it does."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    settings = {"optimizer": "torch.optim.SGD", "optimizer__lr": 0.001}
+    draw_jointly(monkeypatch.setattr)
+    assert main(command(one, digits, baseline, **settings)) == 0
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    argv = command(two, digits, baseline, **settings)
+    both = [elsewhere(argv, draw_jointly, **meeting, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+
+    alone, joined = ([line for line in lines(folder) if "loss" in line] for folder in (one, two))
+    assert len(alone) == len(joined) == 2 * BATCHES
+    for line, other in zip(alone, joined, strict=True):
+        assert other == pytest.approx(line, rel=1e-5)
+    assert sum(line["advantage"] for line in alone) > 0.1  # or nothing was learned of where to look
+    weights = [load_file(folder / "last/model.safetensors") for folder in (one, two)]
+    for name in weights[0].keys() - {"reinforce.baseline.total", "reinforce.baseline.number"}:  # sums over a part
+        torch.testing.assert_close(weights[1][name], weights[0][name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_is_measured_and_shown(digits, tmp_path):
+    """By the command, and by hand."""
+    folder, out = tmp_path / "run", tmp_path / "out"
+    assert main(command(folder, digits, "LeaveOneOut", run__epochs=1)) == 0
+    assert main(["eval", str(folder), "--device=cpu", f"--out={out}", "--show=2"]) == 0
+    measured = json.loads((out / "metrics_test.json").read_text())
+
+    task, source, _ = open_run(folder / "best")  # what a user would send to a friend
+    source.prepare(task)
+    right = on_digit = 0
+    for images, labels, boxes in source.split("test"):
+        with torch.no_grad():
+            glance = task.model(images, look="mean")
+        hit = answer(glance) == labels
+        x, y = glance.locations[:, 0, -1].T
+        inside = (boxes[:, 0] <= x) & (x <= boxes[:, 2]) & (boxes[:, 1] <= y) & (y <= boxes[:, 3])
+        right, on_digit = right + int(hit.sum()), on_digit + int((hit & inside).sum())
+    assert measured["error"] == measured["error_mean"] == 100 * (20 - right) / 20 < 100
+    assert measured["error_low"] < measured["error"] < measured["error_high"]
+    assert {"error_draw", "error_copies"} <= measured.keys()
+    assert measured["last_look_on_digit"] == on_digit / right
+    assert measured["pixels"] == GLIMPSES * 2 * 6 * 6
+    assert measured["multiply_adds"] > GLIMPSES * 4 * 16 * (256 + 16)  # the core alone
+    shown = [Image.open(path) for path in sorted((out / "pictures").iterdir())]
+    assert [Path(image.filename).name for image in shown] == ["01.gif", "01.png", "02.gif", "02.png", "gallery.png"]
+    assert shown[0].n_frames == GLIMPSES and min(min(image.size) for image in shown) > 36
