@@ -13,7 +13,7 @@ from fake_mnist import FILES, NUM_TEST, NUM_TRAIN, NUM_VAL, number, numbered, wr
 from torch import nn
 from torchvision import datasets
 
-from vision_attn.data.mnist import MNIST, read_mnist
+from vision_attn.data.mnist import MNIST, moved, read_mnist
 from vision_attn.task import Task
 
 NAMES = [name for pair in FILES.values() for name in pair]
@@ -163,3 +163,29 @@ def test_the_real_set(data_folder):
     assert digits["train"].labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert digits["test"].labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert digits["train"].images.float().mean().item() == pytest.approx(33.3, abs=0.1)
+
+
+def test_moved_digits_lose_only_what_leaves():
+    """Against slicing, for every move."""
+    image = torch.rand(1, 1, 5, 6)
+    for right in range(-2, 3):
+        for down in range(-2, 3):
+            expected = torch.zeros(9, 10)
+            expected[2 + down : 7 + down, 2 + right : 8 + right] = image[0, 0]
+            found = moved(image, torch.tensor([[right + 2, down + 2]]), 2)
+            torch.testing.assert_close(found[0, 0], expected[2:7, 2:8])
+
+
+def test_shifted_epochs_are_exact_to_skip_and_leave_validation_still(folder):
+    source = MNIST(folder=folder, batch_size=8, shift=2)
+    source.prepare(Task())
+    whole = list(source.train(3, seed=1))
+    later = list(source.train(3, seed=1, skip=len(whole) - 1))
+    assert torch.equal(whole[-1].images, later[0].images) and torch.equal(whole[-1].labels, later[0].labels)
+    halves = [list(source.train(3, seed=1, rank=rank, world=2))[0].images for rank in (0, 1)]
+    assert torch.equal(whole[0].images[0::2], halves[0]) and torch.equal(whole[0].images[1::2], halves[1])
+    still = MNIST(folder=folder, batch_size=8)
+    still.prepare(Task())
+    plainly = list(still.train(3, seed=1))
+    assert torch.equal(plainly[0].labels, whole[0].labels) and not torch.equal(plainly[0].images, whole[0].images)
+    assert torch.equal(next(iter(still.split("val"))).images, next(iter(source.split("val"))).images)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
+from torch.nn import functional as F
 
 from vision_attn.files import find
 from vision_attn.task import Source, Task
@@ -89,11 +90,15 @@ class MNIST(DigitSource):
     folder: the folder of the four files, found as given, under `$VISION_ATTN_DATA` or under `data/`.
     batch_size: an epoch shows each training digit once, in an order of its own; an incomplete last batch is left out.
     download: fetch the files with torchvision when they are missing.
+    shift: training digits are moved anew in every epoch by up to so many pixels, right or left and up or down; what
+        would leave the image is lost. 0, as in the paper: a digit stays where it is, and is soon learned by heart.
     """
 
-    def __init__(self, *, folder: str = "mnist", batch_size: int = 256, download: bool = False) -> None:
+    def __init__(self, *, folder: str = "mnist", batch_size: int = 256, download: bool = False, shift: int = 0) -> None:
         super().__init__(folder=folder, batch_size=batch_size, download=download)
-        self.image_shape = (1, SIDE, SIDE)
+        if not 0 <= shift < SIDE:
+            raise ValueError(f"shift={shift} must be from 0 to {SIDE - 1} pixels")
+        self.image_shape, self.shift = (1, SIDE, SIDE), shift
 
     def __len__(self) -> int:
         return len(self.digits["train"].labels) // self.batch_size
@@ -102,9 +107,12 @@ class MNIST(DigitSource):
         digits, part = self.digits["train"], self.part(rank, world)
         bits = np.random.PCG64(np.random.SeedSequence((seed % 2**64, epoch)))
         shuffled = bits.random_raw(len(digits.labels)).argsort(kind="stable")  # numpy's shuffle may change, this not
-        order = torch.from_numpy(shuffled).to(digits.labels.device)
-        for members in order.split(self.batch_size)[skip : len(self)]:
-            yield plain(digits, members[part])
+        raw = bits.random_raw((len(shuffled), 2)) % (2 * self.shift + 1)
+        order, moves = (torch.from_numpy(table.astype(np.int64)).to(digits.labels.device) for table in (shuffled, raw))
+        for number in range(skip, len(self)):
+            batch = slice(number * self.batch_size, (number + 1) * self.batch_size)
+            images, labels, boxes = plain(digits, order[batch][part])
+            yield DigitBatch(moved(images, moves[batch][part], self.shift) if self.shift else images, labels, boxes)
 
     def split(self, name: str) -> Iterator[DigitBatch]:
         self.check_split(name)
@@ -119,6 +127,16 @@ def plain(digits: Digits, members: Int[Tensor, "B"]) -> DigitBatch:
     boxes = images.new_ones(len(members), 4)
     boxes[:, :2] = -1
     return DigitBatch(images[:, None], digits.labels.index_select(0, members), boxes)
+
+
+def moved(images: Float[Tensor, "B 1 Y X"], moves: Int[Tensor, "B 2"], most: int) -> Float[Tensor, "B 1 Y X"]:
+    """Each image moved right and down by its `moves` less `most` pixels, with zeros where nothing was."""
+    height, width = images.shape[-2:]
+    padded = F.pad(images[:, 0], (most,) * 4)
+    columns = 2 * most - moves[:, :1] + torch.arange(width, device=images.device)
+    rows = 2 * most - moves[:, 1:] + torch.arange(height, device=images.device)
+    image = torch.arange(len(images), device=images.device)[:, None, None]
+    return padded[image, rows[:, :, None], columns[:, None, :]][:, None]
 
 
 def scaled(images: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
