@@ -1,0 +1,147 @@
+"""DRAW's classifier: the recurrence against a slow one, its windows, what it learns from, and its experiments."""
+
+import json
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import references_filterbank as reference
+import torch
+
+from tests.fake_mnist import write_mnist
+from vision_attn.commands import main
+from vision_attn.models.draw import DRAWReader
+from vision_attn.task import Source
+from vision_attn.tasks.classify import Classification
+
+B, T, SHAPE, CLASSES, N, H = 3, 4, (2, 11, 14), 5, 3, 6
+
+
+class Nothing(Source):
+    image_shape, num_classes = SHAPE, CLASSES
+
+
+def build(**options) -> DRAWReader:
+    torch.manual_seed(0)
+    return DRAWReader(SHAPE, CLASSES, **{"num_glimpses": T, "size": N, "hidden_size": H} | options)
+
+
+def images(number: int = B) -> torch.Tensor:
+    return torch.rand(number, *SHAPE, generator=torch.Generator().manual_seed(1))
+
+
+def sigmoid(numbers: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-numbers))
+
+
+def test_the_recurrence_is_the_papers():
+    """One image and one filter at a time. Here weights are large, so that windows move far."""
+    model, (_, Y, X) = build().double(), SHAPE
+    with torch.no_grad():
+        model.filterbank.numbers.weight *= 4
+    glance = model(images().double())
+    assert glance.log_prob.shape == (B, 1, T, CLASSES) and glance.locations.shape == (B, 1, T, 2)
+    assert glance.choice is None and glance.locations.std(dim=2).min() > 0.01
+    weights = {name: weight.detach().numpy() for name, weight in model.named_parameters()}
+    for b, image in enumerate(images().double().numpy()):
+        h = c = np.zeros(H)
+        for t in range(T):
+            numbers = weights["filterbank.numbers.weight"] @ h + weights["filterbank.numbers.bias"]
+            g_x, g_y, delta, sigma, gamma = reference.window(numbers, X, Y, N)
+            F_x, F_y = reference.filters(g_x, delta, sigma, N, X), reference.filters(g_y, delta, sigma, N, Y)
+            patch = np.concatenate([reference.read(channel, F_x, F_y, gamma).ravel() for channel in image])
+            gates = weights["gates.weight"] @ np.concatenate([patch, h]) + weights["gates.bias"]
+            enter, forget, leave, candidate = np.split(gates, 4)
+            c = sigmoid(forget) * c + sigmoid(enter) * np.tanh(candidate)
+            h = sigmoid(leave) * np.tanh(c)
+            scores = weights["action.weight"] @ h + weights["action.bias"]
+            log_prob = scores - np.log(np.exp(scores).sum())
+            np.testing.assert_allclose(glance.log_prob[b, 0, t].detach(), log_prob, atol=1e-10)
+            place = ((2 * g_x - 1) / X - 1, (2 * g_y - 1) / Y - 1)  # pixel a's centre is at (2 a - 1) / X - 1
+            np.testing.assert_allclose(glance.locations[b, 0, t].detach(), place, atol=1e-10)
+
+
+def test_windows_are_where_it_looked():
+    """The first covers the whole of every image; reading at all of them once more shows what was seen."""
+    model = build()
+    glance, windows = model(images()), model.windows(images())
+    torch.testing.assert_close(model.filterbank.locations(windows), glance.locations[:, 0])
+    assert windows.stride.shape == (B, T)
+    assert (glance.locations[:, 0, 0] == 0).all() and (model.filterbank.boxes(windows)[:, 0].abs() > 0.9).all()
+    seen, first = model.filterbank.read(images(), windows), model.filterbank.window(torch.zeros(B, 1, H))
+    assert seen.shape == (B, T, SHAPE[0], N, N)
+    torch.testing.assert_close(seen[:, :1], model.filterbank.read(images(), first))
+
+
+def test_the_same_in_whatever_company():
+    model = build()
+    torch.testing.assert_close(model(images()[1:2]).log_prob, model(images()).log_prob[1:2])
+    assert model(images(), rows=7, look="mean").log_prob.shape == (B, 1, T, CLASSES)  # copies would all say the same
+
+
+def test_the_last_answer_teaches_where_to_look():
+    """Every weight learns from it, those of the windows by their gradient alone; the first window has but its bias."""
+    model = build()
+    model(images()).log_prob[..., -1, 0].sum().backward()
+    assert all(weight.grad.abs().sum() > 0 for weight in model.parameters())
+    assert (model.filterbank.numbers.weight.grad.abs().sum(dim=1) > 0).all()
+    one = build(num_glimpses=1)
+    one(images()).log_prob[..., 0].sum().backward()
+    assert one.filterbank.numbers.weight.grad.abs().sum() == 0  # its state was 0 before
+    assert (one.filterbank.numbers.bias.grad != 0).all()
+
+
+def test_under_autocast_places_stay_in_float32():
+    model = build()
+    exact = model(images())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = model(images())
+    assert rough.locations.dtype == torch.float32
+    torch.testing.assert_close(rough.log_prob.float(), exact.log_prob, atol=0.05, rtol=0)
+    rough.log_prob.sum().backward()
+    assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+def test_the_task_takes_it():
+    task = Classification(Nothing(), model=partial(DRAWReader, num_glimpses=T, size=N, hidden_size=H), early_weight=0.3)
+    assert task.reinforce is None and task.rows == 1
+    metrics = task(images(), torch.arange(B))
+    glance = task.model(images())
+    nll = -torch.stack([glance.log_prob[b, 0, :, b] for b in range(B)]).mean(dim=0)
+    torch.testing.assert_close(metrics["loss"], nll[-1] + 0.3 * nll[:-1].mean())
+
+
+def test_what_it_reads():
+    assert build().pixels == T * SHAPE[0] * N * N
+    model = DRAWReader((1, 100, 100), 10)
+    assert model.pixels == 8 * 144 and model.gates.weight.shape == (1024, 400)
+
+
+def test_it_must_look_at_least_once():
+    with pytest.raises(ValueError, match="num_glimpses is 0"):
+        build(num_glimpses=0)
+
+
+@pytest.mark.parametrize("name", ["dram_cluttered60", "dram_cluttered100"])
+def test_every_config_takes_two_steps(name, tmp_path):
+    settings = {
+        "data.folder": write_mnist(tmp_path / "mnist"),
+        "data.batch_size": 16,
+        "data.epoch_images": 32,
+        "data.val_images": 16,
+        "data.test_images": 16,
+        "run.folder": tmp_path / "run",
+        "run.epochs": 1,
+        "run.device": "cpu",
+        "run.log_every": 1,
+        "run.rehearse": "false",
+    }
+    overrides = [f"--{key}={value}" for key, value in settings.items()]
+    assert main(["train", f"configs/{name}.yaml", *overrides]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 2 and all(map(math.isfinite, losses))
+    assert main(["eval", str(tmp_path / "run"), "--device=cpu", f"--out={tmp_path}"]) == 0
+    metrics = json.loads((tmp_path / "metrics_test.json").read_text())
+    assert metrics["error"] == metrics["error_copies"] and metrics["pixels"] == 8 * 144
