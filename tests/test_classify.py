@@ -236,6 +236,7 @@ def test_every_config_takes_two_steps(name, tmp_path):
         "data.batch_size": 150 if name == "ram_mnist28" else 16,
         "run.folder": tmp_path / "run",
         "run.epochs": 1,
+        "run.warmup": 0,
         "run.device": "cpu",
         "run.log_every": 1,
         "run.rehearse": "false",

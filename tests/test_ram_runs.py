@@ -30,7 +30,8 @@ TINY = {
     "task.model.num_glimpses": GLIMPSES, "task.model.retina.size": 6, "task.model.retina.num_scales": 2,
     "task.model.core.hidden_size": 16, "task.model.policy.first_sigma": 0.5, "task.model.policy.batches_to_sigma": 20,
     "data.canvas": 36, "data.pieces": 2, "data.batch_size": 8, "data.epoch_images": 8 * BATCHES, "data.val_images": 8,
-    "data.test_images": 20, "run.epochs": 2, "run.device": "cpu", "run.log_every": 1, "schedule": "null",
+    "data.test_images": 20, "run.epochs": 2, "run.warmup": 0, "run.device": "cpu", "run.log_every": 1,
+    "schedule": "null",
 }  # fmt: skip
 
 processes = multiprocessing.get_context("forkserver")  # torch is imported once, for all of them
