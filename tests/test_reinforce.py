@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests import references
-from vision_attn.attention.hard import Hard
+from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.reinforce import (
     Choice,
     Learned,
@@ -33,7 +33,10 @@ ESTIMATORS = [
 ]
 
 
-def build(expected: float = 0.0) -> tuple[ShowAttendTell, torch.Tensor]:
+ALWAYS = partial(Hard, expected=0.0)
+
+
+def build(attention=ALWAYS) -> tuple[ShowAttendTell, torch.Tensor]:
     torch.manual_seed(0)
     model = ShowAttendTell(
         V,
@@ -41,7 +44,7 @@ def build(expected: float = 0.0) -> tuple[ShowAttendTell, torch.Tensor]:
         hidden_size=H,
         word_size=4,
         score=partial(Additive, attention_size=4),
-        attention=partial(Hard, expected=expected),
+        attention=attention,
         dropout=0.0,
     ).double()
     with torch.no_grad():
@@ -63,13 +66,14 @@ def exact(model: ShowAttendTell, regions: torch.Tensor) -> torch.Tensor:
     return flat(model).clone()
 
 
-def estimates(model: ShowAttendTell, regions: torch.Tensor, reinforce: Reinforce) -> torch.Tensor:
-    """(REPEATS, weights): the gradients of -log p(y | s, a) and REINFORCE's loss over ROWS draws each."""
+def estimates(model: ShowAttendTell, regions: torch.Tensor, reinforce: Reinforce | None) -> torch.Tensor:
+    """(REPEATS, weights): the gradients of -log p(y | s, a) and of REINFORCE's loss, if any, over ROWS draws each."""
     gradients = []
     for _ in range(REPEATS):
         model.zero_grad()
         caption = model(regions, WORDS.repeat(1, ROWS, 1))
-        (reinforce(caption.choice, caption.log_prob).loss - caption.log_prob.sum(-1)).mean().backward()
+        looked = reinforce(caption.choice, caption.log_prob).loss if reinforce else 0
+        (looked - caption.log_prob.sum(-1)).mean().backward()
         gradients.append(flat(model).clone())
     return torch.stack(gradients)
 
@@ -112,6 +116,22 @@ def test_without_the_score_function_the_gradient_is_wrong():
     found = estimates(model, regions, Reinforce(H, reward_weight=0.0, entropy_weight=0.0).double())
     worst, distance = off(found, truth)
     assert worst > 20 and distance > 50
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
+def test_straight_through_is_biased_and_yet_points_the_right_way(temperature):
+    """What it is compared by: no score function, little variance, but not the exact gradient."""
+    model, regions = build(partial(StraightThrough, temperature=temperature))
+    truth = exact(model, regions)
+    found = estimates(model, regions, None)
+    variance = (found.var(0).sum() * ROWS).item()
+    away = ((found.mean(0) - truth).norm() / truth.norm()).item()
+    likeness = torch.cosine_similarity(found.mean(0), truth, dim=0).item()
+    print(
+        f"straight-through, {temperature}: variance {variance:.1f}, off by {away:.3f} of the gradient, cos {likeness:.3f}"
+    )
+    worst, _ = off(found, truth)
+    assert worst > 8 and likeness > 0.9
 
 
 def choice(drawn=None, log_prob=None) -> Choice:
