@@ -127,9 +127,7 @@ def test_straight_through_is_biased_and_yet_points_the_right_way(temperature):
     variance = (found.var(0).sum() * ROWS).item()
     away = ((found.mean(0) - truth).norm() / truth.norm()).item()
     likeness = torch.cosine_similarity(found.mean(0), truth, dim=0).item()
-    print(
-        f"straight-through, {temperature}: variance {variance:.1f}, off by {away:.3f} of the gradient, cos {likeness:.3f}"
-    )
+    print(f"straight-through, {temperature}: variance {variance:.1f}, off by {away:.3f}, cos {likeness:.3f}")
     worst, _ = off(found, truth)
     assert worst > 8 and likeness > 0.9
 
