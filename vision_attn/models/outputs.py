@@ -9,6 +9,7 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vision_attn.attention.filterbank import Window
 from vision_attn.attention.reinforce import Choice
 
 
@@ -34,3 +35,20 @@ class Glance(NamedTuple):
     """Where each glimpse was, (x, y) in [-1, 1]; None where everything is seen."""
     choice: Choice | None = None
     """Of the draws that placed the last glimpses: T - 1 of them, or T where the first was drawn too."""
+
+
+class Drawing(NamedTuple):
+    """Images drawn turn by turn: those that were shown, drawn again, with what they cost; or new ones, without."""
+
+    canvases: tuple[Float[Tensor, "B C Y X"], ...]
+    """c_t after each of T turns: the logit of each pixel being 1."""
+    writes: tuple[Window | None, ...]
+    """Where each turn wrote; None where everywhere."""
+    reads: tuple[Window | None, ...] = ()
+    """Where each turn read; None where everywhere; empty for new images."""
+    log_prob: Float[Tensor, "B"] | None = None
+    """log p(x | c_T) in nats."""
+    kl: Float[Tensor, "B T"] | None = None
+    """KL(q(z_t | x, z_1..t-1) || p(z_t)) in nats."""
+    log_ratio: Float[Tensor, "B T"] | None = None
+    """log p(z_t) - log q(z_t | x, z_1..t-1) of the z that were drawn, in nats, without gradient."""
