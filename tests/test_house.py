@@ -79,6 +79,9 @@ def test_no_addresses_of_indexes_and_no_paths_of_machines() -> None:
 
 def test_nothing_large_and_no_data_in_the_repository() -> None:
     for path in files():
+        if path.match("weights/*/model.safetensors"):  # trained by our own code, on what anybody can draw
+            assert path.stat().st_size < 5_000_000, path
+            continue
         assert path.suffix not in {".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".gz", ".zip", ".jpg"}, path
         assert path.stat().st_size < 2_000_000, path
 
