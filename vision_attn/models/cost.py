@@ -6,17 +6,19 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from vision_attn.attention.glimpse import Retina
 
 
 @torch.no_grad()
 def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"], **options: Any) -> int:
-    """Multiply-adds per image of `model(images, **options)`, in linear and convolutional layers and in the retina.
+    """Multiply-adds per image of `model(images, **options)`, in linear and convolutional layers, in the retina and in
+    a filterbank.
 
     Not counted are what is done once per number and not once per weight: biases, rectifiers, an LSTM's gates.
     The retina: four for each number of a patch, which it interpolates, and three for each pixel of each wider scale of
-    the pyramid, which is an average of four.
+    the pyramid, which is an average of four. A filterbank: its batched products, for which each read sees all pixels.
     """
     total = 0
     pyramids: set[int] = set()
@@ -45,8 +47,10 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"], **options:
         if isinstance(layer, kind)
     ]
     try:
-        model(images, **options)
+        with FlopCounterMode(display=False) as products:
+            model(images, **options)
     finally:
         for hook in hooks:
             hook.remove()
+    total += products.flop_counts["Global"][torch.ops.aten.bmm] // 2
     return total // len(images)

@@ -115,9 +115,9 @@ class Classification(Task):
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
         """For each image a picture and a film of where it was looked at and what was seen there, and one picture of
-        all; nothing where the model sees everything at once. Of copies, the first is shown."""
+        all; nothing where the model has no retina. Of copies, the first is shown."""
         glance = self.model(batch.images, **self._look(self.at_test))
-        if glance.locations is None:
+        if not hasattr(self.model, "retina"):
             return []
         retina, locations = self.model.retina, glance.locations[:, 0]
         patches = retina(retina.pyramid(batch.images), locations)
