@@ -86,7 +86,8 @@ def test_the_loss_by_hand(reward):
         torch.zeros(2, 1, 3, 2),
         drawn(torch.tensor([[[-1.0, 2.0]], [[0.5, -0.3]]])),
     )
-    found = fixed(glance, early_weight=0.3, reward=reward, reinforce=partial(Reinforce, entropy_weight=0.0))(
+    averaged = partial(Reinforce, baseline=MovingAverage, entropy_weight=0.0)
+    found = fixed(glance, early_weight=0.3, reward=reward, reinforce=averaged)(
         torch.zeros(2, 1, 12, 12), torch.zeros(2, dtype=torch.long)
     )
     nll = -(math.log(0.7) + math.log(0.4)) / 2

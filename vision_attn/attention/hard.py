@@ -32,8 +32,10 @@ class Hard(nn.Module):
 
     def __init__(self, *, expected: float = 0.5, soft_start: int = 0, at_test: Look = "expectation"):
         super().__init__()
-        if not 0 <= expected <= 1 or soft_start < 0:
-            raise ValueError(f"Hard: expected={expected} must be a probability, soft_start={soft_start} not negative")
+        if not 0 <= expected <= 1:
+            raise ValueError(f"Hard: expected={expected} is a probability, and must lie between 0 and 1")
+        if soft_start < 0:
+            raise ValueError(f"Hard: soft_start={soft_start} is a number of batches, and must not be negative")
         self.expected, self.soft_start, self.at_test = expected, soft_start, at_test
         self.register_buffer("batches", torch.zeros(()))
 
