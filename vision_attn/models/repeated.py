@@ -17,7 +17,8 @@ from vision_attn.models.linear import Linear
 
 def repeated(layer: Linear, like: Tensor) -> Callable[[Float[Tensor, "*rows M"]], Float[Tensor, "*rows N"]]:
     """`layer` for one loop over inputs of `like`'s kind; the layer itself where there is nothing to gain."""
-    if not (torch.is_grad_enabled() and layer.weight.requires_grad and layer._fast(like)):
+    gains = torch.is_grad_enabled() and layer.weight.requires_grad and layer.bias is not None
+    if not (gains and layer._fast(like)):
         return layer
     turns: list[tuple[Tensor, Tensor]] = []
     whole = _Gather.apply(layer.weight, layer.bias, turns)
