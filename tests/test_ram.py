@@ -10,6 +10,7 @@ from torch.distributions import Normal
 from vision_attn.attention.glimpse import Retina
 from vision_attn.models.cost import multiply_adds
 from vision_attn.models.digits import Convolutional, FullyConnected
+from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, ContextLSTM, GlimpseNetwork, Rectifier
 
@@ -121,6 +122,19 @@ def test_the_same_looks_give_the_same_answers(core):
     torch.testing.assert_close(glance.log_prob[1], alone.log_prob[0].expand(R, -1, -1))
     led(model, -path)
     assert not torch.allclose(model(images()).log_prob[:, :, -1], glance.log_prob[:, :1, -1], atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [
+    build,
+    lambda: DRAWReader(SHAPE, N, num_glimpses=T, size=4, hidden_size=7),
+    lambda: FullyConnected(SHAPE, N, hidden_size=7),
+])
+def test_answers_are_not_rounded_under_autocast(make):
+    """Scores of layers are; their log softmax in bfloat16 would not sum to 1, and -0.003 would be as good as 0."""
+    with torch.autocast("cpu", torch.bfloat16):
+        log_prob = make()(images()).log_prob
+    assert log_prob.dtype == torch.float32
+    torch.testing.assert_close(log_prob.exp().sum(-1), torch.ones(log_prob.shape[:-1]), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("core", CORES)

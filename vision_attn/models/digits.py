@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.models.linear import Linear
-from vision_attn.models.outputs import Glance
+from vision_attn.models.outputs import Glance, class_log_prob
 
 
 class Whole(nn.Module):
@@ -20,7 +20,7 @@ class Whole(nn.Module):
         self.layers = layers
 
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: str = "draw") -> Glance:
-        return Glance(self.layers(images).log_softmax(dim=-1)[:, None, None], None, None)
+        return Glance(class_log_prob(self.layers(images))[:, None, None], None, None)
 
 
 class FullyConnected(Whole):

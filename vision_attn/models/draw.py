@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.filterbank import Filterbank, Window
 from vision_attn.models.linear import Linear
-from vision_attn.models.outputs import Drawing, Glance
+from vision_attn.models.outputs import Drawing, Glance, class_log_prob
 from vision_attn.models.ram import lstm
 
 
@@ -61,7 +61,7 @@ class DRAWReader(nn.Module):
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: str = "draw") -> Glance:
         """The loop does only what needs the state before it: answers and locations are computed for all at once."""
         hidden, windows = self._read(images)
-        log_prob = self.action(hidden).log_softmax(dim=-1)
+        log_prob = class_log_prob(self.action(hidden))
         return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None])
 
     def windows(self, images: Float[Tensor, "B C Y X"]) -> Window:

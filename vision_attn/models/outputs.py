@@ -6,6 +6,7 @@ H hidden, A attention size, T turns, V words.
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -52,3 +53,9 @@ class Drawing(NamedTuple):
     """KL(q(z_t | x, z_1..t-1) || p(z_t)) in nats."""
     log_ratio: Float[Tensor, "B T"] | None = None
     """log p(z_t) - log q(z_t | x, z_1..t-1) of the z that were drawn, in nats, without gradient."""
+
+
+def class_log_prob(scores: Float[Tensor, "*rows N"]) -> Float[Tensor, "*rows N"]:
+    """log p of each class in nats: log softmax of the scores, in float32 at least. (Under autocast a CPU would round it
+    to three digits.)"""
+    return scores.log_softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))

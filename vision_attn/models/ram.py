@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
 from vision_attn.models.linear import Linear, Rectified
-from vision_attn.models.outputs import Glance
+from vision_attn.models.outputs import Glance, class_log_prob
 from vision_attn.models.policies import Gaussian, Look
 
 
@@ -194,7 +194,7 @@ class RAM(nn.Module):
             locations.append(location)
             state = self.core(self.glimpse(self.retina(pyramid, location), location), state)
             hidden.append(state.hidden)
-        log_prob = self.action(torch.stack(hidden, dim=2)).log_softmax(dim=-1)
+        log_prob = class_log_prob(self.action(torch.stack(hidden, dim=2)))
         choice = None
         if self.reinforced and look == "draw":
             choice = self.policy.choice(torch.stack(places, dim=2), torch.stack(draws, dim=2))
