@@ -124,11 +124,14 @@ def test_the_same_looks_give_the_same_answers(core):
     assert not torch.allclose(model(images()).log_prob[:, :, -1], glance.log_prob[:, :1, -1], atol=1e-3)
 
 
-@pytest.mark.parametrize("make", [
-    build,
-    lambda: DRAWReader(SHAPE, N, num_glimpses=T, size=4, hidden_size=7),
-    lambda: FullyConnected(SHAPE, N, hidden_size=7),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        build,
+        lambda: DRAWReader(SHAPE, N, num_glimpses=T, size=4, hidden_size=7),
+        lambda: FullyConnected(SHAPE, N, hidden_size=7),
+    ],
+)
 def test_answers_are_not_rounded_under_autocast(make):
     """Scores of layers are; their log softmax in bfloat16 would not sum to 1, and -0.003 would be as good as 0."""
     with torch.autocast("cpu", torch.bfloat16):
