@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.attention import attention, scores
 from benchmarks.decoding import decoding
+from benchmarks.draw import draw
 from benchmarks.glimpse import glimpse
 from benchmarks.gpu import gpu
 from benchmarks.ram import ram
@@ -25,6 +26,7 @@ TABLES = {
     "variance": variance,
     "glimpse": glimpse,
     "ram": ram,
+    "draw": draw,
     "gpu": gpu,
 }
 

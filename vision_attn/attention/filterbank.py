@@ -52,6 +52,8 @@ class Filterbank(nn.Module):
         self.register_buffer("offsets", offsets, persistent=False)
         self.register_buffer("pixels", torch.arange(1.0, max(self.height, self.width) + 1), persistent=False)
         self.register_buffer("extent", torch.tensor([float(self.width), float(self.height)]), persistent=False)
+        self.register_buffer("middle", (self.extent + 1) / 2, persistent=False)
+        self.register_buffer("powers", torch.tensor([0.5, 1.0, 1.0]), persistent=False)
 
     def window(self, state: Float[Tensor, "B R H"]) -> Window:
         """g~_X, g~_Y, log sigma^2, log delta~ and log gamma are one linear map of the state (eqs. 21 to 24).
@@ -60,10 +62,10 @@ class Filterbank(nn.Module):
         """
         with torch.autocast(state.device.type, enabled=False):
             numbers = self.numbers(_precise(state))
-            centre = (numbers[..., :2] + 1) * (self.extent + 1) / 2
-            log_variance, log_stride, log_intensity = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG).unbind(dim=-1)
-            stride = self.widest_stride * log_stride.exp()
-            return Window(centre, stride, (log_variance / 2).exp(), log_intensity.exp())
+            centre = torch.addcmul(self.middle, self.middle, numbers[..., :2])  # (A + 1) / 2 (g~ + 1)
+            logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
+            sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
+            return Window(centre, self.widest_stride * stride, sigma, intensity)
 
     def filters(self, window: Window) -> tuple[Float[Tensor, "B R N X"], Float[Tensor, "B R N Y"]]:
         """F_X and F_Y (eqs. 19, 20, 25, 26).
@@ -72,11 +74,13 @@ class Filterbank(nn.Module):
         it.
         """
         with torch.autocast(window.centre.device.type, enabled=False):
-            offsets = self.offsets * window.stride[..., None]
-            precision = 0.5 / window.sigma.square()
+            centres = torch.addcmul(window.centre[..., None], self.offsets, window.stride[..., None, None])
+            precision = (0.5 / window.sigma.square())[..., None].expand_as(window.centre)
+            if self.width == self.height:  # both at once
+                return _Gaussians.apply(self.pixels, centres, precision).unbind(dim=2)
             F_x, F_y = (
-                _Gaussians.apply(self.pixels[:pixels], middle[..., None] + offsets, precision)
-                for pixels, middle in zip((self.width, self.height), window.centre.unbind(dim=-1), strict=True)
+                _Gaussians.apply(self.pixels[:pixels], centres[:, :, axis], precision[:, :, axis])
+                for axis, pixels in enumerate((self.width, self.height))
             )
             return F_x, F_y
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from vision_attn.attention.filterbank import Filterbank, Window
 from vision_attn.models.linear import Linear
+from vision_attn.models.lstm import lstm
 from vision_attn.models.outputs import Drawing, Glance, class_log_prob
-from vision_attn.models.ram import lstm
 
 
 class DRAWReader(nn.Module):
@@ -75,7 +75,7 @@ class DRAWReader(nn.Module):
         for _ in range(self.num_glimpses):
             windows.append(self.filterbank.window(hidden[:, None]))
             patch = self.filterbank.read(images, windows[-1]).flatten(1)
-            hidden, cell = lstm(self.gates, patch, hidden, cell)
+            hidden, cell = lstm(self.gates(torch.cat([patch, hidden], dim=-1)), cell)
             states.append(hidden)
         return torch.stack(states, dim=1), Window(
             *(torch.cat(numbers, dim=1) for numbers in zip(*windows, strict=True))
@@ -189,11 +189,11 @@ class DRAW(nn.Module):
         posterior, drawn, canvases, reads, writes = [], [], [], [], []
         for epsilon in noise:
             glimpse, read = self.read(images, images - canvas.sigmoid(), decoded)
-            encoded, encoder_cell = lstm(self.encoder, torch.cat([glimpse, decoded], dim=-1), encoded, encoder_cell)
+            encoded, encoder_cell = lstm(self.encoder(torch.cat([glimpse, decoded, encoded], dim=-1)), encoder_cell)
             posterior.append(self.latent(encoded).to(noise.dtype))
             mean, log_sigma = posterior[-1].chunk(2, dim=-1)
             drawn.append(torch.addcmul(mean, log_sigma.exp(), epsilon))
-            decoded, decoder_cell = lstm(self.decoder, drawn[-1], decoded, decoder_cell)
+            decoded, decoder_cell = lstm(self.decoder(torch.cat([drawn[-1], decoded], dim=-1)), decoder_cell)
             stroke, written = self.write(decoded)
             canvas = canvas + stroke
             canvases.append(canvas)
@@ -223,7 +223,7 @@ class DRAW(nn.Module):
         cell = torch.zeros_like(decoded)
         canvases, writes = [], []
         for z in noise:
-            decoded, cell = lstm(self.decoder, z, decoded, cell)
+            decoded, cell = lstm(self.decoder(torch.cat([z, decoded], dim=-1)), cell)
             stroke, written = self.write(decoded)
             canvas = canvas + stroke
             canvases.append(canvas)

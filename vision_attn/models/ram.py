@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
 from vision_attn.models.linear import Linear, Rectified
+from vision_attn.models.lstm import lstm
 from vision_attn.models.outputs import Glance, class_log_prob
 from vision_attn.models.policies import Gaussian, Look
 
@@ -59,7 +60,7 @@ class LSTM(nn.Module):
         return State(nothing, nothing, (nothing,))
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
-        hidden, cell = lstm(self.gates, glimpse, state.hidden, *state.memory)
+        hidden, cell = lstm(self.gates(torch.cat([glimpse, state.hidden], dim=-1)), *state.memory)
         return State(hidden, hidden.detach(), (cell,))
 
 
@@ -104,8 +105,8 @@ class ContextLSTM(nn.Module):
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
         cell, place_cell = state.memory
-        hidden, cell = lstm(self.gates, glimpse, state.hidden, cell)
-        place, place_cell = lstm(self.place_gates, hidden.detach(), state.place, place_cell)
+        hidden, cell = lstm(self.gates(torch.cat([glimpse, state.hidden], dim=-1)), cell)
+        place, place_cell = lstm(self.place_gates(torch.cat([hidden.detach(), state.place], dim=-1)), place_cell)
         return State(hidden, place, (cell, place_cell))
 
 
@@ -203,11 +204,3 @@ class RAM(nn.Module):
     def _first(self, images: Tensor, rows: int) -> Float[Tensor, "B R 2"]:
         location = images.new_zeros(len(images), rows, 2)
         return location.uniform_(-1, 1) if self.first == "random" else location
-
-
-def lstm(gates: Linear, seen: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """h_t and c_t; `gates` maps (seen, h_{t-1}) to enter, forget, leave and candidate, one product for all."""
-    three, candidate = gates(torch.cat([seen, hidden], dim=-1)).split([3 * cell.shape[-1], cell.shape[-1]], dim=-1)
-    enter, forget, leave = three.sigmoid().chunk(3, dim=-1)
-    cell = forget * cell + enter * candidate.tanh()
-    return leave * cell.tanh(), cell

@@ -14,6 +14,7 @@ from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
 from vision_attn.models.likelihood import word_log_prob
 from vision_attn.models.linear import Linear
+from vision_attn.models.lstm import lstm
 from vision_attn.models.outputs import Caption
 
 
@@ -147,9 +148,7 @@ class ShowAttendTell(nn.Module):
         context = self.gate(state.hidden).sigmoid() * seen
         kept = F.dropout(context.new_ones(*context.shape[:2], 1), self.forget_looks, self.training)
         gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(context * kept)
-        enter, forget, leave, candidate = gates.chunk(4, dim=-1)
-        cell = forget.sigmoid() * state.cell + enter.sigmoid() * candidate.tanh()
-        return State(leave.sigmoid() * cell.tanh(), cell, alpha, region), context
+        return State(*lstm(gates, state.cell), alpha, region), context
 
     def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """The deep output layer, before L_o: (..., E)."""
