@@ -16,6 +16,7 @@ from vision_attn.attention.reinforce import Choice, Learned, LeaveOneOut, Moving
 from vision_attn.commands import main
 from vision_attn.data.mnist import DigitBatch
 from vision_attn.models.digits import FullyConnected
+from vision_attn.models.draw import DRAWReader
 from vision_attn.models.outputs import Glance
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
@@ -228,6 +229,15 @@ def test_pictures(tmp_path):
     assert [path.name for path in paths] == ["gallery.png", "01.png", "01.gif", "02.png", "02.gif"]
     assert Image.open(paths[2]).n_frames == 3
     assert Classification(SOURCE, model=FullyConnected).show(batch(2), tmp_path) == []
+
+
+def test_pictures_of_reads(tmp_path):
+    task = Classification(SOURCE, model=partial(DRAWReader, num_glimpses=3, size=4, hidden_size=8)).eval()
+    with torch.no_grad():
+        task.model.filterbank.numbers.bias[4] = 5.0  # what is read is a hundred times as bright; pictures show it plain
+    paths = task.show(batch(2), tmp_path)
+    assert [path.name for path in paths] == ["reads.png", "reads.gif"]
+    assert Image.open(paths[1]).n_frames == 4
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -13,7 +13,9 @@ from vision_attn.attention.reinforce import Reinforce
 from vision_attn.models.cost import multiply_adds
 from vision_attn.models.outputs import Glance
 from vision_attn.task import Batch, Source, Task
+from vision_attn.viz.canvases import Rectangles
 from vision_attn.viz.glimpses import Glimpsed, write_film, write_gallery, write_glimpses
+from vision_attn.viz.reads import write_reads, write_reads_film
 
 Testing = Literal["mean", "draw", "copies"]
 
@@ -114,11 +116,14 @@ class Classification(Task):
 
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
-        """For each image a picture and a film of where it was looked at and what was seen there, and one picture of
-        all; nothing where the model has no retina. Of copies, the first is shown."""
-        glance = self.model(batch.images, **self._look(self.at_test))
-        if not hasattr(self.model, "retina"):
+        """Where a batch was looked at and what was seen there: of a retina's looks, a picture and a film for each image
+        and one picture of all; of a filterbank's, a picture and a film of all. Nothing of a model that sees all at
+        once. Of copies, the first is shown."""
+        if not hasattr(self.model, "retina") and not hasattr(self.model, "filterbank"):
             return []
+        glance = self.model(batch.images, **self._look(self.at_test))
+        if hasattr(self.model, "filterbank"):
+            return self._show_reads(batch, glance, folder)
         retina, locations = self.model.retina, glance.locations[:, 0]
         patches = retina(retina.pyramid(batch.images), locations)
         probabilities = glance.log_prob[:, 0].exp()
@@ -131,6 +136,16 @@ class Classification(Task):
             paths.append(write_glimpses(folder / f"{number:02d}.png", **looked))
             paths.append(write_film(folder / f"{number:02d}.gif", **looked))
         return paths
+
+    def _show_reads(self, batch: Batch, glance: Glance, folder: Path) -> list[Path]:
+        bank, windows = self.model.filterbank, self.model.windows(batch.images)
+        reads = Rectangles(bank.boxes(windows), windows.sigma)
+        plain = windows._replace(intensity=torch.ones_like(windows.intensity))  # or what is read is not in [0, 1]
+        answers = (batch.labels.tolist(), glance.log_prob[:, 0].exp())
+        return [
+            write_reads(folder / "reads.png", batch.images, reads, bank.read(batch.images, plain), *answers),
+            write_reads_film(folder / "reads.gif", batch.images, reads),
+        ]
 
     def _look(self, way: Testing) -> dict[str, int | str]:
         """How the model is called."""

@@ -67,13 +67,20 @@ def write_strips(
     return Path(path)
 
 
-def write_film(path: str | Path, canvases: Float[Tensor, "B T C Y X"], writes: Rectangles | None = None) -> Path:
-    """Write an animated GIF of all drawings beside each other, one frame per turn, then, held, what came out, repeated
-    for ever; returns its path.
+def write_film(
+    path: str | Path,
+    canvases: Float[Tensor, "B T C Y X"],
+    writes: Rectangles | None = None,
+    *,
+    reads: Rectangles | None = None,
+    end: str = "drawn",
+) -> Path:
+    """Write an animated GIF of all drawings beside each other, one frame per turn, then, held, what came out, under the
+    heading `end`, repeated for ever; returns its path.
 
     Raises ValueError, before anything is written, where the tensors do not fit each other.
     """
-    check(canvases, writes)
+    check(canvases, writes, reads)
     num_images, num_turns = canvases.shape[:2]
     columns = math.ceil(math.sqrt(num_images * 1.6))
 
@@ -81,10 +88,13 @@ def write_film(path: str | Path, canvases: Float[Tensor, "B T C Y X"], writes: R
         return laid_out([panels[first : first + columns] for first in range(0, num_images, columns)], [head])
 
     frames = [
-        frame([marked(canvases, number, turn, writes) for number in range(num_images)], f"{turn + 1} of {num_turns}")
+        frame(
+            [marked(canvases, number, turn, writes, reads) for number in range(num_images)],
+            f"{turn + 1} of {num_turns}",
+        )
         for turn in range(num_turns)
     ]
-    frames.append(frame([enlarged(canvas) for canvas in canvases[:, -1]], "drawn"))
+    frames.append(frame([enlarged(canvas) for canvas in canvases[:, -1]], end))
     colours = stacked([frames[turn] for turn in spread(len(frames), 6)]).quantize(256, Image.Quantize.MAXCOVERAGE)
     first, *others = (drawn.quantize(palette=colours, dither=Image.Dither.NONE) for drawn in frames)
     durations = [min(TURN, LONGEST // num_turns)] * num_turns + [END]

@@ -1,0 +1,59 @@
+"""Pictures of where DRAW's classifier read."""
+
+import pytest
+import torch
+from PIL import Image, ImageColor
+
+from vision_attn.viz.canvases import READ, Rectangles
+from vision_attn.viz.glimpses import RIGHT, WRONG
+from vision_attn.viz.reads import write_reads, write_reads_film
+
+B, T, SIDE, N = 2, 3, 20, 4
+
+
+def parts(right: int = 0) -> list:
+    """Black images, rectangles of their middle, what was read, truths; and answers, sure of class `right`."""
+    reads = Rectangles(torch.tensor([-0.5, -0.5, 0.5, 0.5]).expand(B, T, 4), torch.ones(B, T))
+    probabilities = torch.eye(3)[right].expand(B, T, 3)
+    return [torch.zeros(B, 1, SIDE, SIDE), reads, torch.ones(B, T, 1, N, N), [0, 0], probabilities]
+
+
+def colours(path) -> set[tuple[int, ...]]:
+    return {colour for _, colour in Image.open(path).convert("RGB").getcolors(2**20)}
+
+
+def test_two_lines_for_each_image(tmp_path):
+    images, reads, *others = parts()
+    single = (images[:1], Rectangles(reads.boxes[:1], reads.sigma[:1]), *(part[:1] for part in others))
+    one = Image.open(write_reads(tmp_path / "new" / "reads.png", *single))
+    two = Image.open(write_reads(tmp_path / "reads.png", *parts()))
+    assert one.width == two.width and two.height - one.height == pytest.approx(2 * (80 + 2 + 4), abs=10)
+    assert (255, 255, 255) in colours(tmp_path / "reads.png")  # what was read
+    assert tuple(round(0.85 * level) for level in ImageColor.getrgb(READ)) in colours(tmp_path / "reads.png")
+
+
+@pytest.mark.parametrize("said, yes, no", [(0, RIGHT, WRONG), (1, WRONG, RIGHT)])
+def test_right_is_green_and_wrong_is_red(tmp_path, said, yes, no):
+    found = colours(write_reads(tmp_path / "reads.png", *parts(said)))
+    assert ImageColor.getrgb(yes) in found and ImageColor.getrgb(no) not in found
+
+
+def test_a_film_has_a_frame_for_each_turn_and_ends_with_the_images(tmp_path):
+    images, reads, *_ = parts()
+    film = Image.open(write_reads_film(tmp_path / "reads.gif", images, reads))
+    assert film.n_frames == T + 1
+    blue = []
+    for number in range(film.n_frames):
+        film.seek(number)
+        blue.append(any(b > r + 60 for _, (r, _, b) in film.convert("RGB").getcolors(2**20)))
+    assert blue == [True] * T + [False]
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
+    images, reads, patches, truths, probabilities = parts()
+    with pytest.raises(ValueError, match="2 images, boxes .* and 1 truths do not fit"):
+        write_reads(tmp_path / "reads.png", images, reads, patches, truths[:1], probabilities)
+    with pytest.raises(ValueError, match="do not fit"):
+        fewer = Rectangles(reads.boxes[:, :2], reads.sigma[:, :2])
+        write_reads(tmp_path / "reads.png", images, fewer, patches, truths, probabilities)
+    assert not list(tmp_path.iterdir())
