@@ -21,7 +21,7 @@ from vision_attn.models.outputs import Glance
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
 from vision_attn.task import Source
-from vision_attn.tasks.classify import Classification, answer, wilson, within
+from vision_attn.tasks.classify import Classification, answers, wilson, within
 
 CONFIGS = ["ram_mnist28", "ram_translated60", "ram_cluttered60", "ram_cluttered100", "ram_random_cluttered60",
            "fc_cluttered60", "conv_cluttered60"]  # fmt: skip
@@ -175,9 +175,9 @@ def said(*classes: int, locations=None) -> Glance:
 
 
 def test_an_answer_is_the_mean_of_copies():
-    assert answer(said(1, 2, 2)).tolist() == [2]
+    assert answers(said(1, 2, 2)).tolist() == [[2]]
     sure = torch.tensor([[0.05, 0.9, 0.03, 0.02], [0.4, 0.1, 0.3, 0.2], [0.4, 0.1, 0.3, 0.2]])
-    assert answer(Glance(sure.log()[None, :, None], None)).tolist() == [1]  # not the class that most of them name
+    assert answers(Glance(sure.log()[None, :, None], None)).tolist() == [[1]]  # not the class that most of them name
 
 
 def test_metrics_by_hand():
@@ -204,6 +204,8 @@ def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
     assert {"error_mean", "error_draw", "error_copies"} <= whole.keys()
     assert whole["error"] == whole["error_mean"] == task.evaluate([batch(40)])["error"]
     assert "error_mean" not in task.evaluate([batch(40)])
+    after = json.loads((tmp_path / "glimpses.json").read_text())["error"]
+    assert len(after) == task.model.num_glimpses and after[-1] == whole["error"]
     connected = Classification(SOURCE, model=FullyConnected).evaluate([batch()], tmp_path)
     assert connected.keys() == {"error", "error_low", "error_high", "pixels", "multiply_adds"}
 

@@ -1,5 +1,6 @@
 """Classification: trained on answers and on the looks that lead to them, judged by error, pixels and operations."""
 
+import json
 from collections.abc import Callable, Iterable
 from math import sqrt
 from pathlib import Path
@@ -10,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Reinforce
+from vision_attn.files import replacing
 from vision_attn.models.cost import multiply_adds
 from vision_attn.models.outputs import Glance
 from vision_attn.task import Batch, Source, Task
@@ -89,17 +91,19 @@ class Classification(Task):
     def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
         """Error in percent with its 95% interval, the numbers taken from an image, the multiply-adds of an answer; and,
         where the model looks here and there, the share of last looks of right answers that fall on the digit. With a
-        folder also the error of every way of testing."""
+        folder also the error of every way of testing; and the error after each glimpse, in glimpses.json."""
         ways: set[Testing] = {"mean", "draw", "copies"} if folder is not None else {self.at_test}
-        num_images, wrong, on_digit, right_rows = 0, dict.fromkeys(ways, 0), 0, 0
+        num_images, wrong, wrong_after, on_digit, right_rows = 0, dict.fromkeys(ways, 0), 0, 0, 0
         for batch in batches:
             if not num_images:
                 cost = self._cost(batch.images[:1])
             num_images += len(batch.labels)
             for way in ways:
                 glance = self.model(batch.images, **self._look(way))
-                wrong[way] += (answer(glance) != batch.labels).sum()
+                after = answers(glance) != batch.labels[:, None]
+                wrong[way] += after[:, -1].sum()
                 if way == self.at_test and glance.locations is not None:
+                    wrong_after += after.sum(dim=0)
                     right = glance.log_prob[:, :, -1].argmax(dim=-1) == batch.labels[:, None]
                     on_digit += (right & within(glance.locations[:, :, -1], batch.boxes)).sum()
                     right_rows += right.sum()
@@ -112,6 +116,9 @@ class Classification(Task):
             return metrics
         if folder is not None:
             metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in sorted(ways)}
+            with replacing(folder / "glimpses.json") as path:
+                errors = [100 * int(number) / num_images for number in wrong_after]
+                path.write_text(json.dumps({"error": errors}) + "\n", encoding="utf-8")
         return metrics | {"last_look_on_digit": int(on_digit) / max(1, int(right_rows))}
 
     @torch.no_grad()
@@ -161,9 +168,9 @@ class Classification(Task):
         }
 
 
-def answer(glance: Glance) -> Int[Tensor, "B"]:
-    """The class that is likeliest after the last glimpse, in the mean of all copies."""
-    return glance.log_prob[:, :, -1].logsumexp(dim=1).argmax(dim=-1)
+def answers(glance: Glance) -> Int[Tensor, "B T"]:
+    """The class that is likeliest after each glimpse, in the mean of all copies."""
+    return glance.log_prob.logsumexp(dim=1).argmax(dim=-1)
 
 
 def within(locations: Float[Tensor, "B R 2"], boxes: Float[Tensor, "B 4"]) -> Bool[Tensor, "B R"]:
