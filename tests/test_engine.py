@@ -66,6 +66,18 @@ def test_best_holds_the_weights_that_gave_its_metric(tmp_path):
     assert not torch.equal(last.last.weight, task.last.weight)
 
 
+@pytest.mark.parametrize("part", ["", "best"])
+def test_a_run_may_begin_with_the_weights_of_another_and_nothing_else(tmp_path, part):
+    train_plain(tmp_path / "first", epochs=3)
+    train_plain(tmp_path / "second", epochs=1, start_from=str(tmp_path / "first" / part), validate_every=0)
+    first, second = (lines(tmp_path / name) for name in ("first", "second"))
+    fresh = next(line["loss"] for line in first if "loss" in line)
+    begun = next(line["loss"] for line in second if "loss" in line)
+    assert begun < fresh / 2 and min(line["step"] for line in second) <= len(Points())
+    with pytest.raises(ValueError, match="holds no weights"):
+        train_plain(tmp_path / "third", start_from=str(tmp_path / "nowhere"))
+
+
 def test_validation_leaves_no_trace(tmp_path):
     train_plain(tmp_path / "often", validate_every=1)
     train_plain(tmp_path / "once", validate_every=3, rehearse=False)

@@ -56,7 +56,7 @@ def fit(
                 say(f"{folder} is finished after epoch {position.epoch}: nothing is left to train")
             return best_metrics(folder)
         seed_all(run.seed)
-        model = build(task, data, world, folder, fresh=fresh)
+        model = build(task, data, world, folder, fresh=fresh, start_from=run.start_from)
         batches = len(data)
         if batches < 1:
             raise ValueError("the data source has no training batch: is its training split empty?")
@@ -75,12 +75,18 @@ def fit(
             log.close()
 
 
-def build(task: Callable[[Source], Task], data: Source, world: World, folder: Path, *, fresh: bool) -> Task:
-    """The task on its device, with pretrained weights or those of the checkpoint, and its data at hand."""
+def build(
+    task: Callable[[Source], Task], data: Source, world: World, folder: Path, *, fresh: bool, start_from: str | None
+) -> Task:
+    """The task on its device, with its data at hand; with the weights of the checkpoint, or of where it starts from, or
+    pretrained ones."""
     model = task(data)
-    if fresh:
+    if fresh and start_from is None:
         with world.first_alone():
             model.initialise()
+    elif fresh:
+        best = Path(start_from) / "best"
+        checkpoint.load_weights(model, best if best.is_dir() else Path(start_from))
     else:
         checkpoint.load_weights(model, folder / "last")
     model.to(world.device)

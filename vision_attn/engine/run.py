@@ -12,6 +12,8 @@ class Run:
     """Where the run lives: config.yaml, metrics.jsonl, last/, best/ and pictures/."""
     seed: int = 0
     """Fixes the initial weights, the order of the batches and every draw of training and validation."""
+    start_from: str | None = None
+    """Folder of a run, or of its best/, whose weights this run begins with, and nothing else of it: for fine-tuning."""
     epochs: int = 10
     """How often all training batches are seen."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
