@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from benchmarks.glimpse import GLIMPSES, SIGHTS, Sight
 from benchmarks.measure import seconds, table
@@ -12,6 +13,7 @@ from benchmarks.plain_ram import PlainRAM, plain_ram_loss
 from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Learned, Reinforce
+from vision_attn.engine.step import fused
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM
 from vision_attn.tasks.classify import Classification
@@ -38,7 +40,7 @@ def ours(sight: Sight) -> Callable[[Tensor, Tensor], Tensor]:
         ),
         reinforce=partial(Reinforce, baseline=partial(Learned, hidden_size=None)),
     )
-    return trained(task, lambda images, labels: task(images, labels)["loss"])
+    return trained(task, lambda images, labels: task(images, labels)["loss"], fused)
 
 
 def plain(sight: Sight) -> Callable[[Tensor, Tensor], Tensor]:
@@ -46,9 +48,13 @@ def plain(sight: Sight) -> Callable[[Tensor, Tensor], Tensor]:
     return trained(model, partial(plain_ram_loss, model))
 
 
-def trained(model: torch.nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """One optimiser step as a function of images and labels."""
-    optimizer = torch.optim.Adam(model.parameters())
+def trained(
+    model: torch.nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    finish: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """One optimiser step as a function of images and labels. `finish`: what our engine makes of an optimizer."""
+    optimizer = finish(torch.optim.Adam(model.parameters()))
 
     def step(images: Tensor, labels: Tensor) -> Tensor:
         optimizer.zero_grad()

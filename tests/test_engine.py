@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, Adadelta, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
 
 from vision_attn.engine.checkpoint import load_weights, save_weights
 from vision_attn.engine.loop import fit
 from vision_attn.engine.run import Run
-from vision_attn.engine.step import Average, warm
+from vision_attn.engine.step import Average, fused, warm
 
 
 def lines(folder):
@@ -165,6 +165,28 @@ def test_only_weights_that_train_reach_the_optimizer(tmp_path):
     assert seen and all(weight.requires_grad for weight in seen)
     with pytest.raises(ValueError, match="no weights to train"):
         train_plain(tmp_path / "frozen", task=lambda source: Plane(source).requires_grad_(False))
+
+
+@pytest.mark.parametrize("kind, options", [(Adam, {}), (AdamW, {"weight_decay": 0.1}), (SGD, {"momentum": 0.9})])
+def test_fused_optimizers_do_the_same(kind, options):
+    ends = []
+    for fuse in (fused, lambda optimizer: optimizer):
+        weights = torch.linspace(-1, 1, 50).requires_grad_()
+        optimizer = fuse(kind([weights], lr=0.1, **options))
+        for step in range(5):
+            optimizer.zero_grad()
+            ((weights - step) ** 2).sum().backward()
+            optimizer.step()
+        ends.append(weights.detach())
+    torch.testing.assert_close(*ends)
+
+
+def test_optimizers_are_fused_where_they_can_be_and_nobody_said_otherwise():
+    weights = [torch.zeros(2, requires_grad=True)]
+    assert fused(Adam(weights)).param_groups[0]["fused"]
+    assert not fused(Adam(weights, fused=False)).param_groups[0]["fused"]
+    assert not fused(Adam(weights, foreach=True)).param_groups[0]["fused"]
+    assert "fused" not in fused(Adadelta(weights)).param_groups[0]
 
 
 def test_warmup_rises_to_the_schedule():

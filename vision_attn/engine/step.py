@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -39,7 +39,7 @@ class Step:
         self.parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise ValueError("the task has no weights to train: every one of its parameters is frozen")
-        self.optimizer = optimizer(self.parameters)
+        self.optimizer = fused(optimizer(self.parameters))
         self.schedule = warm(self.optimizer, schedule, warmup=run.warmup, total=total)
         if run.precision == "fp16":  # The scaler skips the first steps, while it looks for its scale.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
@@ -163,6 +163,18 @@ def distribute(task: Task) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # The argument's new name is unknown to torch 2.11.
         return DistributedDataParallel(task, broadcast_buffers=False)
+
+
+def fused(optimizer: Optimizer) -> Optimizer:
+    """Let torch's Adam, AdamW and SGD update all weights in one kernel, where the user has not chosen otherwise: the
+    same arithmetic in a fraction of the time."""
+    parts = [part for group in optimizer.param_groups for part in group["params"]]
+    able = all(part.device.type in ("cpu", "cuda") and part.is_floating_point() for part in parts)
+    chosen = any(optimizer.defaults.get(name) for name in ("fused", "foreach", "capturable", "differentiable"))
+    if type(optimizer) in (Adam, AdamW, SGD) and able and not chosen and optimizer.defaults["fused"] is None:
+        for group in optimizer.param_groups:
+            group["fused"] = True
+    return optimizer
 
 
 def warm(
