@@ -1,0 +1,119 @@
+"""Whole runs of DRAW, through the engine that all tasks share: killed, split over two processes, and blown up."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_ram_runs import elsewhere
+from test_resume import assert_same, lines
+
+from tests.fake_mnist import write_mnist
+from vision_attn.commands import main
+from vision_attn.models.draw import DRAW
+from vision_attn.tasks.generate import Generation
+
+ROOT = Path(__file__).parents[1]
+BATCHES = 3
+TINY = {
+    "task.model.num_turns": 3, "task.model.hidden_size": 16, "task.model.latent_size": 6, "data.batch_size": 100,
+    "run.epochs": 2, "run.precision": "fp32", "run.device": "cpu", "run.log_every": 1, "run.show": 0, "schedule": "null",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> str:
+    return write_mnist(tmp_path_factory.mktemp("mnist"))
+
+
+def command(folder: Path, digits: str, **settings) -> list[str]:
+    """What `main` trains a tiny DRAW with."""
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    named = TINY | named | {"run.folder": folder, "data.folder": digits}
+    return ["train", str(ROOT / "configs/draw_mnist_small.yaml"), *(f"--{k}={v}" for k, v in named.items())]
+
+
+def die_at(call: int) -> None:
+    """Let this process be killed when it draws for the `call`-th time in training."""
+    forward, calls = Generation.forward, []
+
+    def forward_or_die(task: Generation, *batch) -> dict[str, torch.Tensor]:
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return forward(task, *batch)
+
+    Generation.forward = forward_or_die
+
+
+def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> None:
+    """Let the noise of a batch depend on the joined batch alone; each process takes its images' part."""
+    rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    forward, calls = DRAW.forward, []
+
+    def forward_jointly(model: DRAW, images: torch.Tensor, noise: torch.Tensor | None = None):
+        calls.append(1)
+        generator = torch.Generator().manual_seed(len(calls))
+        joint = torch.randn(model.num_turns, world * len(images), 1, model.latent_size, generator=generator)
+        return forward(model, images, joint[:, rank::world])
+
+    change(DRAW, "forward", forward_jointly)
+
+
+@pytest.mark.parametrize("save_every, saved", [(0, BATCHES + 1), (600, BATCHES)])
+def test_a_killed_run_goes_on_exactly(digits, tmp_path, save_every, saved):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert main(command(whole, digits, run__save_every=save_every)) == 0
+    process = elsewhere(command(killed, digits, run__save_every=save_every), partial(die_at, BATCHES + 2))
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert json.loads((killed / "last/position.json").read_text())["step"] == saved
+    assert main(command(killed, digits, run__save_every=save_every)) == 0
+    assert_same(killed, whole)
+
+
+def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeypatch):
+    one, two = tmp_path / "one", tmp_path / "two"
+    settings = {
+        "optimizer": "torch.optim.SGD", "optimizer__lr": 0.001, "run__validate_every": 0, "task__binarisation": "fixed",
+    }  # fmt: skip
+    draw_jointly(monkeypatch.setattr)
+    assert main(command(one, digits, **settings)) == 0
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    both = [
+        elsewhere(command(two, digits, **settings), draw_jointly, **meeting, RANK=rank, LOCAL_RANK=rank)
+        for rank in "01"
+    ]
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+    alone, joined = ([line for line in lines(folder) if "loss" in line] for folder in (one, two))
+    assert len(alone) == len(joined) == 2 * BATCHES
+    for line, other in zip(alone, joined, strict=True):
+        assert other == pytest.approx(line, rel=1e-5)
+    weights = [load_file(folder / "last/model.safetensors") for folder in (one, two)]
+    for name in weights[0]:
+        torch.testing.assert_close(weights[1][name], weights[0][name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_that_blows_up_stops_and_keeps_its_last_good_weights(digits, tmp_path, monkeypatch, capsys):
+    forward, calls = Generation.forward, []
+
+    def blow_up(task: Generation, *batch) -> dict[str, torch.Tensor]:
+        calls.append(1)
+        metrics = forward(task, *batch)
+        return metrics | {"loss": metrics["loss"] * (torch.nan if len(calls) == BATCHES + 2 else 1)}
+
+    monkeypatch.setattr(Generation, "forward", blow_up)
+    assert main(command(tmp_path, digits, run__save_every=0)) == 1
+    assert f"step {BATCHES + 2}: the loss is not finite" in capsys.readouterr().err
+    assert json.loads((tmp_path / "last/position.json").read_text())["step"] <= BATCHES + 1
+    assert all(weights.isfinite().all() for weights in load_file(tmp_path / "last/model.safetensors").values())
