@@ -1,20 +1,24 @@
-"""DRAW's training step: ours, and a plain reference that builds its constants anew in every turn."""
+"""DRAW's training step: ours, and a plain reference that builds its constants anew in every turn; and the classifier's,
+with what its filterbank takes of it."""
 
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from benchmarks.measure import seconds, table
 from benchmarks.plain_draw import PlainDRAW
 from benchmarks.shapes import Shapes
 from vision_attn.engine.step import fused
-from vision_attn.models.draw import DRAW, ReadPatch, WritePatch
+from vision_attn.models.draw import DRAW, DRAWReader, ReadPatch, WritePatch
 
 SIDE, TURNS, LATENT = 28, 10, 100
 SIZES = ((5, 5), (2, 5))
 """Of what is read and written: the middle of what replications use, and the paper's."""
+CANVASES, GLIMPSES, SIZE = (60, 100), 8, 12
+"""Of the classifier: the sides of its images."""
 TIMES = 5
 """Steps in one measurement."""
 
@@ -24,7 +28,10 @@ def draw(shapes: Shapes, repeats: int) -> str:
     batch = 2 * shapes.images
     rows = [compare(read, write, batch, repeats) for read, write in SIZES]
     title = f"A step of DRAW at {batch} images of {SIDE}x{SIDE}, {TURNS} turns, LSTMs of 256, Adam included, ms"
-    return table(title, ("reads, writes", "ours", "plain", "to plain", "bounds differ by"), rows)
+    drawing = table(title, ("reads, writes", "ours", "plain", "to plain", "bounds differ by"), rows)
+    title = f"A step of DRAW's classifier at {batch} images, {GLIMPSES} glimpses of {SIZE}x{SIZE}, Adam included"
+    columns = ("", "step, ms", "images/s", "filterbank, ms", "its share")
+    return drawing + "\n" + table(title, columns, [reader(canvas, batch, repeats) for canvas in CANVASES])
 
 
 def compare(read: int, write: int, batch: int, repeats: int) -> tuple[str, ...]:
@@ -48,6 +55,27 @@ def compare(read: int, write: int, batch: int, repeats: int) -> tuple[str, ...]:
     ms = {name: 1000 * spent / TIMES for name, spent in taken.items()}
     ratio = f"{ms['plain'] / ms['ours']:.2f}x"
     return f"{read}x{read}, {write}x{write}", f"{ms['ours']:.1f}", f"{ms['plain']:.1f}", ratio, f"{apart:.0e}"
+
+
+def reader(canvas: int, batch: int, repeats: int) -> tuple[str, ...]:
+    """A row of the classifier's table. The filterbank alone: as many windows and reads, forward and backward."""
+    generator = torch.Generator().manual_seed(0)
+    images, labels = torch.rand(batch, 1, canvas, canvas, generator=generator), torch.randint(10, (batch,))
+    model = DRAWReader((1, canvas, canvas), 10, num_glimpses=GLIMPSES, size=SIZE)
+    states = torch.randn(GLIMPSES, batch, 1, model.hidden_size, generator=generator).requires_grad_()
+
+    def loss() -> Tensor:
+        return functional.nll_loss(model(images).log_prob[:, 0, -1], labels)
+
+    def read() -> None:
+        for _ in range(TIMES):
+            bank = model.filterbank
+            sum(bank.read(images, bank.window(state)).square().sum() for state in states).backward()
+
+    taken = seconds({"step": step(fused(adam(model)), loss), "read": read}, repeats, f"reads of {canvas}x{canvas}")
+    whole, bank = (1000 * taken[name] / TIMES for name in ("step", "read"))
+    rate, share = f"{1000 * batch / whole:.0f}", f"{bank / whole:.0%}"
+    return f"{canvas}x{canvas}", f"{whole:.1f}", rate, f"{bank:.1f}", share
 
 
 def adam(model: torch.nn.Module) -> torch.optim.Adam:
