@@ -91,8 +91,10 @@ class Classification(Task):
     def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
         """Error in percent with its 95% interval, the numbers taken from an image, the multiply-adds of an answer; and,
         where the model looks here and there, the share of last looks of right answers that fall on the digit. With a
-        folder also the error of every way of testing; and the error after each glimpse, in glimpses.json."""
-        ways: set[Testing] = {"mean", "draw", "copies"} if folder is not None else {self.at_test}
+        folder also the error of every way of testing, where looks are drawn; and the error after each glimpse, in
+        glimpses.json."""
+        drawn = hasattr(self.model, "policy")  # all others look alike in every way of testing
+        ways: set[Testing] = {"mean", "draw", "copies"} if folder is not None and drawn else {self.at_test}
         num_images, wrong, wrong_after, on_digit, right_rows = 0, dict.fromkeys(ways, 0), 0, 0, 0
         for batch in batches:
             if not num_images:
@@ -115,7 +117,8 @@ class Classification(Task):
         if glance.locations is None:
             return metrics
         if folder is not None:
-            metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in sorted(ways)}
+            if drawn:
+                metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in sorted(ways)}
             with replacing(folder / "glimpses.json") as path:
                 errors = [100 * int(number) / num_images for number in wrong_after]
                 path.write_text(json.dumps({"error": errors}) + "\n", encoding="utf-8")
