@@ -56,13 +56,14 @@ def test_draw_draws_digits(data_folder, tmp_path):
 
 
 def test_draw_reads_cluttered_digits(data_folder, tmp_path):
+    """A tenth of the test canvases, from all over: MNIST's first test digits are harder than its last."""
     folder = next(folder for folder in WEIGHTS if folder.name == "dram_cluttered100")
     told = json.loads((folder / "metrics_test.json").read_text())
     task, source, _ = open_run(folder)
     source.prepare(task)
-    first = list(islice(source.split("test"), 8))
-    metrics = task.eval().evaluate(first)
+    some = list(islice(source.split("test"), 0, None, 10))
+    metrics = task.eval().evaluate(some)
     assert metrics["error_low"] <= told["error"] <= metrics["error_high"] and told["error"] < 5
     assert metrics["pixels"] == told["pixels"] == 8 * 12 * 12 and metrics["last_look_on_digit"] > 0.9
-    paths = task.show(DigitBatch(*(part[:3] for part in first[0])), tmp_path)
+    paths = task.show(DigitBatch(*(part[:3] for part in some[0])), tmp_path)
     assert [path.name for path in paths] == ["reads.png", "reads.gif"]
