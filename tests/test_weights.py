@@ -36,6 +36,7 @@ def test_ram_reads_cluttered_digits(data_folder, tmp_path):
     small = ["--data.test_images=16", "--device=cpu"]
     assert main(["eval", str(folder), "--out", str(tmp_path / "look"), "--show=2", *small]) == 0
     assert len(list((tmp_path / "look/pictures").glob("*.gif"))) == 2
+    assert json.loads((tmp_path / "look/metrics_test.json").read_text())["overrides"] == small[:1]
 
 
 def test_draw_draws_digits(data_folder, tmp_path):

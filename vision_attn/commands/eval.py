@@ -11,6 +11,7 @@ import os
 import platform
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     opened = open_with(arguments)
     out = arguments.out or Path(arguments.folder)
     out.mkdir(parents=True, exist_ok=True)
-    metrics = evaluate(opened, arguments.split, out, run_folder=arguments.folder)
+    metrics = evaluate(opened, arguments.split, out, run_folder=arguments.folder, overrides=arguments.overrides)
     width = max(map(len, metrics))
     print("\n".join(f"{name:{width}}  {value:8.4f}" for name, value in metrics.items()))
     print(f"written to {out / f'metrics_{arguments.split}.json'}")
@@ -43,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if any(math.isnan(value) for value in metrics.values()) else 0
 
 
-def evaluate(opened: Opened, split: str, out: Path, *, run_folder: str | Path) -> dict[str, float]:
+def evaluate(
+    opened: Opened, split: str, out: Path, *, run_folder: str | Path, overrides: Sequence[str] = ()
+) -> dict[str, float]:
     """The metrics of `split`, also written into `out` with all that one needs to know of how they came about."""
     import torch
 
@@ -63,6 +66,7 @@ def evaluate(opened: Opened, split: str, out: Path, *, run_folder: str | Path) -
     seconds = time.perf_counter() - began
     record: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in metrics.items()}
     record |= {"split": split, "run": str(run_folder), "seed": config.get("run", {}).get("seed")}
+    record |= {"overrides": list(overrides)} if overrides else {}
     record |= {name: getattr(task, name) for name in ("beams", "max_words", "length_power") if hasattr(task, name)}
     record |= {"hardware": hardware(device), "versions": versions()}
     record |= {"seconds": round(seconds, 1), "time": time.strftime("%Y-%m-%d %H:%M:%S %z")}

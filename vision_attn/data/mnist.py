@@ -180,8 +180,8 @@ def locate(folder: str, *, download: bool) -> Path:
         return place
     if not download:
         raise ValueError(
-            f"MNIST: {', '.join(missing)} not found in {place}: put the files there, packed or not, or have them "
-            "downloaded with --data.download=true"
+            f"MNIST: {', '.join(missing)} not found in {place}: put the files there, packed or not (VISION_ATTN_DATA "
+            "names the folder of data sets), or have them downloaded with --data.download=true"
         )
     try:
         fetch(place, missing)
