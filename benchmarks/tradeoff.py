@@ -73,10 +73,10 @@ def tradeoff(curves: list[Curve]) -> Image.Image:
                 draw.line(points, colour, 3, "curve")
             for x, y in points:
                 draw.ellipse((x - 5, y - 5, x + 5, y + 5), colour)
-    for number, (curve, colour) in enumerate(zip(curves, COLOURS, strict=False)):
-        y = MARGIN // 2 + 16 + number * (LETTERS + 8)
-        draw.ellipse((MARGIN + WIDTH - 22, y - 5, MARGIN + WIDTH - 12, y + 5), colour)
-        draw.text((MARGIN + WIDTH - 32, y), curve.name, DARK.ink, font, "rm")
+    for number, (curve, colour) in enumerate(reversed(list(zip(curves, COLOURS, strict=False)))):
+        y = MARGIN // 2 + HEIGHT - 16 - number * (LETTERS + 8)  # lower left, where no curve comes
+        draw.ellipse((MARGIN + 12, y - 5, MARGIN + 22, y + 5), colour)
+        draw.text((MARGIN + 32, y), curve.name, DARK.ink, font, "lm")
     return page
 
 
