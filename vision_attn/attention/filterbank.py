@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
+from vision_attn.precise import precise
+
 LARGEST_LOG = 10.0  # e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares stay within float32
 
 
@@ -61,7 +63,7 @@ class Filterbank(nn.Module):
         The logarithms are kept within +-10.
         """
         with torch.autocast(state.device.type, enabled=False):
-            numbers = self.numbers(_precise(state))
+            numbers = self.numbers(precise(state))
             centre = torch.addcmul(self.middle, self.middle, numbers[..., :2])  # (A + 1) / 2 (g~ + 1)
             logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
             sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
@@ -89,7 +91,7 @@ class Filterbank(nn.Module):
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
         F_x, F_y = self.filters(window)
         with torch.autocast(images.device.type, enabled=False):
-            beside = _precise(images).transpose(1, 2).reshape(B, Y, C * X)  # channels side by side: one product for all
+            beside = precise(images).transpose(1, 2).reshape(B, Y, C * X)  # channels side by side: one product for all
             rows = F_y.reshape(B, R * N, Y) @ beside
             patches = rows.reshape(B * R, N * C, X) @ F_x.reshape(B * R, N, X).mT
             return _scaled(patches.view(B, R, N, C, N).transpose(2, 3), window.intensity)
@@ -99,7 +101,7 @@ class Filterbank(nn.Module):
         (B, R, C, N, _), Y, X = patches.shape, self.height, self.width
         F_x, F_y = self.filters(window)
         with torch.autocast(patches.device.type, enabled=False):
-            beside = _scaled(_precise(patches), 1 / window.intensity).transpose(2, 3)
+            beside = _scaled(precise(patches), 1 / window.intensity).transpose(2, 3)
             rows = beside.reshape(B * R, N * C, N) @ F_x.reshape(B * R, N, X)
             images = F_y.reshape(B * R, N, Y).mT @ rows.view(B * R, N, C * X)
             return images.view(B, R, Y, C, X).transpose(2, 3)
@@ -143,7 +145,3 @@ class _Gaussians(torch.autograd.Function):
 
 def _scaled(patches: Tensor, intensity: Tensor) -> Tensor:
     return patches * intensity[..., None, None, None]
-
-
-def _precise(numbers: Tensor) -> Tensor:
-    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))

@@ -170,7 +170,7 @@ def fused(optimizer: Optimizer) -> Optimizer:
     same arithmetic in a fraction of the time."""
     parts = [part for group in optimizer.param_groups for part in group["params"]]
     able = all(part.device.type in ("cpu", "cuda") and part.is_floating_point() for part in parts)
-    chosen = any(optimizer.defaults.get(name) for name in ("fused", "foreach", "capturable", "differentiable"))
+    chosen = any(optimizer.defaults.get(name) for name in ("foreach", "capturable", "differentiable"))
     if type(optimizer) in (Adam, AdamW, SGD) and able and not chosen and optimizer.defaults["fused"] is None:
         for group in optimizer.param_groups:
             group["fused"] = True

@@ -5,6 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vision_attn.precise import precise
+
 
 def word_log_prob(output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
     """log softmax(output(deep))[words], in nats, in float32 at least.
@@ -20,10 +22,10 @@ class _WordLogProb(torch.autograd.Function):
     @staticmethod
     def forward(ctx, deep: Tensor, weight: Tensor, bias: Tensor, words: Tensor) -> Tensor:
         ctx.logits = logits = F.linear(deep, weight, bias)  # in half precision under autocast, and kept in it
-        chosen = _precise(logits.gather(-1, words[:, None]).squeeze(-1))
+        chosen = precise(logits.gather(-1, words[:, None]).squeeze(-1))
         normaliser = torch.empty_like(chosen)
         for rows in _a_few(logits):
-            normaliser[rows] = _precise(logits[rows]).logsumexp(dim=-1)
+            normaliser[rows] = precise(logits[rows]).logsumexp(dim=-1)
         ctx.save_for_backward(deep, weight, words, normaliser)
         return chosen - normaliser
 
@@ -35,7 +37,7 @@ class _WordLogProb(torch.autograd.Function):
         slope, ctx.logits = ctx.logits, None
         grad_bias = torch.zeros_like(weight[:, 0])
         for rows in _a_few(slope):  # d log p(word) / d logits = 1[word] - p
-            p = _precise(slope[rows]).sub(normaliser[rows, None]).exp_()
+            p = precise(slope[rows]).sub(normaliser[rows, None]).exp_()
             p.mul_(-grad[rows, None]).scatter_add_(-1, words[rows, None], grad[rows, None].to(p.dtype))
             grad_bias += p.sum(dim=0)
             slope[rows] = p
@@ -46,7 +48,3 @@ class _WordLogProb(torch.autograd.Function):
 def _a_few(logits: Tensor) -> list[slice]:
     """Rows, 512 at a time: what is computed in float32 between logits and gradient is never held whole."""
     return [slice(first, first + 512) for first in range(0, len(logits), 512)]
-
-
-def _precise(part: Tensor) -> Tensor:
-    return part.to(torch.promote_types(part.dtype, torch.float32))

@@ -5,6 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vision_attn.precise import precise
+
 
 def lstm(
     gates: Float[Tensor, "*rows gates"], cell: Float[Tensor, "*rows H"]
@@ -15,7 +17,7 @@ def lstm(
     c_t = sigmoid(forget) c_{t-1} + sigmoid(enter) tanh(candidate), h_t = sigmoid(leave) tanh(c_t). Both in float32 at
     least, whatever autocast does: a cell adds up small things over many turns.
     """
-    gates, cell = _precise(gates), _precise(cell)
+    gates, cell = precise(gates), precise(cell)
     if not torch.compiler.is_compiling():
         return _Turn.apply(gates, cell)
     three, candidate = gates.split([3 * cell.shape[-1], cell.shape[-1]], dim=-1)
@@ -58,7 +60,3 @@ class _Turn(torch.autograd.Function):
 def _tanh(x: Tensor, out: Tensor) -> Tensor:
     """As 2 sigmoid(2 x) - 1, which on CPUs is several times as fast; off by no more than rounding of numbers near 1."""
     return torch.add(x, x, out=out).sigmoid_().mul_(2).sub_(1)
-
-
-def _precise(numbers: Tensor) -> Tensor:
-    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice
 from vision_attn.models.linear import Linear, Rectified
+from vision_attn.precise import precise
 
 Look = Literal["draw", "mean"]
 
@@ -77,7 +78,7 @@ class Gaussian(nn.Module):
     def _mean(self, state: Tensor) -> Tensor:
         """In float32 at least: under autocast, rounding would be coarse beside sigma."""
         mean = self.mean(state)
-        return mean.to(torch.promote_types(mean.dtype, torch.float32)).tanh()
+        return precise(mean).tanh()
 
 
 class Anywhere(nn.Module):

@@ -151,9 +151,9 @@ class Classification(Task):
         bank, windows = self.model.filterbank, self.model.windows(batch.images)
         reads = Rectangles(bank.boxes(windows), windows.sigma)
         plain = windows._replace(intensity=torch.ones_like(windows.intensity))  # or what is read is not in [0, 1]
-        answers = (batch.labels.tolist(), glance.log_prob[:, 0].exp())
+        said = (batch.labels.tolist(), glance.log_prob[:, 0].exp())
         return [
-            write_reads(folder / "reads.png", batch.images, reads, bank.read(batch.images, plain), *answers),
+            write_reads(folder / "reads.png", batch.images, reads, bank.read(batch.images, plain), *said),
             write_reads_film(folder / "reads.gif", batch.images, reads),
         ]
 
