@@ -3,17 +3,15 @@
 import json
 import math
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 from torch import nn
 
-from tests.fake_mnist import write_mnist
+from tests.whole_runs import two_steps
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Choice, Learned, LeaveOneOut, MovingAverage, Reinforce
-from vision_attn.commands import main
 from vision_attn.data.mnist import DigitBatch
 from vision_attn.models.digits import FullyConnected
 from vision_attn.models.draw import DRAWReader
@@ -247,26 +245,10 @@ def test_pictures_of_reads(tmp_path):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_takes_two_steps(name, tmp_path):
-    settings = {
-        "data.folder": write_mnist(tmp_path / "mnist"),
-        "data.batch_size": 150 if name == "ram_mnist28" else 16,
-        "run.folder": tmp_path / "run",
-        "run.epochs": 1,
-        "run.warmup": 0,
-        "run.device": "cpu",
-        "run.log_every": 1,
-        "run.rehearse": "false",
-    }
     if name == "ram_mnist28":
-        settings |= {"run.validate_every": 0}  # its validation set has 5,000 digits
+        settings = {"data.batch_size": 150, "run.validate_every": 0}  # its validation set has 5,000 digits
     else:
-        settings |= {"data.epoch_images": 32, "data.val_images": 16, "data.test_images": 16}
-    overrides = [f"--{key}={value}" for key, value in settings.items()]
-    assert main(["train", str(Path("configs") / f"{name}.yaml"), *overrides]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    assert len(losses) == 2 and all(map(math.isfinite, losses))
-    assert main(["eval", str(tmp_path / "run"), "--device=cpu", f"--out={tmp_path}"]) == 0
-    metrics = json.loads((tmp_path / "metrics_test.json").read_text())
+        settings = {"data.batch_size": 16, "data.epoch_images": 32, "data.val_images": 16, "data.test_images": 16}
+    metrics = two_steps(name, tmp_path, **settings)
     assert 0 <= metrics["error_low"] <= metrics["error"] <= metrics["error_high"] <= 100
     assert metrics["pixels"] > 0 and metrics["multiply_adds"] > 1e5

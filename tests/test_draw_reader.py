@@ -1,7 +1,5 @@
 """DRAW's classifier: the recurrence against a slow one, its windows, what it learns from, and its experiments."""
 
-import json
-import math
 from functools import partial
 
 import numpy as np
@@ -9,8 +7,7 @@ import pytest
 import references_filterbank as reference
 import torch
 
-from tests.fake_mnist import write_mnist
-from vision_attn.commands import main
+from tests.whole_runs import two_steps
 from vision_attn.models.draw import DRAWReader
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
@@ -125,23 +122,6 @@ def test_it_must_look_at_least_once():
 
 @pytest.mark.parametrize("name", ["dram_cluttered60", "dram_cluttered100"])
 def test_every_config_takes_two_steps(name, tmp_path):
-    settings = {
-        "data.folder": write_mnist(tmp_path / "mnist"),
-        "data.batch_size": 16,
-        "data.epoch_images": 32,
-        "data.val_images": 16,
-        "data.test_images": 16,
-        "run.folder": tmp_path / "run",
-        "run.epochs": 1,
-        "run.device": "cpu",
-        "run.log_every": 1,
-        "run.rehearse": "false",
-    }
-    overrides = [f"--{key}={value}" for key, value in settings.items()]
-    assert main(["train", f"configs/{name}.yaml", *overrides]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    assert len(losses) == 2 and all(map(math.isfinite, losses))
-    assert main(["eval", str(tmp_path / "run"), "--device=cpu", f"--out={tmp_path}"]) == 0
-    metrics = json.loads((tmp_path / "metrics_test.json").read_text())
+    settings = {"data.batch_size": 16, "data.epoch_images": 32, "data.val_images": 16, "data.test_images": 16}
+    metrics = two_steps(name, tmp_path, **settings)
     assert "error_copies" not in metrics and metrics["pixels"] == 8 * 144

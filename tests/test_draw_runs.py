@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_ram_runs import elsewhere
-from test_resume import assert_same, lines
+from test_resume import assert_same
 
 from tests.fake_mnist import write_mnist
+from tests.whole_runs import assert_close, elsewhere, in_two_processes, train
 from vision_attn.commands import main
 from vision_attn.models.draw import DRAW
 from vision_attn.tasks.generate import Generation
@@ -35,9 +34,7 @@ def digits(tmp_path_factory) -> str:
 
 def command(folder: Path, digits: str, **settings) -> list[str]:
     """What `main` trains a tiny DRAW with."""
-    named = {name.replace("__", "."): value for name, value in settings.items()}
-    named = TINY | named | {"run.folder": folder, "data.folder": digits}
-    return ["train", str(ROOT / "configs/draw_mnist_small.yaml"), *(f"--{k}={v}" for k, v in named.items())]
+    return train("draw_mnist_small", **TINY | settings | {"run.folder": folder, "data.folder": digits})
 
 
 def die_at(call: int) -> None:
@@ -86,23 +83,8 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     }  # fmt: skip
     draw_jointly(monkeypatch.setattr)
     assert main(command(one, digits, **settings)) == 0
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-    both = [
-        elsewhere(command(two, digits, **settings), draw_jointly, **meeting, RANK=rank, LOCAL_RANK=rank)
-        for rank in "01"
-    ]
-    for process in both:
-        process.join()
-    assert [process.exitcode for process in both] == [0, 0]
-    alone, joined = ([line for line in lines(folder) if "loss" in line] for folder in (one, two))
-    assert len(alone) == len(joined) == 2 * BATCHES
-    for line, other in zip(alone, joined, strict=True):
-        assert other == pytest.approx(line, rel=1e-5)
-    weights = [load_file(folder / "last/model.safetensors") for folder in (one, two)]
-    for name in weights[0]:
-        torch.testing.assert_close(weights[1][name], weights[0][name], rtol=1e-5, atol=1e-6)
+    in_two_processes(command(two, digits, **settings), draw_jointly)
+    assert_close(one, two, steps=2 * BATCHES)
 
 
 def test_a_run_that_blows_up_stops_and_keeps_its_last_good_weights(digits, tmp_path, monkeypatch, capsys):

@@ -3,15 +3,13 @@
 import json
 import math
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 from torch import nn
 
-from tests.fake_mnist import write_mnist
-from vision_attn.commands import main
+from tests.whole_runs import two_steps
 from vision_attn.data.binary import fixed, stochastic
 from vision_attn.data.mnist import DigitBatch
 from vision_attn.models.draw import DRAW, ReadImage, WriteImage
@@ -164,28 +162,16 @@ def test_what_cannot_be_is_refused():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_takes_two_steps(name, tmp_path):
     settings = {
-        "data.folder": write_mnist(tmp_path / "mnist"),
         "data.batch_size": 2 if name == "draw_two_digits" else 150,
         "task.init_args.model.init_args.num_turns": 2,
         "task.init_args.model.init_args.hidden_size": 8,
         "task.init_args.importance_images": 2,
         "task.init_args.importance_samples": 2,
-        "run.folder": tmp_path / "run",
-        "run.epochs": 1,
-        "run.device": "cpu",
-        "run.log_every": 1,
-        "run.rehearse": "false",
         "run.validate_every": 0,
         "run.show": 0,
     }
     if name == "draw_two_digits":
         settings |= {"data.epoch_images": 4, "data.test_images": 4}
-    overrides = [f"--{key}={value}" for key, value in settings.items()]
-    assert main(["train", str(Path("configs") / f"{name}.yaml"), *overrides]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    assert len(losses) == 2 and all(map(math.isfinite, losses))
-    assert main(["eval", str(tmp_path / "run"), "--device=cpu", f"--out={tmp_path}"]) == 0
-    metrics = json.loads((tmp_path / "metrics_test.json").read_text())
+    metrics = two_steps(name, tmp_path, **settings)
     assert metrics["bound"] == pytest.approx(metrics["reconstruction"] + metrics["kl"])
     assert metrics["nll_images"] == 2 and (tmp_path / "turns_test.json").exists()

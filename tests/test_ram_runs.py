@@ -1,11 +1,8 @@
 """Whole runs of RAM: one that is killed goes on exactly, two processes are one, and what was trained is measured."""
 
 import json
-import multiprocessing
 import os
 import signal
-import socket
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +14,7 @@ from safetensors.torch import load_file
 from test_resume import assert_same, lines
 
 from tests.fake_mnist import write_mnist
+from tests.whole_runs import assert_close, elsewhere, in_two_processes, train
 from vision_attn.attention.reinforce import MovingAverage
 from vision_attn.commands import main
 from vision_attn.config import open_run
@@ -34,9 +32,6 @@ TINY = {
     "schedule": "null",
 }  # fmt: skip
 
-processes = multiprocessing.get_context("forkserver")  # torch is imported once, for all of them
-processes.set_forkserver_preload(["torch._dynamo", "PIL.Image", "vision_attn.config", "vision_attn.tasks.classify"])
-
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> str:
@@ -45,24 +40,9 @@ def digits(tmp_path_factory) -> str:
 
 def command(folder: Path, digits: str, baseline: str, **settings) -> list[str]:
     """What `main` trains a tiny RAM with."""
-    named = {name.replace("__", "."): value for name, value in settings.items()}
-    named |= {"run.folder": folder, "data.folder": digits}
-    named |= {"task.reinforce.baseline": f"vision_attn.attention.reinforce.{baseline}"}
-    return ["train", str(ROOT / "configs/ram_cluttered60.yaml"), *(f"--{k}={v}" for k, v in (TINY | named).items())]
-
-
-def elsewhere(argv: list[str], change: Callable[[], None], **environment: str) -> multiprocessing.Process:
-    """The same in another process, on which `change` was made first."""
-    process = processes.Process(target=_run, args=(argv, change, environment))
-    process.start()
-    return process
-
-
-def _run(argv: list[str], change: Callable[[], None], environment: dict[str, str]) -> None:
-    os.environ.update(environment)
-    torch.set_num_threads(1)
-    change()
-    sys.exit(main(argv))
+    settings |= {"run.folder": folder, "data.folder": digits}
+    settings |= {"task.reinforce.baseline": f"vision_attn.attention.reinforce.{baseline}"}
+    return train("ram_cluttered60", **TINY | settings)
 
 
 def die_before(epoch: int, batch: int) -> None:
@@ -130,23 +110,11 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     settings = {"optimizer": "torch.optim.SGD", "optimizer__lr": 0.001}
     draw_jointly(monkeypatch.setattr)
     assert main(command(one, digits, baseline, **settings)) == 0
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-    argv = command(two, digits, baseline, **settings)
-    both = [elsewhere(argv, draw_jointly, **meeting, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
-    for process in both:
-        process.join()
-    assert [process.exitcode for process in both] == [0, 0]
-
-    alone, joined = ([line for line in lines(folder) if "loss" in line] for folder in (one, two))
-    assert len(alone) == len(joined) == 2 * BATCHES
-    for line, other in zip(alone, joined, strict=True):
-        assert other == pytest.approx(line, rel=1e-5)
-    assert sum(line["advantage"] for line in alone) > 0.1  # or nothing was learned of where to look
-    weights = [load_file(folder / "last/model.safetensors") for folder in (one, two)]
-    for name in weights[0].keys() - {"reinforce.baseline.total", "reinforce.baseline.number"}:  # sums over a part
-        torch.testing.assert_close(weights[1][name], weights[0][name], rtol=1e-5, atol=1e-6)
+    in_two_processes(command(two, digits, baseline, **settings), draw_jointly)
+    sums_over_a_part = [f"reinforce.baseline.{name}" for name in ("total", "number") if baseline == "MovingAverage"]
+    assert_close(one, two, steps=2 * BATCHES, besides=sums_over_a_part)
+    steps = [line for line in lines(one) if "loss" in line]
+    assert sum(line["advantage"] for line in steps) > 0.1  # or nothing was learned of where to look
 
 
 def test_a_run_is_measured_and_shown(digits, tmp_path):

@@ -1,0 +1,80 @@
+"""Whole runs by the command, for tests of tasks: two steps of a config, runs in other processes, what a run left."""
+
+import json
+import math
+import multiprocessing
+import os
+import socket
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_resume import lines
+
+from tests.fake_mnist import write_mnist
+from vision_attn.commands import main
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+processes = multiprocessing.get_context("forkserver")  # torch is imported once, for all of them
+processes.set_forkserver_preload(["torch._dynamo", "PIL.Image", "vision_attn.config", "vision_attn.tasks.classify"])
+
+
+def train(config: str, **settings) -> list[str]:
+    """What `main` trains a config with. `run__epochs` is `run.epochs`, and overrides it."""
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    return ["train", str(CONFIGS / f"{config}.yaml"), *(f"--{name}={value}" for name, value in named.items())]
+
+
+def two_steps(config: str, folder: Path, **settings) -> dict[str, float]:
+    """Take two steps by a config on made-up digits, and return what is measured of them on the test split."""
+    run = folder / "run"
+    settings = {
+        "data.folder": write_mnist(folder / "mnist"), "run.folder": run, "run.epochs": 1, "run.warmup": 0,
+        "run.device": "cpu", "run.log_every": 1, "run.rehearse": "false",
+    } | settings  # fmt: skip
+    assert main(train(config, **settings)) == 0
+    losses = [line["loss"] for line in lines(run) if "loss" in line]
+    assert len(losses) == 2 and all(map(math.isfinite, losses))
+    assert main(["eval", str(run), "--device=cpu", f"--out={folder}"]) == 0
+    return json.loads((folder / "metrics_test.json").read_text())
+
+
+def elsewhere(argv: list[str], change: Callable[[], None], **environment: str) -> multiprocessing.Process:
+    """`main(argv)` in another process, on which `change` was made first."""
+    process = processes.Process(target=_run, args=(argv, change, environment))
+    process.start()
+    return process
+
+
+def _run(argv: list[str], change: Callable[[], None], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    change()
+    sys.exit(main(argv))
+
+
+def in_two_processes(argv: list[str], change: Callable[[], None]) -> None:
+    """`main(argv)` as two processes that share the work, as torchrun starts them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    both = [elsewhere(argv, change, **meeting, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+
+
+def assert_close(one: Path, other: Path, *, steps: int, besides: Collection[str] = ()) -> None:
+    """Every logged step and every weight is the same up to rounding, `besides` these weights."""
+    logged = [[line for line in lines(folder) if "loss" in line] for folder in (one, other)]
+    assert len(logged[0]) == len(logged[1]) == steps
+    for line, again in zip(*logged, strict=True):
+        assert again == pytest.approx(line, rel=1e-5)
+    weights = [load_file(folder / "last/model.safetensors") for folder in (one, other)]
+    assert weights[0].keys() == weights[1].keys() and weights[0].keys() >= set(besides)
+    for name in weights[0].keys() - set(besides):
+        torch.testing.assert_close(weights[1][name], weights[0][name], rtol=1e-5, atol=1e-6)
