@@ -2,6 +2,8 @@
 
 import json
 import math
+import platform
+import subprocess
 import sys
 import warnings
 from types import SimpleNamespace
@@ -379,3 +381,19 @@ def test_schedule_is_called_with_the_number_of_steps(tmp_path):
 
     train_plain(tmp_path, schedule=schedule, accumulate=4, epochs=2)
     assert asked == [4]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that would hand memory back")
+def test_memory_of_a_step_is_there_for_the_next():
+    """64 MiB are used 40 times; from the system they come a few times, until their place is found again."""
+    code = """
+import torch
+from resource import RUSAGE_SELF, getpagesize, getrusage
+from vision_attn.engine.memory import keep_freed_memory
+keep_freed_memory()
+before = getrusage(RUSAGE_SELF).ru_minflt
+for _ in range(40):
+    torch.ones(2**24)
+assert (getrusage(RUSAGE_SELF).ru_minflt - before) * getpagesize() < 20 * 2**26
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -23,6 +23,7 @@ from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, join, random_state, seed_all, set_random_state
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log, say
+from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.engine.run import Run
 from vision_attn.engine.step import Step
 from vision_attn.progress import progress
@@ -45,6 +46,7 @@ def fit(
     checkpoint, a folder in use, an unknown metric, a loss that is not finite, a full disk. Ctrl-C and SIGTERM save and
     then raise KeyboardInterrupt and SystemExit(143).
     """
+    keep_freed_memory()
     folder = Path(run.folder)
     with join(run.device) as world, checkpoint.claim(folder) if world.first else nullcontext():
         position = world.share(checkpoint.find_position(folder) if world.first else None)
