@@ -23,18 +23,19 @@ TIMES = 5
 """Steps in one measurement."""
 
 
-def draw(shapes: Shapes, repeats: int) -> str:
+def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
     """The table of milliseconds per step. A batch is two of `shapes.images`: 128 where nothing else is asked for."""
     batch = 2 * shapes.images
-    rows = [compare(read, write, batch, repeats) for read, write in SIZES]
-    title = f"A step of DRAW at {batch} images of {SIDE}x{SIDE}, {TURNS} turns, LSTMs of 256, Adam included, ms"
+    rows = [compare(read, write, batch, repeats, compile) for read, write in SIZES]
+    note = ", ours compiled" * compile
+    title = f"A step of DRAW at {batch} images of {SIDE}x{SIDE}, {TURNS} turns, LSTMs of 256, Adam included, ms{note}"
     drawing = table(title, ("reads, writes", "ours", "plain", "to plain", "bounds differ by"), rows)
-    title = f"A step of DRAW's classifier at {batch} images, {GLIMPSES} glimpses of {SIZE}x{SIZE}, Adam included"
+    title = f"A step of DRAW's classifier at {batch} images, {GLIMPSES} glimpses of {SIZE}x{SIZE}, Adam included{note}"
     columns = ("", "step, ms", "images/s", "filterbank, ms", "its share")
-    return drawing + "\n" + table(title, columns, [reader(canvas, batch, repeats) for canvas in CANVASES])
+    return drawing + "\n" + table(title, columns, [reader(canvas, batch, repeats, compile) for canvas in CANVASES])
 
 
-def compare(read: int, write: int, batch: int, repeats: int) -> tuple[str, ...]:
+def compare(read: int, write: int, batch: int, repeats: int, compile: bool) -> tuple[str, ...]:
     """A row of the table. Both have the same weights when their bounds are compared."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(batch, 1, SIDE, SIDE, generator=generator).round()
@@ -50,6 +51,8 @@ def compare(read: int, write: int, batch: int, repeats: int) -> tuple[str, ...]:
 
     with torch.no_grad():
         apart = (bound(noise) - plain(images.flatten(1), noise.squeeze(2))).abs().item()
+    if compile:
+        ours.compile()
     steps = {"ours": step(fused(adam(ours)), bound), "plain": step(adam(plain), partial(plain, images.flatten(1)))}
     taken = seconds(steps, repeats, f"reads {read}x{read}, writes {write}x{write}")
     ms = {name: 1000 * spent / TIMES for name, spent in taken.items()}
@@ -57,11 +60,13 @@ def compare(read: int, write: int, batch: int, repeats: int) -> tuple[str, ...]:
     return f"{read}x{read}, {write}x{write}", f"{ms['ours']:.1f}", f"{ms['plain']:.1f}", ratio, f"{apart:.0e}"
 
 
-def reader(canvas: int, batch: int, repeats: int) -> tuple[str, ...]:
+def reader(canvas: int, batch: int, repeats: int, compile: bool) -> tuple[str, ...]:
     """A row of the classifier's table. The filterbank alone: as many windows and reads, forward and backward."""
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.rand(batch, 1, canvas, canvas, generator=generator), torch.randint(10, (batch,))
     model = DRAWReader((1, canvas, canvas), 10, num_glimpses=GLIMPSES, size=SIZE)
+    if compile:
+        model.compile()
     states = torch.randn(GLIMPSES, batch, 1, model.hidden_size, generator=generator).requires_grad_()
 
     def loss() -> Tensor:

@@ -28,7 +28,7 @@ class Images:
         self.image_shape = (1, canvas, canvas)
 
 
-def ours(sight: Sight) -> Callable[[Tensor, Tensor], Tensor]:
+def ours(sight: Sight, *, compile: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
     """Our task with the plain one's networks."""
     task = Classification(
         Images(sight.canvas),
@@ -40,6 +40,8 @@ def ours(sight: Sight) -> Callable[[Tensor, Tensor], Tensor]:
         ),
         reinforce=partial(Reinforce, baseline=partial(Learned, hidden_size=None)),
     )
+    if compile:
+        task.compile()
     return trained(task, lambda images, labels: task(images, labels)["loss"], fused)
 
 
@@ -66,17 +68,17 @@ def trained(
     return step
 
 
-def ram(shapes: Shapes, repeats: int) -> str:
+def ram(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
     """The table of images a second. A batch is two of `shapes.images`: 128 where nothing else is asked for."""
     batch, rows = 2 * shapes.images, []
     for sight in SIGHTS:
         torch.manual_seed(0)
         images, labels = torch.rand(batch, 1, sight.canvas, sight.canvas), torch.randint(10, (batch,))
-        steps = {"ours": ours(sight), "plain": plain(sight)}
+        steps = {"ours": ours(sight, compile=compile), "plain": plain(sight)}
         taken = seconds({name: several(step, images, labels) for name, step in steps.items()}, repeats, str(sight))
         rate = {name: 10 * batch / spent for name, spent in taken.items()}
         rows.append((str(sight), f"{rate['ours']:.0f}", f"{rate['plain']:.0f}", f"{rate['ours'] / rate['plain']:.1f}x"))
-    title = f"Training RAM, {GLIMPSES} glimpses, batches of {batch}, images/s"
+    title = f"Training RAM, {GLIMPSES} glimpses, batches of {batch}, images/s" + ", ours compiled" * compile
     return table(title, ("", "ours", "plain", "ratio"), rows)
 
 
