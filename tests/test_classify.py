@@ -35,7 +35,7 @@ SOURCE = Nothing()
 class Fixed(nn.Module):
     """Says and looks as it was told."""
 
-    reinforced, pixels, state_size = True, 7, 5
+    reinforced, pixels, state_size, policy = True, 7, 5, None
 
     def __init__(self, *glances: Glance):
         super().__init__()

@@ -120,6 +120,11 @@ def test_it_must_look_at_least_once():
         build(num_glimpses=0)
 
 
+def test_it_has_one_way_of_being_tested():
+    with pytest.raises(ValueError, match="at_test is copies, but DRAWReader draws no looks"):
+        Classification(Nothing(), model=DRAWReader, at_test="copies")
+
+
 @pytest.mark.parametrize("name", ["dram_cluttered60", "dram_cluttered100"])
 def test_every_config_takes_two_steps(name, tmp_path):
     settings = {"data.batch_size": 16, "data.epoch_images": 32, "data.val_images": 16, "data.test_images": 16}

@@ -57,6 +57,9 @@ class Classification(Task):
             raise ValueError(f"Classification: early_weight is {early_weight}, but must not be negative")
         self.image_shape = source.image_shape
         self.model = model(source.image_shape, source.num_classes)
+        self.draws = hasattr(self.model, "policy")  # all others look alike in every way of testing
+        if at_test != "mean" and not self.draws:
+            raise ValueError(f"Classification: at_test is {at_test}, but {type(self.model).__name__} draws no looks")
         self.reinforce = reinforce(self.model.state_size) if self.model.reinforced else None
         self.rows = copies * (self.reinforce.num_runs if self.reinforce else 1)
         self.early_weight, self.reward = early_weight, reward
@@ -93,8 +96,7 @@ class Classification(Task):
         where the model looks here and there, the share of last looks of right answers that fall on the digit. With a
         folder also the error of every way of testing, where looks are drawn; and the error after each glimpse, in
         glimpses.json."""
-        drawn = hasattr(self.model, "policy")  # all others look alike in every way of testing
-        ways: set[Testing] = {"mean", "draw", "copies"} if folder is not None and drawn else {self.at_test}
+        ways: set[Testing] = {"mean", "draw", "copies"} if folder is not None and self.draws else {self.at_test}
         num_images, wrong, wrong_after, on_digit, right_rows = 0, dict.fromkeys(ways, 0), 0, 0, 0
         for batch in batches:
             if not num_images:
@@ -117,7 +119,7 @@ class Classification(Task):
         if glance.locations is None:
             return metrics
         if folder is not None:
-            if drawn:
+            if self.draws:
                 metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in sorted(ways)}
             with replacing(folder / "glimpses.json") as path:
                 errors = [100 * int(number) / num_images for number in wrong_after]
