@@ -383,6 +383,14 @@ def test_schedule_is_called_with_the_number_of_steps(tmp_path):
     assert asked == [4]
 
 
+@pytest.mark.compile
+def test_a_machine_without_compiler_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, "no-such-compiler"))
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    with pytest.raises(ValueError, match=r"run\.compile: .*No working C\+\+ compiler"):
+        train_plain(tmp_path, compile=True)
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that would hand memory back")
 def test_memory_of_a_step_is_there_for_the_next():
     """64 MiB are used 40 times; from the system they come a few times, until their place is found again."""

@@ -77,7 +77,7 @@ class Step:
     def _backward(self, batch: Batch, number: int, *, last: bool) -> dict[str, Tensor]:
         quiet = nullcontext() if last or self.world.size == 1 else self.model.no_sync()
         with quiet:
-            with self.autocast():
+            with self.autocast(), clear_of_compiler_errors():
                 scalars = self.model(*batch)
             self.scaler.scale(scalars["loss"] / number).backward()
         return scalars
@@ -156,6 +156,18 @@ class Step:
         for name in ("schedule", "average"):
             if getattr(self, name) is not None and state[name] is not None:
                 getattr(self, name).load_state_dict(state[name])
+
+
+@contextmanager
+def clear_of_compiler_errors() -> Iterator[None]:
+    """ValueError for what the compiler of `run.compile` could not do, in one line of its many."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        said = str(error).strip().split("\n")[0]
+        raise ValueError(f"run.compile: {said} (install what is missing, or leave run.compile out)") from error
 
 
 def distribute(task: Task) -> nn.Module:
