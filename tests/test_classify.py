@@ -76,8 +76,10 @@ def drawn(log_prob: torch.Tensor) -> Choice:
     )
 
 
-@pytest.mark.parametrize("reward", ["last", "each"])
-def test_the_loss_by_hand(reward):
+@pytest.mark.parametrize(
+    "reward, by", [("last", "answer"), ("each", "answer"), ("last", "probability"), ("each", "probability")]
+)
+def test_the_loss_by_hand(reward, by):
     """Two images, one copy, three glimpses, two draws; the baseline is that of a moving average's first call."""
     p = torch.tensor([[0.1, 0.6, 0.7], [0.3, 0.8, 0.4]])  # of the label, after each glimpse
     glance = Glance(
@@ -86,14 +88,17 @@ def test_the_loss_by_hand(reward):
         drawn(torch.tensor([[[-1.0, 2.0]], [[0.5, -0.3]]])),
     )
     averaged = partial(Reinforce, baseline=MovingAverage, entropy_weight=0.0)
-    found = fixed(glance, early_weight=0.3, reward=reward, reinforce=averaged)(
-        torch.zeros(2, 1, 12, 12), torch.zeros(2, dtype=torch.long)
-    )
+    task = fixed(glance, early_weight=0.3, reward=reward, reward_by=by, reinforce=averaged)
+    found = task(torch.zeros(2, 1, 12, 12), torch.zeros(2, dtype=torch.long))
     nll = -(math.log(0.7) + math.log(0.4)) / 2
     early = -(math.log(0.1) + math.log(0.6) + math.log(0.3) + math.log(0.8)) / 4
     # right after each glimpse: no, yes, yes; yes, yes, yes
-    returns = {"last": [[1, 1], [1, 1]], "each": [[2, 1], [2, 1]]}[reward]
-    baseline = {"last": [1, 1], "each": [2, 1]}[reward]
+    answer = {"last": [[1, 1], [1, 1]], "each": [[2, 1], [2, 1]]}
+    probability = {"last": [[0.7, 0.7], [0.4, 0.4]], "each": [[1.3, 0.7], [1.2, 0.4]]}
+    returns = {"answer": answer, "probability": probability}[by][reward]
+    terms = {"last": [1, 1], "each": [2, 1]}[reward]
+    mean = sum(returns[image][draw] / terms[draw] for image in (0, 1) for draw in (0, 1)) / 4
+    baseline = [mean * number for number in terms]
     scores = [[-1.0, 2.0], [0.5, -0.3]]
     reinforce = -sum(
         (returns[image][draw] - baseline[draw]) * scores[image][draw] for image in (0, 1) for draw in (0, 1)
@@ -105,7 +110,7 @@ def test_the_loss_by_hand(reward):
 
 @pytest.mark.parametrize("reward", ["last", "each"])
 def test_a_reward_counts_for_the_look_that_came_before_it(reward):
-    right = torch.tensor([[[1.0, 0.0, 1.0, 0.0]]]).bool()
+    right = torch.tensor([[[1.0, 0.0, 1.0, 0.0]]])
     task = fixed(reward=reward)
     glance = Glance(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 2), drawn(torch.zeros(1, 1, 3)))
     wanted = {"last": [[0.0]], "each": [[[0.0, 1.0, 0.0]]]}[reward]

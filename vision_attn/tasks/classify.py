@@ -31,7 +31,8 @@ class Classification(Task):
 
     `early_weight`: of -log p(label) after the glimpses before the last, their mean. Differs from the paper, where it is
     0. `reward`: for the answer after the last glimpse, as in the paper, or after each, which then counts for the looks
-    before it.
+    before it. `reward_by`: 1 if the likeliest answer is right, as in the paper, or the probability of the right one:
+    the mean of that 1 over answers that are drawn, which tells good looks from bad ones long before answers change.
 
     `at_test`: what `error` is that of: an answer from looks at the policy's means, from looks that are drawn, or the
     mean answer of `test_copies` copies with looks that are drawn. Evaluation with a folder gives all three.
@@ -46,6 +47,7 @@ class Classification(Task):
         copies: int = 1,
         early_weight: float = 0.0,
         reward: Literal["last", "each"] = "last",
+        reward_by: Literal["answer", "probability"] = "answer",
         at_test: Testing = "mean",
         test_copies: int = 10,
     ):
@@ -62,7 +64,7 @@ class Classification(Task):
             raise ValueError(f"Classification: at_test is {at_test}, but {type(self.model).__name__} draws no looks")
         self.reinforce = reinforce(self.model.state_size) if self.model.reinforced else None
         self.rows = copies * (self.reinforce.num_runs if self.reinforce else 1)
-        self.early_weight, self.reward = early_weight, reward
+        self.early_weight, self.reward, self.reward_by = early_weight, reward, reward_by
         self.at_test, self.test_copies = at_test, test_copies
 
     def forward(
@@ -77,18 +79,19 @@ class Classification(Task):
         if self.early_weight and log_prob.shape[-1] > 1:
             metrics["loss"] = metrics["loss"] - self.early_weight * log_prob[..., :-1].mean()
         if glance.choice is not None:
-            estimate = self.reinforce(glance.choice, self._rewards(right, glance))
+            worth = right.float() if self.reward_by == "answer" else log_prob.detach().exp()
+            estimate = self.reinforce(glance.choice, self._rewards(worth, glance))
             metrics["loss"] = metrics["loss"] + estimate.loss.mean()
             metrics["advantage"] = estimate.advantage.square().mean()
         return metrics
 
     def _rewards(
-        self, right: Bool[Tensor, "B R T"], glance: Glance
+        self, worth: Float[Tensor, "B R T"], glance: Glance
     ) -> Float[Tensor, "B R"] | Float[Tensor, "B R draws"]:
         """One per row, or one per draw: that of the glimpse which the draw placed."""
         if self.reward == "last":
-            return right[..., -1].float()
-        return right[..., -glance.choice.log_prob.shape[-1] :].float()
+            return worth[..., -1]
+        return worth[..., -glance.choice.log_prob.shape[-1] :]
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
