@@ -117,6 +117,16 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     assert sum(line["advantage"] for line in steps) > 0.1  # or nothing was learned of where to look
 
 
+def test_sigma_falls_anew_where_a_run_starts_from_another(digits, tmp_path):
+    assert main(command(tmp_path / "first", digits, "Learned")) == 0
+    settings = {"run__start_from": tmp_path / "first", "run__epochs": 1}
+    assert main(command(tmp_path / "second", digits, "Learned", **settings)) == 0
+    batches = [
+        load_file(tmp_path / run / "last/model.safetensors")["model.policy.batches"] for run in ("first", "second")
+    ]
+    assert batches == [2 * BATCHES, BATCHES]
+
+
 def test_a_run_is_measured_and_shown(digits, tmp_path):
     """By the command, and by hand."""
     folder, out = tmp_path / "run", tmp_path / "out"

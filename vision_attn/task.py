@@ -49,6 +49,9 @@ class Task(nn.Module):
     def initialise(self) -> None:
         """Fetch pretrained parts. Called when a run starts from nothing, never when weights come from a run."""
 
+    def restart(self) -> None:
+        """Forget how far schedules of its own have come. Called when a run starts from the weights of another."""
+
     def forward(self, *batch: Any) -> dict[str, Tensor]:
         """Scalars on the device for one training batch; `loss` is the one to minimise.
 

@@ -89,6 +89,7 @@ def build(
     elif fresh:
         best = Path(start_from) / "best"
         checkpoint.load_weights(model, best if best.is_dir() else Path(start_from))
+        model.restart()
     else:
         checkpoint.load_weights(model, folder / "last")
     model.to(world.device)

@@ -67,6 +67,11 @@ class Classification(Task):
         self.early_weight, self.reward, self.reward_by = early_weight, reward, reward_by
         self.at_test, self.test_copies = at_test, test_copies
 
+    def restart(self) -> None:
+        """Let sigma fall anew."""
+        if self.draws and self.model.policy.reinforced:
+            self.model.policy.batches.zero_()
+
     def forward(
         self, images: Float[Tensor, "B C Y X"], labels: Int[Tensor, "B"], boxes: Float[Tensor, "B 4"] | None = None
     ) -> dict[str, Tensor]:
