@@ -237,6 +237,7 @@ def test_operations_are_counted_by_hand():
     pyramid = 3 * 2 * 21 * 17
     assert multiply_adds(model, images(), look="mean") == T * glimpse + (T - 1) * policy + pyramid
     assert model.pixels == T * patch
+    assert build(partial(ContextLSTM, context_side=5)).pixels == T * patch + 2 * 5 * 5
 
 
 @pytest.mark.parametrize("make, match", [

@@ -33,6 +33,9 @@ class State(NamedTuple):
 class Rectifier(nn.Module):
     """h_t = ReLU(Linear(h_{t-1}) + Linear(g_t)), the paper's core for classification."""
 
+    pixels = 0
+    """Numbers that a core takes from an image by itself."""
+
     def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
         super().__init__()
         self.hidden_size = self.place_size = hidden_size
@@ -49,6 +52,8 @@ class Rectifier(nn.Module):
 
 class LSTM(nn.Module):
     """An LSTM as core: the paper's for control tasks, and what replications found to be much better on clutter."""
+
+    pixels = 0
 
     def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
         super().__init__()
@@ -86,6 +91,7 @@ class ContextLSTM(nn.Module):
     ):
         super().__init__()
         self.hidden_size, self.place_size, self.context_side = hidden_size, place_size, context_side
+        self.pixels = channels * context_side**2
         self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
         self.place_gates = Linear(hidden_size + place_size, 4 * place_size)
         first, second = filters
@@ -172,8 +178,8 @@ class RAM(nn.Module):
 
     @property
     def pixels(self) -> int:
-        """Numbers that the retina hands on per image."""
-        return self.num_glimpses * self.glimpse.what.in_features
+        """Numbers that the retina hands on per image, and those of a context."""
+        return self.num_glimpses * self.glimpse.what.in_features + self.core.pixels
 
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: Look = "draw") -> Glance:
         """`rows` copies of each image, looked at independently. `look`: at draws of the policy, or at its means.
