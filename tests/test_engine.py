@@ -384,10 +384,9 @@ def test_schedule_is_called_with_the_number_of_steps(tmp_path):
 
 
 @pytest.mark.compile
-def test_a_machine_without_compiler_is_told_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, "no-such-compiler"))
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
-    with pytest.raises(ValueError, match=r"run\.compile: .*No working C\+\+ compiler"):
+def test_a_machine_without_compiler_is_told_so(tmp_path):
+    without = {"cpp.cxx": (None, "no-such-compiler"), "force_disable_caches": True}
+    with torch._inductor.config.patch(without), pytest.raises(ValueError, match=r"run\.compile: .*No working C\+\+"):
         train_plain(tmp_path, compile=True)
 
 
