@@ -33,12 +33,13 @@ TABLES = {
 }
 
 
-DEFAULT = "all that this machine can, but for compiled, which takes minutes to compile"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("tables", nargs="*", help=f"which of {', '.join(TABLES)} (default: {DEFAULT})")
+    parser.add_argument(
+        "tables",
+        nargs="*",
+        help=f"which of {', '.join(TABLES)} (default: all but compiled, of those that this machine can)",
+    )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
     parser.add_argument("--repeats", type=int, default=3, help="measured turns of each side, after one to warm up")
     parser.add_argument("--quick", action="store_true", help="small sizes, once: shows that it runs, measures nothing")

@@ -31,7 +31,7 @@ def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
     title = f"A step of DRAW at {batch} images of {SIDE}x{SIDE}, {TURNS} turns, LSTMs of 256, Adam included, ms{note}"
     drawing = table(title, ("reads, writes", "ours", "plain", "to plain", "bounds differ by"), rows)
     title = f"A step of DRAW's classifier at {batch} images, {GLIMPSES} glimpses of {SIZE}x{SIZE}, Adam included{note}"
-    columns = ("", "step, ms", "images/s", "filterbank, ms", "its share")
+    columns = ("", "step, ms", "images/s", "filterbank alone, eager, ms", "its share")
     return drawing + "\n" + table(title, columns, [reader(canvas, batch, repeats, compile) for canvas in CANVASES])
 
 

@@ -18,7 +18,6 @@ from vision_attn.commands import main
 from vision_attn.models.draw import DRAW
 from vision_attn.tasks.generate import Generation
 
-ROOT = Path(__file__).parents[1]
 BATCHES = 3
 TINY = {
     "task.model.num_turns": 3, "task.model.hidden_size": 16, "task.model.latent_size": 6, "data.batch_size": 100,
@@ -84,7 +83,7 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     draw_jointly(monkeypatch.setattr)
     assert main(command(one, digits, **settings)) == 0
     in_two_processes(command(two, digits, **settings), draw_jointly)
-    assert_close(one, two, steps=2 * BATCHES)
+    assert_close(one, two, number=2 * BATCHES)
 
 
 def test_a_run_that_blows_up_stops_and_keeps_its_last_good_weights(digits, tmp_path, monkeypatch, capsys):

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from test_resume import assert_same, lines
+from test_resume import assert_same
 
 from tests.fake_mnist import write_mnist
-from tests.whole_runs import assert_close, elsewhere, in_two_processes, train
+from tests.whole_runs import assert_close, elsewhere, in_two_processes, steps, train
 from vision_attn.attention.reinforce import MovingAverage
 from vision_attn.commands import main
 from vision_attn.config import open_run
@@ -22,7 +22,6 @@ from vision_attn.data.clutter import FRESH, Clutter
 from vision_attn.models.policies import Gaussian
 from vision_attn.tasks.classify import Classification, answers
 
-ROOT = Path(__file__).parents[1]
 BATCHES, GLIMPSES = 3, 3
 TINY = {
     "task.model.num_glimpses": GLIMPSES, "task.model.retina.size": 6, "task.model.retina.num_scales": 2,
@@ -112,9 +111,8 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     assert main(command(one, digits, baseline, **settings)) == 0
     in_two_processes(command(two, digits, baseline, **settings), draw_jointly)
     sums_over_a_part = [f"reinforce.baseline.{name}" for name in ("total", "number") if baseline == "MovingAverage"]
-    assert_close(one, two, steps=2 * BATCHES, besides=sums_over_a_part)
-    steps = [line for line in lines(one) if "loss" in line]
-    assert sum(line["advantage"] for line in steps) > 0.1  # or nothing was learned of where to look
+    assert_close(one, two, number=2 * BATCHES, besides=sums_over_a_part)
+    assert sum(step["advantage"] for step in steps(one)) > 0.1  # or nothing was learned of where to look
 
 
 def test_sigma_falls_anew_where_a_run_starts_from_another(digits, tmp_path):

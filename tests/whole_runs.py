@@ -29,6 +29,11 @@ def train(config: str, **settings) -> list[str]:
     return ["train", str(CONFIGS / f"{config}.yaml"), *(f"--{name}={value}" for name, value in named.items())]
 
 
+def steps(folder: Path) -> list[dict]:
+    """What a run logged of each step of training."""
+    return [line for line in lines(folder) if "loss" in line]
+
+
 def two_steps(config: str, folder: Path, **settings) -> dict[str, float]:
     """Take two steps by a config on made-up digits, and return what is measured of them on the test split."""
     run = folder / "run"
@@ -37,7 +42,7 @@ def two_steps(config: str, folder: Path, **settings) -> dict[str, float]:
         "run.device": "cpu", "run.log_every": 1, "run.rehearse": "false",
     } | settings  # fmt: skip
     assert main(train(config, **settings)) == 0
-    losses = [line["loss"] for line in lines(run) if "loss" in line]
+    losses = [step["loss"] for step in steps(run)]
     assert len(losses) == 2 and all(map(math.isfinite, losses))
     assert main(["eval", str(run), "--device=cpu", f"--out={folder}"]) == 0
     return json.loads((folder / "metrics_test.json").read_text())
@@ -68,10 +73,10 @@ def in_two_processes(argv: list[str], change: Callable[[], None]) -> None:
     assert [process.exitcode for process in both] == [0, 0]
 
 
-def assert_close(one: Path, other: Path, *, steps: int, besides: Collection[str] = ()) -> None:
-    """Every logged step and every weight is the same up to rounding, `besides` these weights."""
-    logged = [[line for line in lines(folder) if "loss" in line] for folder in (one, other)]
-    assert len(logged[0]) == len(logged[1]) == steps
+def assert_close(one: Path, other: Path, *, number: int, besides: Collection[str] = ()) -> None:
+    """All steps, `number` of them, and every weight `besides` these are the same up to rounding."""
+    logged = [steps(folder) for folder in (one, other)]
+    assert len(logged[0]) == len(logged[1]) == number
     for line, again in zip(*logged, strict=True):
         assert again == pytest.approx(line, rel=1e-5)
     weights = [load_file(folder / "last/model.safetensors") for folder in (one, other)]

@@ -58,6 +58,10 @@ class Gaussian(nn.Module):
         left = (1 - self.batches / max(1, self.batches_to_sigma)).clamp(min=0)
         return self.final * (self.first / self.final) ** left
 
+    def restart(self) -> None:
+        """Let sigma fall anew."""
+        self.batches.zero_()
+
     def noise(self, turns: Float[Tensor, "T B R 2"], look: Look) -> Float[Tensor, "T B R 2"]:
         """For as many turns and rows as `turns` has."""
         return torch.randn_like(turns) * self.sigma if look == "draw" else torch.zeros_like(turns)
@@ -88,6 +92,9 @@ class Anywhere(nn.Module):
 
     def __init__(self, state_size: int):
         super().__init__()
+
+    def restart(self) -> None:
+        """Nothing here changes with training."""
 
     def noise(self, turns: Float[Tensor, "T B R 2"], look: Look) -> Float[Tensor, "T B R 2"]:
         return torch.empty_like(turns).uniform_(-1, 1)

@@ -69,8 +69,8 @@ class Classification(Task):
 
     def restart(self) -> None:
         """Let sigma fall anew."""
-        if self.draws and self.model.policy.reinforced:
-            self.model.policy.batches.zero_()
+        if self.draws:
+            self.model.policy.restart()
 
     def forward(
         self, images: Float[Tensor, "B C Y X"], labels: Int[Tensor, "B"], boxes: Float[Tensor, "B 4"] | None = None
