@@ -15,6 +15,17 @@ def window(numbers: Sequence[float], A: int, B: int, N: int) -> tuple[float, flo
     return (A + 1) / 2 * (g_x + 1), (B + 1) / 2 * (g_y + 1), delta, np.sqrt(np.exp(log_variance)), np.exp(log_intensity)
 
 
+def moved(numbers: Sequence[float], before: Sequence[float], A: int, B: int, N: int) -> tuple[float, ...]:
+    """The same of numbers that are relative to the window before: g_X, g_Y and delta of it."""
+    g_x, g_y, log_variance, log_stride, log_intensity = numbers
+    before_x, before_y, before_delta = before
+    delta = before_delta * np.exp(log_stride)
+    assert 0.25 < delta < 2 * (max(A, B) - 1) / (N - 1)  # or it would be kept there
+    half = N * before_delta / 2
+    sigma = delta / 2 * np.sqrt(np.exp(log_variance))
+    return before_x + half * g_x, before_y + half * g_y, delta, sigma, np.exp(log_intensity)
+
+
 def filters(g: float, delta: float, sigma: float, N: int, A: int) -> np.ndarray:
     """F (N, A) of one axis (eqs. 19, 20, 25, 26)."""
     F = np.zeros((N, A))

@@ -32,9 +32,11 @@ def sigmoid(numbers: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-numbers))
 
 
-def test_the_recurrence_is_the_papers():
-    """One image and one filter at a time. Here weights are large, so that windows move far."""
-    model, (_, Y, X) = build().double(), SHAPE
+@pytest.mark.parametrize("relative", [False, True])
+def test_the_recurrence_is_the_papers(relative):
+    """One image and one filter at a time, and windows as in the paper or relative ones. Here weights are large, so
+    that windows move far."""
+    model, (_, Y, X) = build(relative=relative).double(), SHAPE
     with torch.no_grad():
         model.filterbank.numbers.weight *= 4
     glance = model(images().double())
@@ -43,9 +45,13 @@ def test_the_recurrence_is_the_papers():
     weights = {name: weight.detach().numpy() for name, weight in model.named_parameters()}
     for b, image in enumerate(images().double().numpy()):
         h = c = np.zeros(H)
+        g_x, g_y, delta = (X + 1) / 2, (Y + 1) / 2, (X - 1) / (N - 1)
         for t in range(T):
             numbers = weights["filterbank.numbers.weight"] @ h + weights["filterbank.numbers.bias"]
-            g_x, g_y, delta, sigma, gamma = reference.window(numbers, X, Y, N)
+            if relative:
+                g_x, g_y, delta, sigma, gamma = reference.moved(numbers, (g_x, g_y, delta), X, Y, N)
+            else:
+                g_x, g_y, delta, sigma, gamma = reference.window(numbers, X, Y, N)
             F_x, F_y = reference.filters(g_x, delta, sigma, N, X), reference.filters(g_y, delta, sigma, N, Y)
             patch = np.concatenate([reference.read(channel, F_x, F_y, gamma).ravel() for channel in image])
             gates = weights["gates.weight"] @ np.concatenate([patch, h]) + weights["gates.bias"]

@@ -10,9 +10,9 @@ from vision_attn.attention.filterbank import Filterbank, Window
 B, R, C, Y, X, N, H = 2, 3, 2, 9, 13, 4, 6
 
 
-def build(shape=(C, Y, X), size=N, dtype=torch.float64) -> Filterbank:
+def build(shape=(C, Y, X), size=N, dtype=torch.float64, **options) -> Filterbank:
     torch.manual_seed(0)
-    return Filterbank(H, shape, size=size).to(dtype)
+    return Filterbank(H, shape, size=size, **options).to(dtype)
 
 
 def random(*shape: int, seed: int = 1) -> torch.Tensor:
@@ -68,9 +68,10 @@ def test_a_stride_further_is_a_stride_further():
     torch.testing.assert_close(bank.locations(at(7, 5)), torch.zeros(1, 1, 2, dtype=torch.float64))
 
 
-def test_at_first_the_grid_spans_the_image():
+@pytest.mark.parametrize("relative", [False, True])
+def test_at_first_the_grid_spans_the_image(relative):
     """Where the state is 0: from the first pixel to the last, each filter half a stride wide, so that all is seen."""
-    bank = build((1, 60, 60), size=12, dtype=torch.float32)
+    bank = build((1, 60, 60), size=12, dtype=torch.float32, relative=relative)
     window = bank.window(torch.zeros(1, 1, H))
     assert (bank.numbers.weight != 0).any()
     torch.testing.assert_close(window, at(30.5, 30.5, 59 / 11, 59 / 22, dtype=torch.float32))
@@ -90,9 +91,34 @@ def test_rows_sum_to_one_wherever_they_lie(x, sigma):
         torch.testing.assert_close(border, torch.ones(1, 1, N))
 
 
+def test_a_relative_window_moves_with_the_one_before():
+    """The same numbers move and zoom it likewise wherever it lay, and however wide it was."""
+    bank, state = build(relative=True), random(B, R, H)
+    for x, y, stride in [(5.0, 4.0, 1.5), (-3.0, 20.0, 1.0)]:
+        one = at(x, y, stride, sigma=7.0, intensity=3.0)
+        before = Window(*(number.expand(B, R, *number.shape[2:]) for number in one))
+        window, numbers = bank.window(state, before), bank.numbers(state).detach().numpy()
+        for b, r in np.ndindex(B, R):
+            ours = [*window.centre[b, r], window.stride[b, r], window.sigma[b, r], window.intensity[b, r]]
+            expected = reference.moved(numbers[b, r], (x, y, stride), X, Y, N)
+            np.testing.assert_allclose([number.item() for number in ours], expected)
+
+
+def test_a_relative_window_is_kept_from_vanishing():
+    """However often it zooms by the same number."""
+    for zoom, stride in ((-1.0, 0.25), (1.0, 2 * 12 / 3)):
+        bank, window = build(relative=True), None
+        with torch.no_grad():
+            bank.numbers.bias[3] = zoom
+        for _ in range(9):
+            window = bank.window(torch.zeros(1, 1, H, dtype=torch.float64), window)
+        assert window.stride.item() == stride and window.sigma.item() == stride / 2
+
+
+@pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("extreme", [-200.0, 200.0])
-def test_extreme_numbers_stay_finite(extreme):
-    bank = build(dtype=torch.float32)
+def test_extreme_numbers_stay_finite(extreme, relative):
+    bank = build(dtype=torch.float32, relative=relative)
     with torch.no_grad():
         bank.numbers.bias[2:] = extreme
     images = random(B, C, Y, X).float().requires_grad_()

@@ -17,6 +17,7 @@ from torch.linalg import vecdot
 from vision_attn.precise import precise
 
 LARGEST_LOG = 10.0  # e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares stay within float32
+NARROWEST = 0.25  # pixels between filters that zoom in
 
 
 class Window(NamedTuple):
@@ -37,18 +38,22 @@ class Filterbank(nn.Module):
 
     Differs from the paper: where the state is 0, sigma is at first half a stride, so that the grid, which then spans
     the image, sees all of it. (With sigma at one pixel it would see 12 x 12 dots of a large image.)
+
+    `relative`: the five numbers move and zoom the window before, where the paper's place each window anew. What a state
+    has seen off the middle of its window it then centres by the same move wherever on the image, and at whatever
+    size, that was.
     """
 
-    def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 12):
+    def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 12, relative: bool = False):
         super().__init__()
         if size < 1:
             raise ValueError(f"Filterbank: size is {size}, and must be at least 1")
         _, self.height, self.width = image_shape
-        self.size = size
+        self.size, self.relative = size, relative
         self.widest_stride = (max(self.height, self.width) - 1) / max(1, size - 1)
         self.numbers = nn.Linear(state_size, 5)
         with torch.no_grad():
-            self.numbers.bias.zero_()[2] = 2 * log(max(1.0, self.widest_stride) / 2)
+            self.numbers.bias.zero_()[2] = 0 if relative else 2 * log(max(1.0, self.widest_stride) / 2)
         offsets = torch.arange(size) - (size - 1) / 2  # i - N/2 - 0.5 for i = 1..N
         # as buffers, so that no turn makes them anew or copies them to a GPU
         self.register_buffer("offsets", offsets, persistent=False)
@@ -57,17 +62,27 @@ class Filterbank(nn.Module):
         self.register_buffer("middle", (self.extent + 1) / 2, persistent=False)
         self.register_buffer("powers", torch.tensor([0.5, 1.0, 1.0]), persistent=False)
 
-    def window(self, state: Float[Tensor, "B R H"]) -> Window:
+    def window(self, state: Float[Tensor, "B R H"], before: Window | None = None) -> Window:
         """g~_X, g~_Y, log sigma^2, log delta~ and log gamma are one linear map of the state (eqs. 21 to 24).
 
-        The logarithms are kept within +-10.
+        The logarithms are kept within +-10. Relative numbers move the centre by g~ times half of what the window
+        `before` covers, and zoom its stride by delta~, to between a quarter of a pixel and twice the widest; sigma is
+        in half strides. Before the first window comes one that covers the image.
         """
         with torch.autocast(state.device.type, enabled=False):
             numbers = self.numbers(precise(state))
             centre = torch.addcmul(self.middle, self.middle, numbers[..., :2])  # (A + 1) / 2 (g~ + 1)
             logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
             sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
-            return Window(centre, self.widest_stride * stride, sigma, intensity)
+            if not self.relative:
+                return Window(centre, self.widest_stride * stride, sigma, intensity)
+            if before is None:
+                start, scale = self.middle, torch.full_like(stride, self.widest_stride)
+            else:
+                start, scale = before.centre, before.stride
+            centre = torch.addcmul(start, numbers[..., :2], scale[..., None], value=self.size / 2)
+            stride = (scale * stride).clamp(NARROWEST, max(1.0, 2 * self.widest_stride))
+            return Window(centre, stride, stride * sigma / 2, intensity)
 
     def filters(self, window: Window) -> tuple[Float[Tensor, "B R N X"], Float[Tensor, "B R N Y"]]:
         """F_X and F_Y (eqs. 19, 20, 25, 26).
