@@ -68,7 +68,8 @@ def test_the_recurrence_is_the_papers(relative):
 def test_windows_are_where_it_looked():
     """The first covers the whole of every image; reading at all of them once more shows what was seen."""
     model = build()
-    glance, windows = model(images()), model.windows(images())
+    glance = model(images())
+    windows = glance.windows
     torch.testing.assert_close(model.filterbank.locations(windows), glance.locations[:, 0])
     assert windows.stride.shape == (B, T)
     assert (glance.locations[:, 0, 0] == 0).all() and (model.filterbank.boxes(windows)[:, 0].abs() > 0.9).all()

@@ -62,27 +62,17 @@ class DRAWReader(nn.Module):
 
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: str = "draw") -> Glance:
         """The loop does only what needs the state before it: answers and locations are computed for all at once."""
-        hidden, windows = self._read(images)
-        log_prob = class_log_prob(self.action(hidden))
-        return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None])
-
-    def windows(self, images: Float[Tensor, "B C Y X"]) -> Window:
-        """Where it reads, for pictures: T glimpses stand where a window has rows, so that `filterbank.read(images,
-        windows)` is what all of them see."""
-        return self._read(images)[1]
-
-    def _read(self, images: Tensor) -> tuple[Float[Tensor, "B T H"], Window]:
         hidden = cell = images.new_zeros(len(images), self.hidden_size)
-        window, states, windows = None, [], []
+        window, states, each = None, [], []
         for _ in range(self.num_glimpses):
             window = self.filterbank.window(hidden[:, None], window)
             patch = self.filterbank.read(images, window).flatten(1)
-            windows.append(window)
             hidden, cell = lstm(self.gates(torch.cat([patch, hidden], dim=-1)), cell)
+            each.append(window)
             states.append(hidden)
-        return torch.stack(states, dim=1), Window(
-            *(torch.cat(numbers, dim=1) for numbers in zip(*windows, strict=True))
-        )
+        windows = Window(*(torch.cat(numbers, dim=1) for numbers in zip(*each, strict=True)))
+        log_prob = class_log_prob(self.action(torch.stack(states, dim=1)))
+        return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
 
 
 class ReadPatch(nn.Module):

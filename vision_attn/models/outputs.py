@@ -36,6 +36,9 @@ class Glance(NamedTuple):
     """Where each glimpse was, (x, y) in [-1, 1]; None where everything is seen."""
     choice: Choice | None = None
     """Of the draws that placed the last glimpses: T - 1 of them, or T where the first was drawn too."""
+    windows: Window | None = None
+    """Of a filterbank's reads. T of them stand where a window has rows, so that `read(images, windows)` is what all of
+    them see."""
 
 
 class Drawing(NamedTuple):

@@ -158,7 +158,7 @@ class Classification(Task):
         return paths
 
     def _show_reads(self, batch: Batch, glance: Glance, folder: Path) -> list[Path]:
-        bank, windows = self.model.filterbank, self.model.windows(batch.images)
+        bank, windows = self.model.filterbank, glance.windows
         reads = Rectangles(bank.boxes(windows), windows.sigma)
         plain = windows._replace(intensity=torch.ones_like(windows.intensity))  # or what is read is not in [0, 1]
         said = (batch.labels.tolist(), glance.log_prob[:, 0].exp())
