@@ -71,10 +71,10 @@ class Filterbank(nn.Module):
         """
         with torch.autocast(state.device.type, enabled=False):
             numbers = self.numbers(precise(state))
-            centre = torch.addcmul(self.middle, self.middle, numbers[..., :2])  # (A + 1) / 2 (g~ + 1)
             logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
             sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
             if not self.relative:
+                centre = torch.addcmul(self.middle, self.middle, numbers[..., :2])  # (A + 1) / 2 (g~ + 1)
                 return Window(centre, self.widest_stride * stride, sigma, intensity)
             if before is None:
                 start, scale = self.middle, torch.full_like(stride, self.widest_stride)
