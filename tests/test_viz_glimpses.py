@@ -123,9 +123,17 @@ def test_gallery_has_right_on_the_left_and_wrong_on_the_right(tmp_path):
     page = Image.open(write_gallery(tmp_path / "gallery.png", items, title="Looks"))
     left, right = (page.crop((side, 0, side + page.width // 2, page.height)) for side in (0, page.width // 2))
     assert has(left, RIGHT) and not has(left, WRONG) and has(right, WRONG) and not has(right, RIGHT)
-    same = gallery_sheet([item for item in items if item.right])  # fills both sides
+    same = gallery_sheet([item for item in items if item.right])  # fills the page
     assert has(same.crop((same.width // 2, 0, same.width, same.height)), RIGHT)
     assert gallery_sheet(items[:1]).width < same.width
+
+
+@pytest.mark.parametrize("rights, wrongs, columns, rows", [(14, 2, 4, 5), (8, 8, 4, 4), (1, 1, 2, 1), (16, 0, 4, 4)])
+def test_gallery_is_wide_however_few_are_wrong(rights, wrongs, columns, rows):
+    one = gallery_sheet([looked(num_looks=1)])
+    page = gallery_sheet([looked(num_looks=1, said=3)] * rights + [looked(num_looks=1, said=5)] * wrongs)
+    assert page.width // (one.width - 2 * MARGIN) == columns
+    assert page.height // (one.height - 2 * MARGIN) in (rows - 1, rows)  # the one has a title as well
 
 
 def test_pages_are_made_of_their_pictures():

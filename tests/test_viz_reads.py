@@ -38,22 +38,29 @@ def test_right_is_green_and_wrong_is_red(tmp_path, said, yes, no):
     assert ImageColor.getrgb(yes) in found and ImageColor.getrgb(no) not in found
 
 
-def test_a_film_has_a_frame_for_each_turn_and_ends_with_the_images(tmp_path):
-    images, reads, *_ = parts()
-    film = Image.open(write_reads_film(tmp_path / "reads.gif", images, reads))
+@pytest.mark.parametrize("said, yes", [(0, True), (1, False)])
+def test_a_film_has_a_frame_for_each_turn_and_ends_with_the_answers(tmp_path, said, yes):
+    images, reads, _, *answers = parts(said)
+    film = Image.open(write_reads_film(tmp_path / "reads.gif", images, reads, *answers))
     assert film.n_frames == T + 1
-    blue = []
+    blue, green, red = [], [], []
     for number in range(film.n_frames):
         film.seek(number)
-        blue.append(any(b > r + 60 for _, (r, _, b) in film.convert("RGB").getcolors(2**20)))
+        seen = [colour for _, colour in film.convert("RGB").getcolors(2**20)]
+        blue.append(any(b > max(r, g) + 40 for r, g, b in seen))
+        green.append(any(g > max(r, b) + 40 for r, g, b in seen))
+        red.append(any(r > max(g, b) + 60 for r, g, b in seen))
     assert blue == [True] * T + [False]
+    assert green == [yes] * (T + 1) and red == [not yes] * (T + 1)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     images, reads, patches, truths, probabilities = parts()
-    with pytest.raises(ValueError, match="2 images, boxes .* and 1 truths do not fit"):
+    with pytest.raises(ValueError, match="2 images, 1 truths, boxes .* do not fit"):
         write_reads(tmp_path / "reads.png", images, reads, patches, truths[:1], probabilities)
     with pytest.raises(ValueError, match="do not fit"):
         fewer = Rectangles(reads.boxes[:, :2], reads.sigma[:, :2])
         write_reads(tmp_path / "reads.png", images, fewer, patches, truths, probabilities)
+    with pytest.raises(ValueError, match="do not fit"):
+        write_reads_film(tmp_path / "reads.gif", images, reads, truths, probabilities[:, 1:])
     assert not list(tmp_path.iterdir())

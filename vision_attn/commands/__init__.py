@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _complain(error: BaseException) -> int:
     """One line for what went wrong, and the exit status."""
     if isinstance(error, KeyboardInterrupt):
-        print("vision-attn: error: interrupted", file=sys.stderr)
+        print("vision-attn: interrupted", file=sys.stderr)
         return 130
     if isinstance(error, BrokenPipeError):
         # Whatever is still buffered has no reader: let Python's flush at exit go nowhere.

@@ -164,7 +164,7 @@ class Classification(Task):
         said = (batch.labels.tolist(), glance.log_prob[:, 0].exp())
         return [
             write_reads(folder / "reads.png", batch.images, reads, bank.read(batch.images, plain), *said),
-            write_reads_film(folder / "reads.gif", batch.images, reads),
+            write_reads_film(folder / "reads.gif", batch.images, reads, *said),
         ]
 
     def _look(self, way: Testing) -> dict[str, int | str]:

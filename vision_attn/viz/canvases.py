@@ -73,31 +73,29 @@ def write_film(
     writes: Rectangles | None = None,
     *,
     reads: Rectangles | None = None,
-    end: str = "drawn",
 ) -> Path:
-    """Write an animated GIF of all drawings beside each other, one frame per turn, then, held, what came out, under the
-    heading `end`, repeated for ever; returns its path.
+    """Write an animated GIF of all drawings beside each other, one frame per turn, then, held, what came out, repeated
+    for ever; returns its path.
 
     Raises ValueError, before anything is written, where the tensors do not fit each other.
     """
     check(canvases, writes, reads)
     num_images, num_turns = canvases.shape[:2]
-    columns = math.ceil(math.sqrt(num_images * 1.6))
-
-    def frame(panels: list[Image.Image], head: str) -> Image.Image:
-        return laid_out([panels[first : first + columns] for first in range(0, num_images, columns)], [head])
-
     frames = [
-        frame(
+        beside(
             [marked(canvases, number, turn, writes, reads) for number in range(num_images)],
             f"{turn + 1} of {num_turns}",
         )
         for turn in range(num_turns)
     ]
-    frames.append(frame([enlarged(canvas) for canvas in canvases[:, -1]], end))
-    colours = stacked([frames[turn] for turn in spread(len(frames), 6)]).quantize(256, Image.Quantize.MAXCOVERAGE)
+    return save_film(path, [*frames, beside([enlarged(canvas) for canvas in canvases[:, -1]], "drawn")])
+
+
+def save_film(path: str | Path, frames: list[Image.Image], turn: int = TURN) -> Path:
+    """Write an animated GIF, `turn` milliseconds a frame, or less of very many, the last one held; returns its path."""
+    colours = stacked([frames[place] for place in spread(len(frames), 6)]).quantize(256, Image.Quantize.MAXCOVERAGE)
     first, *others = (drawn.quantize(palette=colours, dither=Image.Dither.NONE) for drawn in frames)
-    durations = [min(TURN, LONGEST // num_turns)] * num_turns + [END]
+    durations = [min(turn, LONGEST // len(others))] * len(others) + [END]
     with replacing(path) as temporary:
         first.save(temporary, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
     return Path(path)
@@ -167,6 +165,12 @@ def outlined(picture: Image.Image, box: list[float], thickness: float, colour: s
     picture = picture.copy()
     picture.paste(Image.new("RGB", inner, ImageColor.getrgb(colour)), (1, 1), mask)
     return picture
+
+
+def beside(panels: list[Image.Image], head: str) -> Image.Image:
+    """Pictures of one size in a wide block, below a line of text."""
+    columns = math.ceil(math.sqrt(len(panels) * 1.6))
+    return laid_out([panels[first : first + columns] for first in range(0, len(panels), columns)], [head])
 
 
 def stacked(pictures: list[Image.Image]) -> Image.Image:

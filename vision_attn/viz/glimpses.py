@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 
 from jaxtyping import Float
@@ -62,8 +61,7 @@ def write_film(
 def write_gallery(path: str | Path, items: Sequence[Glimpsed], *, title: str = "") -> Path:
     """Write a PNG of many images, each with its path and all that was seen of it; returns its path.
 
-    Right answers stand on the left and wrong ones on the right, in the order given; where all are right, or all are
-    wrong, they fill both sides.
+    Right answers stand on the left and wrong ones on the right, each row by row in the order given.
 
     Raises ValueError, before anything is written, where there is no item or an item's tensors do not fit each other.
     """
@@ -98,15 +96,21 @@ def frames(looked: Glimpsed) -> list[Image.Image]:
 
 
 def gallery_sheet(items: Sequence[Glimpsed], *, title: str = "") -> Image.Image:
-    """Two columns of examples, each its path beside all that was seen."""
+    """Examples, each its path beside all that was seen, in at most as many columns as rows, or in two."""
     if not items:
         raise ValueError("gallery: there is no example to show")
     items = [checked(item) for item in items]
-    left, right = ([item for item in items if item.right is kind] for kind in (True, False))
-    if not left or not right:
-        left, right = items[::2], items[1::2]
-    pairs = zip_longest(map(_example, left), map(_example, right))
-    whole = grid([example for pair in pairs for example in pair], 1 if len(items) == 1 else 2, 3 * GAP)
+    sides = [[item for item in items if item.right is kind] for kind in (True, False)]
+    rows = 1
+    while sum(columns := [math.ceil(len(side) / rows) for side in sides]) > max(2, rows):
+        rows += 1
+    places = [
+        side[place] if place < len(side) else None
+        for row in range(rows)
+        for side, width in zip(sides, columns, strict=True)
+        for place in range(row * width, (row + 1) * width)
+    ]
+    whole = grid([_example(item) for item in places], sum(columns), 3 * GAP)
     return _page(whole, title, "Each image with the path of looks, and all that they saw", DARK.ink)
 
 
@@ -137,7 +141,7 @@ def _look(looked: Glimpsed, turn: int, near: int) -> tuple[Panel, str]:
 
 
 def _example(looked: Glimpsed | None) -> Image.Image | None:
-    """One image of a gallery; None for the empty place below the shorter column."""
+    """One image of a gallery; None for an empty place."""
     if looked is None:
         return None
     ink, said = _colour(looked.right), f"said {looked.said}" + ("" if looked.right else f", is {looked.truth}")

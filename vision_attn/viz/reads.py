@@ -12,11 +12,12 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from vision_attn.files import replacing
-from vision_attn.viz.canvases import READ, Rectangles, enlarged, laid_out, outlined, write_film
+from vision_attn.viz.canvases import Rectangles, beside, enlarged, laid_out, marked, save_film
 from vision_attn.viz.glimpses import RIGHT, WRONG
 from vision_attn.viz.looks import as_picture
 
 SMALL = 16  # pixels, about, of the letters
+TURN = 500  # milliseconds of a film's frame
 
 
 def write_reads(
@@ -34,19 +35,13 @@ def write_reads(
 
     Raises ValueError, before anything is written, where the tensors do not fit each other.
     """
-    (num_images, num_turns), size = patches.shape[:2], len(images)
-    if {num_images, len(reads.boxes), len(probabilities), len(truths)} != {size} or reads.boxes.shape[1] != num_turns:
-        raise ValueError(
-            f"reads: {size} images, boxes {tuple(reads.boxes.shape)}, patches {tuple(patches.shape)}, "
-            f"probabilities {tuple(probabilities.shape)} and {len(truths)} truths do not fit each other"
-        )
-    rows = []
+    _check(images, reads, truths, probabilities, patches)
+    num_turns, rows = patches.shape[1], []
+    still = _still(images, num_turns)
     for number, image in enumerate(images):
         plain = enlarged(image)
-        zoom = (plain.width - 2) / image.shape[-1]
         turns = range(num_turns)
-        boxes, sigma = reads.boxes[number].tolist(), reads.sigma[number].tolist()
-        rows.append([plain, *(outlined(plain, boxes[turn], sigma[turn] * zoom, READ) for turn in turns)])
+        rows.append([plain, *(marked(still, number, turn, None, reads) for turn in turns)])
         answers = [Image.new("RGB", plain.size) for _ in turns]
         for turn, panel in enumerate(answers):
             value, said = probabilities[number, turn].max(0)
@@ -59,14 +54,55 @@ def write_reads(
     return Path(path)
 
 
-def write_reads_film(path: str | Path, images: Float[Tensor, "B C Y X"], reads: Rectangles) -> Path:
-    """Write an animated GIF of all images beside each other, one frame per turn with its rectangle, then, held, the
-    images alone; returns its path.
+def write_reads_film(
+    path: str | Path,
+    images: Float[Tensor, "B C Y X"],
+    reads: Rectangles,
+    truths: Sequence[int],
+    probabilities: Float[Tensor, "B T K"],
+) -> Path:
+    """Write an animated GIF of all images beside each other, one frame per turn with its rectangle and the class that
+    was the likeliest after it, then, held, the images and the answers; returns its path.
+
+    Green is right, red is wrong.
 
     Raises ValueError, before anything is written, where the tensors do not fit each other.
     """
-    still = images[:, None].expand(-1, reads.boxes.shape[1], -1, -1, -1)
-    return write_film(path, still, reads=reads, end="image")
+    _check(images, reads, truths, probabilities)
+    num_images, num_turns = probabilities.shape[:2]
+    said, still, frames = probabilities.argmax(dim=-1).tolist(), _still(images, num_turns), []
+    for turn in range(num_turns):
+        panels = [marked(still, number, turn, None, reads) for number in range(num_images)]
+        told = [_told(panel, row[turn], truth) for panel, row, truth in zip(panels, said, truths, strict=True)]
+        frames.append(beside(told, f"read {turn + 1} of {num_turns}"))
+    parts = zip(images, said, truths, strict=True)
+    told = [_told(enlarged(image), row[-1], truth, final=True) for image, row, truth in parts]
+    return save_film(path, [*frames, beside(told, "answers")], TURN)
+
+
+def _check(images: Tensor, reads: Rectangles, truths: Sequence[int], *others: Tensor) -> None:
+    """`others` are (B, T, ...)."""
+    turns = {reads.boxes.shape[:2], reads.sigma.shape, *(other.shape[:2] for other in others)}
+    if turns != {(len(images), reads.boxes.shape[1])} or len(truths) != len(images):
+        raise ValueError(
+            f"reads: {len(images)} images, {len(truths)} truths, boxes {tuple(reads.boxes.shape)} and, by image and "
+            f"turn, {', '.join(str(tuple(other.shape)) for other in others)} do not fit each other"
+        )
+
+
+def _still(images: Float[Tensor, "B C Y X"], num_turns: int) -> Float[Tensor, "B T C Y X"]:
+    """The same images at every turn."""
+    return images[:, None].expand(-1, num_turns, -1, -1, -1)
+
+
+def _told(picture: Image.Image, said: int, truth: int, *, final: bool = False) -> Image.Image:
+    """A copy of a picture with what was said in its corner and, of a final answer, a border of the answer's colour."""
+    picture, colour = picture.copy(), RIGHT if said == truth else WRONG
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(SMALL - 2)
+    draw.text((4, 1), str(said), colour, font, stroke_width=2, stroke_fill="black")
+    if final:
+        draw.rectangle((0, 0, picture.width - 1, picture.height - 1), outline=colour)
+    return picture
 
 
 def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: str, right: bool) -> None:
