@@ -209,6 +209,10 @@ def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
     assert "error_mean" not in task.evaluate([batch(40)])
     after = json.loads((tmp_path / "glimpses.json").read_text())["error"]
     assert len(after) == task.model.num_glimpses and after[-1] == whole["error"]
+    ways, look = [], task._look
+    task._look = lambda way: ways.append(way) or look(way)
+    task.evaluate([batch(1)], tmp_path)
+    assert ways[1:] == ["mean", "draw", "copies"]  # in one order always, or the seed would not tell what is drawn
     reader = Classification(SOURCE, model=partial(DRAWReader, num_glimpses=3, size=4, hidden_size=8)).eval()
     assert not {"error_mean", "error_draw", "error_copies"} & reader.evaluate([batch(9)], tmp_path).keys()
     assert len(json.loads((tmp_path / "glimpses.json").read_text())["error"]) == 3

@@ -239,7 +239,9 @@ def test_a_hang_is_killed_with_all_its_processes(fake_java, tmp_path):
 @pytest.mark.parametrize("cause", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_java_outlives_the_caller(fake_java, tmp_path, cause):
     pids = fake_java("meteor-1.5.jar", HANG)
-    code = "from vision_attn.metrics import caption_metrics as m; m({1: 'a'}, {1: ['a']}, names=['METEOR'])"
+    # Where these tests run in a shell's background, Ctrl-C is ignored by all that they start, unless told otherwise.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from vision_attn.metrics import caption_metrics as m; m({1: 'a'}, {1: ['a']}, names=['METEOR'])"
     root = str(Path(vision_attn.__file__).parent.parent)
     caller = subprocess.Popen([sys.executable, "-c", code], cwd=root, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60

@@ -10,6 +10,7 @@ from vision_attn.viz.canvases import (
     GAP,
     LONGEST,
     READ,
+    SHEER,
     TURN,
     WRITE,
     Rectangles,
@@ -23,7 +24,7 @@ from vision_attn.viz.canvases import (
 )
 
 B, T, SIDE = 3, 4, 28
-ZOOM = 3  # of canvases of 28 pixels
+ZOOM = 4  # of canvases of 28 pixels
 
 
 def canvases(num_turns: int = T, channels: int = 1) -> torch.Tensor:
@@ -41,14 +42,14 @@ def painted_of(picture: Image.Image, row: int) -> list[bool]:
     return [picture.getpixel((column, row)) != (0, 0, 0) for column in range(1, picture.width - 1)]
 
 
-@pytest.mark.parametrize("sigma, thick", [(0.0, 1), (1.0, 3), (2.0, 6)])
+@pytest.mark.parametrize("sigma, thick", [(0.0, 1), (1.0, 4), (2.0, 8)])
 def test_a_rectangle_is_where_its_filters_are_and_as_thick_as_sigma(sigma, thick):
     black = enlarged(torch.zeros(1, SIDE, SIDE))
     assert black.size == (SIDE * ZOOM + 2, SIDE * ZOOM + 2)
     picture = outlined(black, [-0.5, -0.5, 0.5, 0.5], sigma * ZOOM, WRITE)
     painted = painted_of(picture, black.height // 2)
-    assert not any(painted_of(picture, 5)) and not any(painted[30:50])
-    left = [column for column, there in enumerate(painted) if there and column < 42]
+    assert not any(painted_of(picture, 5)) and not any(painted[36:76])
+    left = [column for column, there in enumerate(painted) if there and column < SIDE * ZOOM // 2]
     middle = sum(left) / len(left) + 0.5
     assert abs(middle - SIDE * ZOOM / 4) <= 0.5 and thick <= len(left) <= thick + 1
     assert painted == painted[::-1]
@@ -82,7 +83,7 @@ def test_strips(tmp_path, channels):
     both = Image.open(write_strips(tmp_path / "both.png", canvases(T, channels), rectangles(), **options))
     assert abs(both.width - (T + 2) * panel) < 64
     colours = {colour for _, colour in both.getcolors(2**20)}
-    first, second = (tuple(round(0.85 * level) for level in ImageColor.getrgb(colour)) for colour in (READ, WRITE))
+    first, second = (tuple(round(SHEER * level) for level in ImageColor.getrgb(colour)) for colour in (READ, WRITE))
     assert first in colours and second in colours  # on a canvas that is still black
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image, ImageColor
 
-from vision_attn.viz.canvases import READ, Rectangles
+from vision_attn.viz.canvases import PANEL, READ, SHEER, Rectangles
 from vision_attn.viz.glimpses import RIGHT, WRONG
 from vision_attn.viz.reads import write_reads, write_reads_film
 
@@ -27,9 +27,9 @@ def test_two_lines_for_each_image(tmp_path):
     single = (images[:1], Rectangles(reads.boxes[:1], reads.sigma[:1]), *(part[:1] for part in others))
     one = Image.open(write_reads(tmp_path / "new" / "reads.png", *single))
     two = Image.open(write_reads(tmp_path / "reads.png", *parts()))
-    assert one.width == two.width and two.height - one.height == pytest.approx(2 * (80 + 2 + 4), abs=10)
+    assert one.width == two.width and two.height - one.height == pytest.approx(2 * (PANEL + 2 + 4), abs=2 * SIDE)
     assert (255, 255, 255) in colours(tmp_path / "reads.png")  # what was read
-    assert tuple(round(0.85 * level) for level in ImageColor.getrgb(READ)) in colours(tmp_path / "reads.png")
+    assert tuple(round(SHEER * level) for level in ImageColor.getrgb(READ)) in colours(tmp_path / "reads.png")
 
 
 @pytest.mark.parametrize("said, yes, no", [(0, RIGHT, WRONG), (1, WRONG, RIGHT)])

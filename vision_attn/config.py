@@ -157,7 +157,8 @@ def _keep_to(folder: Path, new: dict) -> None:
     if different:
         shown = ", ".join(different[:6]) + (f" and {len(different) - 6} more" if len(different) > 6 else "")
         raise ValueError(
-            f"{folder} holds a run with other settings ({shown}): give another --run.folder, or delete that folder"
+            f"{folder} holds a run with other settings ({shown}): "
+            "set them back, give another --run.folder, or delete that folder"
         )
 
 

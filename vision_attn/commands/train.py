@@ -1,7 +1,8 @@
 """Train what a config file describes, from nothing or from wherever its run folder stands.
 
-Any key of the config may be overridden: --run.epochs=3 --task.model.hidden_size=256. Stopped or killed, the same
-command goes on exactly where it was. With several GPUs: torchrun --nproc-per-node=4 train.py CONFIG.
+Any key of the config may be overridden: --run.epochs=3 --task.model.hidden_size=256. Stopped, the same command goes on
+exactly where it was; killed, from its last checkpoint, to the same end. With several GPUs:
+torchrun --nproc-per-node=4 train.py CONFIG.
 """
 
 import argparse
@@ -22,7 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     config = read(arguments.config, arguments.overrides)
     folder = claim(config)
     if os.environ.get("RANK", "0") == "0":
-        print(f"training {arguments.config} for {config.run.epochs} epochs into {folder}", flush=True)
+        epochs = f"{config.run.epochs} epoch" + "s" * (config.run.epochs != 1)
+        print(f"training {arguments.config} for {epochs} into {folder}", flush=True)
     metrics = fit(**build(config))
     if os.environ.get("RANK", "0") == "0":
         best = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

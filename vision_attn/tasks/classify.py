@@ -104,7 +104,8 @@ class Classification(Task):
         where the model looks here and there, the share of last looks of right answers that fall on the digit. With a
         folder also the error of every way of testing, where looks are drawn; and the error after each glimpse, in
         glimpses.json."""
-        ways: set[Testing] = {"mean", "draw", "copies"} if folder is not None and self.draws else {self.at_test}
+        every = folder is not None and self.draws
+        ways: tuple[Testing, ...] = ("mean", "draw", "copies") if every else (self.at_test,)
         num_images, wrong, wrong_after, on_digit, right_rows = 0, dict.fromkeys(ways, 0), 0, 0, 0
         for batch in batches:
             if not num_images:
@@ -128,7 +129,7 @@ class Classification(Task):
             return metrics
         if folder is not None:
             if self.draws:
-                metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in sorted(ways)}
+                metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in ways}
             with replacing(folder / "glimpses.json") as path:
                 errors = [100 * int(number) / num_images for number in wrong_after]
                 path.write_text(json.dumps({"error": errors}) + "\n", encoding="utf-8")

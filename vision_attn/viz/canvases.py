@@ -17,11 +17,11 @@ from vision_attn.files import replacing
 from vision_attn.viz.looks import SMOOTH, as_picture
 from vision_attn.viz.sheet import DARK, MARGIN
 
-PANEL = 84  # pixels, about, of a canvas' longer side
+PANEL = 112  # pixels, about, of a canvas' longer side
 GAP = 4
 HEAD = 24  # height of the line above
 WRITE, READ = DARK.accent, "#59c3ff"
-SHEER = 0.85  # opacity of lines
+SHEER = 0.7  # opacity of lines
 BORDER = "#33373f"  # around a canvas, which is black where it is empty, as the sheet almost is
 TURN, END = 150, 2500  # milliseconds of a film's frame, and of its last
 LONGEST = 10_000  # milliseconds of all frames but the last
