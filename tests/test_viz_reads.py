@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image, ImageColor
 
-from vision_attn.viz.canvases import PANEL, READ, SHEER, Rectangles
+from vision_attn.viz.canvases import READ, SHEER, Rectangles
 from vision_attn.viz.glimpses import RIGHT, WRONG
 from vision_attn.viz.reads import write_reads, write_reads_film
 
@@ -27,7 +27,7 @@ def test_two_lines_for_each_image(tmp_path):
     single = (images[:1], Rectangles(reads.boxes[:1], reads.sigma[:1]), *(part[:1] for part in others))
     one = Image.open(write_reads(tmp_path / "new" / "reads.png", *single))
     two = Image.open(write_reads(tmp_path / "reads.png", *parts()))
-    assert one.width == two.width and two.height - one.height == pytest.approx(2 * (PANEL + 2 + 4), abs=2 * SIDE)
+    assert one.width == two.width and two.height - one.height == pytest.approx(2 * (120 + 2 + 4), abs=10)
     assert (255, 255, 255) in colours(tmp_path / "reads.png")  # what was read
     assert tuple(round(SHEER * level) for level in ImageColor.getrgb(READ)) in colours(tmp_path / "reads.png")
 
@@ -47,7 +47,7 @@ def test_a_film_has_a_frame_for_each_turn_and_ends_with_the_answers(tmp_path, sa
     for number in range(film.n_frames):
         film.seek(number)
         seen = [colour for _, colour in film.convert("RGB").getcolors(2**20)]
-        blue.append(any(b > max(r, g) + 40 for r, g, b in seen))
+        blue.append(any(b > max(r + 60, g) for r, g, b in seen))
         green.append(any(g > max(r, b) + 40 for r, g, b in seen))
         red.append(any(r > max(g, b) + 60 for r, g, b in seen))
     assert blue == [True] * T + [False]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vision_attn.files import replacing
 from vision_attn.viz.looks import SMOOTH, as_picture
-from vision_attn.viz.sheet import DARK, MARGIN
+from vision_attn.viz.sheet import DARK, MARGIN, save_film
 
 PANEL = 112  # pixels, about, of a canvas' longer side
 GAP = 4
@@ -88,17 +88,14 @@ def write_film(
         )
         for turn in range(num_turns)
     ]
-    return save_film(path, [*frames, beside([enlarged(canvas) for canvas in canvases[:, -1]], "drawn")])
+    return write_frames(path, [*frames, beside([enlarged(canvas) for canvas in canvases[:, -1]], "drawn")])
 
 
-def save_film(path: str | Path, frames: list[Image.Image], turn: int = TURN) -> Path:
+def write_frames(path: str | Path, frames: list[Image.Image], turn: int = TURN) -> Path:
     """Write an animated GIF, `turn` milliseconds a frame, or less of very many, the last one held; returns its path."""
     colours = stacked([frames[place] for place in spread(len(frames), 6)]).quantize(256, Image.Quantize.MAXCOVERAGE)
-    first, *others = (drawn.quantize(palette=colours, dither=Image.Dither.NONE) for drawn in frames)
-    durations = [min(turn, LONGEST // len(others))] * len(others) + [END]
-    with replacing(path) as temporary:
-        first.save(temporary, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
-    return Path(path)
+    num_turns = len(frames) - 1
+    return save_film(path, frames, colours, [min(turn, LONGEST // num_turns)] * num_turns + [END])
 
 
 def check(canvases: Tensor, *others: Rectangles | Tensor | None) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vision_attn.files import replacing
 from vision_attn.viz.looks import Glimpsed, as_picture, checked, foveated, traced
-from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, TITLE, Panel, boxed, fitted, sheet
+from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, TITLE, Panel, boxed, fitted, save_film, sheet
 
 RIGHT, WRONG = "#4cc38a", "#ff6b62"
 FILM = 352  # pixels, about, of the longer side of the two pictures of a frame
@@ -48,14 +48,9 @@ def write_film(
     Arguments and errors are those of `write_glimpses`.
     """
     drawn = frames(Glimpsed(image, locations, patches, **answer))
-    whole = grid([*drawn], 1, 0)
-    # One palette for all frames, so that only what changes is stored; this method keeps rare colours, and greys grey.
-    colours = whole.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1)
-    first, *others = (frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in drawn)
-    durations = [TURN] * len(others) + [END]
-    with replacing(path) as temporary:
-        first.save(temporary, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
-    return Path(path)
+    # This method keeps rare colours, and greys grey.
+    colours = grid([*drawn], 1, 0).quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1)
+    return save_film(path, drawn, colours, [TURN] * (len(drawn) - 1) + [END])
 
 
 def write_gallery(path: str | Path, items: Sequence[Glimpsed], *, title: str = "") -> Path:

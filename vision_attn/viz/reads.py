@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from vision_attn.files import replacing
-from vision_attn.viz.canvases import Rectangles, beside, enlarged, laid_out, marked, save_film
+from vision_attn.viz.canvases import Rectangles, beside, check, enlarged, laid_out, marked, write_frames
 from vision_attn.viz.glimpses import RIGHT, WRONG
 from vision_attn.viz.looks import as_picture
 
@@ -35,9 +35,8 @@ def write_reads(
 
     Raises ValueError, before anything is written, where the tensors do not fit each other.
     """
-    _check(images, reads, truths, probabilities, patches)
+    still = _still(images, reads, truths, patches=patches, probabilities=probabilities)
     num_turns, rows = patches.shape[1], []
-    still = _still(images, num_turns)
     for number, image in enumerate(images):
         plain = enlarged(image)
         turns = range(num_turns)
@@ -68,31 +67,32 @@ def write_reads_film(
 
     Raises ValueError, before anything is written, where the tensors do not fit each other.
     """
-    _check(images, reads, truths, probabilities)
+    still = _still(images, reads, truths, probabilities=probabilities)
     num_images, num_turns = probabilities.shape[:2]
-    said, still, frames = probabilities.argmax(dim=-1).tolist(), _still(images, num_turns), []
+    said, frames = probabilities.argmax(dim=-1).tolist(), []
     for turn in range(num_turns):
         panels = [marked(still, number, turn, None, reads) for number in range(num_images)]
         told = [_told(panel, row[turn], truth) for panel, row, truth in zip(panels, said, truths, strict=True)]
         frames.append(beside(told, f"read {turn + 1} of {num_turns}"))
     parts = zip(images, said, truths, strict=True)
     told = [_told(enlarged(image), row[-1], truth, final=True) for image, row, truth in parts]
-    return save_film(path, [*frames, beside(told, "answers")], TURN)
+    return write_frames(path, [*frames, beside(told, "answers")], TURN)
 
 
-def _check(images: Tensor, reads: Rectangles, truths: Sequence[int], *others: Tensor) -> None:
-    """`others` are (B, T, ...)."""
-    turns = {reads.boxes.shape[:2], reads.sigma.shape, *(other.shape[:2] for other in others)}
+def _still(
+    images: Float[Tensor, "B C Y X"], reads: Rectangles, truths: Sequence[int], **others: Tensor
+) -> Float[Tensor, "B T C Y X"]:
+    """The same images at every turn, once all fit each other; `others` are (B, T, ...)."""
+    turns = {reads.boxes.shape[:2], reads.sigma.shape, *(other.shape[:2] for other in others.values())}
     if turns != {(len(images), reads.boxes.shape[1])} or len(truths) != len(images):
+        told = ", ".join(f"{name} {tuple(other.shape)}" for name, other in others.items())
         raise ValueError(
-            f"reads: {len(images)} images, {len(truths)} truths, boxes {tuple(reads.boxes.shape)} and, by image and "
-            f"turn, {', '.join(str(tuple(other.shape)) for other in others)} do not fit each other"
+            f"reads: {len(images)} images, {len(truths)} truths, boxes {tuple(reads.boxes.shape)}, {told} do not fit "
+            "each other"
         )
-
-
-def _still(images: Float[Tensor, "B C Y X"], num_turns: int) -> Float[Tensor, "B T C Y X"]:
-    """The same images at every turn."""
-    return images[:, None].expand(-1, num_turns, -1, -1, -1)
+    still = images[:, None].expand(-1, reads.boxes.shape[1], -1, -1, -1)
+    check(still, reads)
+    return still
 
 
 def _told(picture: Image.Image, said: int, truth: int, *, final: bool = False) -> Image.Image:

@@ -8,11 +8,14 @@ import math
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont
 from torch import Tensor
+
+from vision_attn.files import replacing
 
 PANEL = 224  # pixels of a panel's longer side
 GAP = 16
@@ -50,6 +53,17 @@ class Panel(NamedTuple):
     word: str = ""
     note: str = ""
     below: Image.Image | None = None
+
+
+def save_film(path: str | Path, frames: Iterable[Image.Image], colours: Image.Image, durations: Sequence[int]) -> Path:
+    """Write an animated GIF, repeated for ever, of frames that last `durations` milliseconds; returns its path.
+
+    All have the palette of the picture `colours`, so that only what changes is stored.
+    """
+    first, *others = (frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames)
+    with replacing(path) as temporary:
+        first.save(temporary, "GIF", save_all=True, append_images=others, duration=list(durations), loop=0)
+    return Path(path)
 
 
 def fitted(picture: Image.Image, side: int = PANEL) -> Image.Image:
