@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.shapes import Shapes
-from vision_attn.progress import progress
+from vision_attn.console import progress
 
 MiB = 1024**2
 TINY = Shapes(images=1, rows=2, regions=4, region_size=8, hidden=8, attention=8, word=8, vocabulary=50)

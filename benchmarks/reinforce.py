@@ -19,8 +19,8 @@ from benchmarks.shapes import Shapes
 from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage, Reinforce
 from vision_attn.commands import main as vision_attn
 from vision_attn.config import open_run
+from vision_attn.console import progress
 from vision_attn.engine.batches import few
-from vision_attn.progress import progress
 
 CONFIG = Path(__file__).parent.parent / "configs" / "sat_hard_scenes.yaml"
 

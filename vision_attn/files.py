@@ -1,10 +1,23 @@
-"""Where files are found, and how they are written: under a temporary name, then renamed."""
+"""Where files are found, and how they are read and written: safely, under a temporary name, then renamed."""
 
+import json
 import os
+import platform
+import re
 import shutil
+import tempfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+LONGEST_NAME = 150
+"""Bytes of a name that are kept in the name of its temporary file. File systems allow 255 in all."""
+
+_HOST = f"{zlib.crc32(platform.node().encode()):08x}"
+_LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
+_swept: set[Path] = set()
 
 
 def find(path: str | Path) -> Path:
@@ -19,27 +32,103 @@ def find(path: str | Path) -> Path:
         places += [Path(root).expanduser() / path] if root else []
         places += [Path("data") / path]
     for place in places:
-        if place.exists():
+        if os.path.exists(place):  # Path.exists raises for names that are too long or hold a zero byte
             return place
     tried = ", ".join(str(place) for place in places)
     hint = "" if os.environ.get("VISION_ATTN_DATA") else "; VISION_ATTN_DATA may name another folder of data sets"
     raise ValueError(f"{path} was not found (tried {tried}){hint}")
 
 
+def read_json(path: str | Path) -> Any:
+    """The content of a JSON file in UTF-8, with or without a byte order mark.
+
+    Raises ValueError naming the file when it cannot be read, is not JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not JSON: it is not even text in UTF-8") from error
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary sibling of `path` to write to; renamed onto `path` on success, removed on failure."""
+    """A temporary sibling of `path` to write to; renamed onto `path` on success, removed on failure.
+
+    What a killed process left behind in the same folder is removed first. An OSError names `path`.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    sweep(path.parent)
+    temporary = path.parent / _temporary(path.name)
     try:
         yield temporary
         if temporary.is_file():
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk: `write` does not know the file's name
+            error.filename = str(path)
+        raise
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         else:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
+    """A temporary folder below `parent` (the system's folder of temporary files by default), removed at the end.
+
+    Folders that killed processes left there are removed first.
+    """
+    parent = Path(parent or tempfile.gettempdir())
+    sweep(parent)
+    prefix = _temporary(name).removesuffix("part")
+    with tempfile.TemporaryDirectory(prefix=prefix, suffix=".part", dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes of this machine left in `folder`, once per process."""
+    if folder in _swept:
+        return
+    _swept.add(folder)
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            left = _LEFT_OVER.fullmatch(entry.name)
+            if left and left[2] == _HOST and not _alive(int(left[1])):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+
+
+def shortened(name: str, most: int = LONGEST_NAME) -> str:
+    """`name`, or as much of its beginning as takes `most` bytes in a file system."""
+    return os.fsencode(name)[:most].decode(errors="ignore") if len(os.fsencode(name)) > most else name
+
+
+def _temporary(name: str) -> str:
+    """A hidden name that tells which process of which machine writes it; see `sweep`."""
+    short = shortened(name)
+    if short != name:
+        short += f".{zlib.crc32(os.fsencode(name)):08x}"
+    return f".{os.getpid()}-{_HOST}.{short}.part"
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,18 +49,18 @@ def evaluate(
     """The metrics of `split`, also written into `out` with all that one needs to know of how they came about."""
     import torch
 
+    from vision_attn.console import progress
     from vision_attn.engine.batches import on_device
-    from vision_attn.files import replacing
-    from vision_attn.progress import progress
+    from vision_attn.files import replacing, scratch
 
     task, source, config, device = opened
     source.prepare(task)
     batches = progress(source.split(split), what=f"evaluate {split}", unit="batch")
     began = time.perf_counter()
     # What lies behind the metrics, captions.json say, is written beside its place and then renamed to name the split.
-    with torch.no_grad(), tempfile.TemporaryDirectory(dir=out, prefix=".eval.", suffix=".part") as folder:
-        metrics = task.evaluate((on_device(batch, device) for batch in batches), Path(folder))
-        for file in Path(folder).iterdir():
+    with torch.no_grad(), scratch("eval", out) as folder:
+        metrics = task.evaluate((on_device(batch, device) for batch in batches), folder)
+        for file in folder.iterdir():
             os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
     seconds = time.perf_counter() - began
     record: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in metrics.items()}

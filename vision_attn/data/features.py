@@ -25,9 +25,9 @@ from jaxtyping import Float16
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vision_attn.console import progress
 from vision_attn.data.images import View, in_threads
 from vision_attn.files import replacing
-from vision_attn.progress import progress
 
 SHARD = 512  # images; a multiple of the encoding batches, so that resuming regroups nothing
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from vision_attn.progress import progress
+from vision_attn.console import progress
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

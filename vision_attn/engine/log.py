@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -10,16 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from vision_attn.console import say
 from vision_attn.engine.distributed import World
 from vision_attn.engine.run import Run
-
-
-def say(text: str) -> None:
-    """One line on standard output, above any progress bar."""
-    tqdm.write(text)
-    sys.stdout.flush()
 
 
 class Log:

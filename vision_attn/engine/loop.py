@@ -17,16 +17,16 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from vision_attn.console import progress, say
 from vision_attn.engine import checkpoint
 from vision_attn.engine.batches import Watched, few
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, join, random_state, seed_all, set_random_state
 from vision_attn.engine.interrupt import Interrupt
-from vision_attn.engine.log import Log, say
+from vision_attn.engine.log import Log
 from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.engine.run import Run
 from vision_attn.engine.step import Step
-from vision_attn.progress import progress
 from vision_attn.task import Batch, Source, Task
 
 

@@ -8,12 +8,12 @@ METEOR beside the quick ones. Whatever fails is named in `report.failed` and cos
 """
 
 import json
-import tempfile
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from vision_attn.files import scratch
 from vision_attn.metrics.isolated import run
 from vision_attn.metrics.java import spice_jars
 
@@ -76,8 +76,7 @@ def caption_metrics(
     """
     wanted, notes = choose(names)
     check(candidates, references)
-    with tempfile.TemporaryDirectory(prefix="vision_attn_metrics_") as temporary:
-        folder = Path(temporary)
+    with scratch("vision_attn_metrics") as folder:
         captions = [*candidates.values(), *(caption for image in candidates for caption in references[image])]
         (folder / "captions.json").write_text(json.dumps(captions), encoding="utf-8")
         tokens = run(["tokenise"], folder, time_limit=time_limit)["tokenise"]

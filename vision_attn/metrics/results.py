@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vision_attn.files import replacing
+from vision_attn.files import read_json, replacing
 
 
 def write_results(path: str | Path, captions: Mapping[int | str, str]) -> None:
@@ -44,18 +44,6 @@ def read_references(path: str | Path) -> dict[int | str, list[str]]:
     if not captions:
         raise ValueError(f"{path} holds no captions")
     return captions
-
-
-def read_json(path: str | Path) -> Any:
-    """The content of a JSON file; ValueError when it cannot be read or is something else."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not JSON: it is not even text in UTF-8") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
 
 
 def read_record(record: Any, where: str) -> tuple[int | str, str]:

@@ -1,0 +1,80 @@
+"""What is printed: one progress bar for everything long, and text that cannot disturb a terminal."""
+
+import sys
+import time
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from tqdm import tqdm
+
+SECONDS = 30.0
+"""Between two lines of progress where standard error is no terminal."""
+
+
+def progress(
+    items: Iterable | None = None, *, what: str, unit: str, total: int | None = None, initial: int = 0
+) -> tqdm:
+    """A tqdm bar over `items`, or one to `update` by hand, with a rate and the time left, on standard error.
+
+    Where that is no terminal (a pipe, a log file) it prints a line every half minute instead.
+    """
+    options: dict[str, Any] = {"mininterval": 0.1, "dynamic_ncols": True}
+    kind = tqdm
+    if not sys.stderr.isatty():
+        kind, options = _Lines, {"mininterval": SECONDS, "maxinterval": SECONDS, "ncols": 100}
+    return kind(
+        items, desc=what, unit=unit, unit_scale=False, total=total, initial=initial, leave=False, **options
+    )  # fmt: skip
+
+
+def say(text: str) -> None:
+    """Print one line on standard output, above any progress bar."""
+    tqdm.write(printable(text))
+    sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    r"""`text` with control characters, line separators and marks that reorder text written as escapes such as \n.
+
+    Names of files and words of a vocabulary may hold anything. Printed as they are, they could forge a line of output
+    or send commands to a terminal. Bytes that are no UTF-8 (surrogates of `os.fsdecode`) stay, except control bytes.
+    """
+    return "".join(map(_escaped, text)) if any(map(_harmful, text)) else text
+
+
+def _harmful(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Zl", "Zp") or character in _REORDERING or _control_byte(character)
+
+
+def _escaped(character: str) -> str:
+    if not _harmful(character):
+        return character
+    if _control_byte(character):
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()
+
+
+def _control_byte(character: str) -> bool:
+    """Whether a byte that is no UTF-8 would be read as a control character by an 8-bit terminal."""
+    return "\udc80" <= character <= "\udc9f"
+
+
+_REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+class _Lines(tqdm):
+    """A bar that prints a new line now and then, however often it is asked to."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.printed = time.monotonic()
+        super().__init__(*arguments, **options)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        if msg is None and time.monotonic() - self.printed >= SECONDS:
+            self.printed = time.monotonic()
+            self.fp.write(f"{self}\n")
+            self.fp.flush()
+
+    def clear(self, nolock: bool = False) -> None:
+        """Nothing to clear: lines stay."""
