@@ -1,5 +1,5 @@
-# make demo | test | lint | bench: each makes .venv when it is missing or out of date, and works from there.
-.PHONY: demo test lint bench
+# make demo | test | lint | bench | chaos: each makes .venv when it is missing or out of date, and works from there.
+.PHONY: demo test lint bench chaos
 SHELL := /bin/bash
 
 # An activated environment or a PYTHONPATH of the caller must not leak into .venv.
@@ -17,6 +17,9 @@ lint: .venv/.made
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/lint-imports
+
+chaos: .venv/.made
+	VISION_ATTN_SHAPES=0 .venv/bin/python -m pytest -m chaos
 
 bench: .venv/.made
 	.venv/bin/python -m benchmarks
