@@ -16,10 +16,10 @@ from torch.optim import SGD, Adadelta, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
 
-from vision_attn.engine.checkpoint import load_weights, save_weights
 from vision_attn.engine.loop import fit
 from vision_attn.engine.run import Run
 from vision_attn.engine.step import Average, fused, warm
+from vision_attn.engine.weights import check_weights, load_weights, save_weights
 
 
 def lines(folder):
@@ -308,6 +308,20 @@ def test_tied_weights_stay_tied(tmp_path):
     )
     load_weights(other, tmp_path)
     assert other.second.weight is other.third.weight and torch.equal(other.second.weight, task.second.weight)
+
+
+def test_weights_are_compared_before_a_model_takes_memory(tmp_path):
+    """A task on the meta device holds no numbers, but the names, the shapes and which weights are tied."""
+    save_weights(Plane(Points()), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        fitting, other = Plane(Points()), Plane(Points(), hidden=8)
+        untied = Plane(Points())
+        untied.third.weight = nn.Parameter(torch.empty(16, 16))
+    check_weights(fitting, tmp_path)
+    with pytest.raises(ValueError, match=r"of another shape: first.bias is \(16,\) there and \(8,\) here"):
+        check_weights(other, tmp_path)
+    with pytest.raises(ValueError, match=r"missing: (second|third).weight$"):
+        check_weights(untied, tmp_path)
 
 
 def test_console_has_a_line_per_epoch_and_validation(tmp_path, capsys):

@@ -19,6 +19,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from vision_attn.engine import checkpoint
 from vision_attn.engine.loop import fit
+from vision_attn.engine.weights import load_weights
 from vision_attn.files import replacing
 from vision_attn.mistakes import one_line
 from vision_attn.task import Source, Task
@@ -131,7 +132,7 @@ def open_run(
     parts = parser.instantiate(config)
     parts.data.restore(best)
     task = parts.task(parts.data)
-    checkpoint.load_weights(task, best)
+    load_weights(task, best)
     return task.eval(), parts.data, {**content, **yaml.safe_load(parser.dump(config, skip_unset=False))}
 
 

@@ -1,4 +1,4 @@
-"""Folders that are whole at every moment: weights, checkpoints, and the lock on a run."""
+"""Folders that are whole at every moment: checkpoints, and the lock on a run."""
 
 import fcntl
 import json
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_model, save_model
+from safetensors import SafetensorError
 from torch import nn
 
+from vision_attn.engine.weights import save_weights
 from vision_attn.files import replacing
 
 
@@ -108,43 +108,6 @@ def claim(folder: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()}")
         file.flush()
         yield
-
-
-def save_weights(task: nn.Module, path: Path) -> None:
-    """The whole state dict as safetensors; tensors that share memory are written once."""
-    save_model(task, str(path))
-    path.chmod(0o644)  # safetensors leaves it readable by its owner alone.
-
-
-def load_weights(task: nn.Module, folder: Path) -> None:
-    """Load `folder`/model.safetensors, which must hold exactly the weights of `task`.
-
-    Raises ValueError naming the first weights that are missing, left over or of another shape.
-    """
-    path = Path(folder) / "model.safetensors"
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: {folder} holds no weights")
-    own = task.state_dict()
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
-    stored = {own[name].data_ptr() for name in shapes if name in own}
-    missing = [name for name in own if name not in shapes and own[name].data_ptr() not in stored]
-    extra = [name for name in shapes if name not in own]
-    other = [f"{name} is {shape} there and {tuple(own[name].shape)} here" for name, shape in shapes.items()
-             if name in own and tuple(own[name].shape) != shape]  # fmt: skip
-    problems = {"missing": missing, "left over": extra, "of another shape": other}
-    lines = [f"{kind}: {_few(names)}" for kind, names in problems.items() if names]
-    if lines:
-        raise ValueError(f"{path} does not fit the model that the config describes; {'; '.join(lines)}")
-    load_model(task, str(path), strict=False)
-
-
-def _few(names: list[str], count: int = 3) -> str:
-    rest = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + rest
 
 
 def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Position) -> None:

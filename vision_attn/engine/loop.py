@@ -27,6 +27,7 @@ from vision_attn.engine.log import Log
 from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.engine.run import Run
 from vision_attn.engine.step import Step
+from vision_attn.engine.weights import load_weights, save_weights
 from vision_attn.task import Batch, Source, Task
 
 
@@ -88,10 +89,10 @@ def build(
             model.initialise()
     elif fresh:
         best = Path(start_from) / "best"
-        checkpoint.load_weights(model, best if best.is_dir() else Path(start_from))
+        load_weights(model, best if best.is_dir() else Path(start_from))
         model.restart()
     else:
-        checkpoint.load_weights(model, folder / "last")
+        load_weights(model, folder / "last")
     model.to(world.device)
     data.prepare(model)
     return model
@@ -254,7 +255,7 @@ class Training:
         """Write best/: everything needed to use the task as it stands."""
         position = self.position
         with checkpoint.replacing_folder(self.folder / "best") as best:
-            checkpoint.save_weights(self.task, best / "model.safetensors")
+            save_weights(self.task, best / "model.safetensors")
             self.data.export(best)
             if (self.folder / "config.yaml").exists():
                 shutil.copyfile(self.folder / "config.yaml", best / "config.yaml")
@@ -269,7 +270,7 @@ class Training:
                 with self.step.average.in_place() if self.step.average else nullcontext():
                     self.keep({})
             if run.show:
-                checkpoint.load_weights(self.task, self.folder / "best")
+                load_weights(self.task, self.folder / "best")
                 self.task.eval()
                 batch = next(iter(Watched(islice(self.data.split("val"), 1), world.device, self.interrupt)))
                 with torch.no_grad(), forked_random(run.seed, world.device):

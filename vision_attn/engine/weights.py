@@ -1,0 +1,65 @@
+"""The weights of a task, in a safetensors file: written, compared with a model, and loaded."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_model, save_model
+from torch import Tensor, nn
+
+NAME = "model.safetensors"
+"""The file that holds the weights, in last/ as in best/."""
+
+
+def save_weights(task: nn.Module, path: Path) -> None:
+    """The whole state dict as safetensors; tensors that share memory are written once."""
+    save_model(task, str(path))
+    path.chmod(0o644)  # safetensors leaves it readable by its owner alone.
+
+
+def load_weights(task: nn.Module, folder: Path) -> None:
+    """Load `folder`/model.safetensors, which must hold exactly the weights of `task`.
+
+    Raises ValueError as `check_weights` does.
+    """
+    check_weights(task, folder)
+    load_model(task, str(Path(folder) / NAME), strict=False)
+
+
+def check_weights(task: nn.Module, folder: Path) -> None:
+    """Compare the names and shapes in `folder`/model.safetensors with those of `task`, reading the file's header alone.
+
+    `task` may be on the meta device, where it takes no memory. Raises ValueError when the file is missing or damaged,
+    and naming the first weights that are missing, left over or of another shape.
+    """
+    path = Path(folder) / NAME
+    own = task.state_dict()
+    shapes = _shapes(path)
+    stored = {_place(own[name]) for name in shapes if name in own}
+    missing = [name for name in own if name not in shapes and _place(own[name]) not in stored]
+    extra = [name for name in shapes if name not in own]
+    other = [f"{name} is {shape} there and {tuple(own[name].shape)} here" for name, shape in shapes.items()
+             if name in own and tuple(own[name].shape) != shape]  # fmt: skip
+    problems = {"missing": missing, "left over": extra, "of another shape": other}
+    lines = [f"{kind}: {_few(names)}" for kind, names in problems.items() if names]
+    if lines:
+        raise ValueError(f"{path} does not fit the model that the config describes; {'; '.join(lines)}")
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: {path.parent} holds no weights")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def _place(tensor: Tensor) -> tuple[int, int]:
+    """The same for tensors that share memory. `data_ptr` would be 0 for everything on the meta device."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset()
+
+
+def _few(names: list[str], count: int = 3) -> str:
+    rest = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + rest
