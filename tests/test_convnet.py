@@ -80,5 +80,5 @@ def test_mistakes_are_named(wrong):
 
 
 def test_images_of_another_size_are_refused():
-    with pytest.raises(ValueError, match="images of 64x64 pixels, but resolution=56"):
+    with pytest.raises(ValueError, match=r"must be a tensor \(B, 3, 56, 56\) of uint8, but is \(1, 3, 64, 64\)"):
         ConvNet(region_size=16, width=16)(pictures(1, 64))

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
 from vision_attn.precise import precise
+from vision_attn.shapes import require
 
 LARGEST_LOG = 10.0  # e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares stay within float32
 NARROWEST = 0.25  # pixels between filters that zoom in
@@ -103,6 +104,7 @@ class Filterbank(nn.Module):
 
     def read(self, images: Float[Tensor, "B C Y X"], window: Window) -> Float[Tensor, "B R C N N"]:
         """gamma F_Y x F_X^T (eq. 27), from images that are held once however many rows read them."""
+        require("images", images, "B C Y X", "float", B=len(window.stride), Y=self.height, X=self.width)
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
         F_x, F_y = self.filters(window)
         with torch.autocast(images.device.type, enabled=False):

@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vision_attn.shapes import require
+
 
 class Pyramid(NamedTuple):
     """Images ready to be looked at, held once however many rows look at them."""
@@ -46,6 +48,7 @@ class Retina(nn.Module):
     @torch.no_grad()
     def pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid:
         """What all glimpses at these images share."""
+        require("images", images, "B C Y X", "float")
         averages = _averages(images, self.num_scales)
         Y, X, H, W = *images.shape[-2:], *averages.shape[-2:]
         device, dtype = averages.device, averages.dtype
@@ -60,6 +63,7 @@ class Retina(nn.Module):
     @torch.no_grad()
     def forward(self, pyramid: Pyramid, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
         """What is seen at locations (x, y), where (-1, -1) is the image's top left corner and (1, 1) the opposite."""
+        require("locations", locations, "B R 2", "float", B=pyramid.averages.shape[1])
         (K, B, C, H, W), R, g = pyramid.averages.shape, locations.shape[1], self.size
         centre = (locations * pyramid.extent).mT.contiguous()[..., None, None]
         # in memory (K, B, 2, R, g, g), all x and then all y: five times as fast to write as pairs

@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from vision_attn.shapes import require
+
+UNPROJECTED = "; `project(regions)` makes them, once per image"
+
 CACHED = 2**19
 """Numbers that a CPU's cache holds with room to spare: 2 MiB in float32."""
 
@@ -42,6 +46,7 @@ class Additive(nn.Module):
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], previous: Tensor | None = None
     ) -> Float[Tensor, "B R L"]:
+        require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
         query = self._exponential(self.query(query))
         if torch.compiler.is_compiling():  # the compiler fuses this, and recomputes it by itself
             return self.weight.sum() - 2 * (_reciprocal(query, keys) * self.weight).sum(dim=-1)
@@ -108,6 +113,7 @@ class Dot(nn.Module):
     def forward(
         self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], previous: Tensor | None = None
     ) -> Float[Tensor, "B R L"]:
+        require("keys", keys, "B L D", "float", B=len(query), D=query.shape[-1], hint=UNPROJECTED)
         return query @ keys.mT
 
 
@@ -135,6 +141,7 @@ class Cosine(Dot):
     def forward(
         self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], previous: Tensor | None = None
     ) -> Float[Tensor, "B R L"]:
+        require("keys", keys, "B L D", "float", B=len(query), D=query.shape[-1], hint=UNPROJECTED)
         return (self.log_sharpness.exp() * F.normalize(query, dim=-1)) @ keys.mT
 
 
@@ -210,6 +217,7 @@ class ContentLocation(nn.Module):
         keys: Float[Tensor, "B L A"],
         previous: Float[Tensor, "B R L"] | None = None,
     ) -> Float[Tensor, "B R L"]:
+        require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
         if previous is None:
             previous = keys.new_zeros(*query.shape[:2], keys.shape[1])
         seen = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))

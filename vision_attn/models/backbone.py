@@ -11,7 +11,9 @@ from torchvision.models import get_model, get_model_weights
 from torchvision.models.feature_extraction import create_feature_extractor
 
 from vision_attn.files import find
+from vision_attn.shapes import require
 
+HINT = "; `data.images.read_image` reads a photograph as one of these"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -92,6 +94,7 @@ class Backbone(nn.Module):
         return super().train(False)
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
+        require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution, hint=HINT)
         images = (images.float() / 255 - self.mean) / self.std
         return self.body(images.contiguous(memory_format=torch.channels_last))["map"].flatten(2).transpose(1, 2)
 

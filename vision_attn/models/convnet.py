@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from vision_attn.shapes import require
+
 
 class ConvNet(nn.Module):
     """uint8 images (B, 3, S, S) -> regions (B, L, D), row by row; L = (S / 4)^2.
@@ -55,9 +57,7 @@ class ConvNet(nn.Module):
 
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
         """Raises ValueError for images of another size than `resolution`."""
-        if images.shape[-2:] != (self.resolution, self.resolution):
-            height, width = images.shape[-2:]
-            raise ValueError(f"ConvNet: images of {width}x{height} pixels, but resolution={self.resolution}")
+        require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution)
         pixels = images.to(self.rows.dtype).contiguous(memory_format=torch.channels_last) / 64 - 1
         regions = self.layers(pixels).permute(0, 2, 3, 1)
         return (regions + self.rows + self.columns).flatten(1, 2)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vision_attn.models.linear import Linear
 from vision_attn.models.outputs import Glance, class_log_prob
+from vision_attn.shapes import require
 
 
 class Whole(nn.Module):
@@ -16,10 +17,12 @@ class Whole(nn.Module):
 
     def __init__(self, image_shape: tuple[int, int, int], layers: nn.Sequential):
         super().__init__()
-        self.pixels = prod(image_shape)
+        self.image_shape, self.pixels = image_shape, prod(image_shape)
         self.layers = layers
 
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: str = "draw") -> Glance:
+        C, Y, X = self.image_shape
+        require("images", images, "B C Y X", "float", C=C, Y=Y, X=X)
         return Glance(class_log_prob(self.layers(images))[:, None, None], None, None)
 
 

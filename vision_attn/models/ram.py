@@ -17,6 +17,7 @@ from vision_attn.models.linear import Linear, Rectified
 from vision_attn.models.lstm import lstm
 from vision_attn.models.outputs import Glance, class_log_prob
 from vision_attn.models.policies import Gaussian, Look
+from vision_attn.shapes import require
 
 
 class State(NamedTuple):
@@ -159,7 +160,7 @@ class RAM(nn.Module):
         super().__init__()
         if num_glimpses < 1:
             raise ValueError(f"RAM: num_glimpses is {num_glimpses}, but it must look at least once")
-        self.num_glimpses, self.first = num_glimpses, first
+        self.num_glimpses, self.first, self.channels = num_glimpses, first, image_shape[0]
         self.retina = retina()
         self.glimpse = glimpse(self.retina.num_scales * image_shape[0] * self.retina.size**2)
         self.core = core(self.glimpse.glimpse_size, image_shape[0])
@@ -187,6 +188,7 @@ class RAM(nn.Module):
         The loop does only what needs the state before. Answers, and log p of the draws, are computed for all glimpses
         at once: the policy runs without a gradient in the loop, and again with one after it.
         """
+        require("images", images, "B C Y X", "float", C=self.channels)
         pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
         noise = self.policy.noise(images.new_empty(self.num_glimpses, len(images), rows, 2), look)
         hidden, places, draws, locations = [], [], [], []

@@ -16,6 +16,7 @@ from vision_attn.models.likelihood import word_log_prob
 from vision_attn.models.linear import Linear
 from vision_attn.models.lstm import lstm
 from vision_attn.models.outputs import Caption
+from vision_attn.shapes import require
 
 
 class Memory(NamedTuple):
@@ -73,7 +74,7 @@ class ShowAttendTell(nn.Module):
         super().__init__()
         if num_gates not in (1, region_size):
             raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
-        self.hidden_size = hidden_size
+        self.region_size, self.hidden_size = region_size, hidden_size
         self.score = score(region_size, hidden_size)
         self.attention = attention()
         self.gate = Linear(hidden_size, num_gates)  # f_beta
@@ -95,6 +96,7 @@ class ShowAttendTell(nn.Module):
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         """The memory of each image, and the state of `rows` rows of it before the first word."""
+        require("regions", regions, "B L D", "float", D=self.region_size)
         mean = regions.mean(dim=1)
         hidden, cell = (
             initial(mean)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
@@ -105,6 +107,7 @@ class ShowAttendTell(nn.Module):
 
     def step(self, word: Int[Tensor, "B R"], state: State, memory: Memory) -> tuple[Float[Tensor, "B R V"], State]:
         """Logits of the next word after `word`, and the state that saw where to look for it."""
+        require("word", word, "B R", "integer", B=len(memory.regions))
         embedded = self.embedding(word)
         state, context = self.look(self.word_to_lstm(embedded), state, memory)
         return self.output(self.deep(embedded, state.hidden, context)), state
@@ -112,6 +115,7 @@ class ShowAttendTell(nn.Module):
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         """Teacher forcing. Each turn runs on the images and rows that still have a word; whatever does not depend on
         the state before (embeddings, the vocabulary layer) runs on all turns at once."""
+        require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R captions per image")
         turns = _turns(words)
         place = torch.arange(words.numel(), device=words.device).view(words.shape)
         place = torch.cat([place[:b, :r, t].flatten() for t, (b, r) in enumerate(turns)])

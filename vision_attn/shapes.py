@@ -1,0 +1,28 @@
+"""Checks of what a caller of the Python API hands in, with messages that say what was expected."""
+
+import torch
+from torch import Tensor
+
+KINDS = {
+    "uint8": lambda dtype: dtype == torch.uint8,
+    "float": lambda dtype: dtype.is_floating_point,
+    "integer": lambda dtype: not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool,
+}
+
+
+def require(name: str, tensor: Tensor, shape: str, kind: str | None = None, hint: str = "", **sizes: int) -> None:
+    """Raise ValueError unless `tensor` has the `shape` "B L D", where `sizes` fix some of the letters, and the `kind`
+    "uint8", "float" or "integer".
+
+    A number in `shape` stands for itself. `hint` ends the message with what to do.
+    """
+    letters = shape.split()
+    wanted = [sizes.get(letter, int(letter) if letter.isdigit() else None) for letter in letters]
+    fits = tensor.dim() == len(letters) and all(
+        size is None or size == given for size, given in zip(wanted, tensor.shape, strict=True)
+    )
+    if fits and (kind is None or KINDS[kind](tensor.dtype)):
+        return
+    told = ", ".join(letter if size is None else str(size) for letter, size in zip(letters, wanted, strict=True))
+    given = f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+    raise ValueError(f"{name} must be a tensor ({told}){f' of {kind}' if kind else ''}, but is {given}{hint}")
