@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torchvision.models import mobilenet_v2, vgg16, vgg19
 
-from vision_attn.models.backbone import Backbone
-from vision_attn.models.vgg import VGG
+from vision_attn.encoders.backbone import Backbone
+from vision_attn.encoders.vgg import VGG
 
 SMALL = {"name": "mobilenet_v2", "node": "features.18", "resolution": 64}
 NETWORKS = {16: vgg16, 19: vgg19}

@@ -13,7 +13,7 @@ from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage,
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
 from vision_attn.data.scenes import Scenes
-from vision_attn.models.convnet import ConvNet
+from vision_attn.encoders.convnet import ConvNet
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.tasks.caption import Captioning
 

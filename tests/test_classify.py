@@ -12,10 +12,10 @@ from torch import nn
 from tests.whole_runs import two_steps
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Choice, Learned, LeaveOneOut, MovingAverage, Reinforce
+from vision_attn.contracts import Glance
 from vision_attn.data.mnist import DigitBatch
 from vision_attn.models.digits import FullyConnected
 from vision_attn.models.draw import DRAWReader
-from vision_attn.models.outputs import Glance
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
 from vision_attn.task import Source

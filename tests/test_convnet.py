@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vision_attn.models.convnet import ConvNet
+from vision_attn.encoders.convnet import ConvNet
 
 
 def pictures(number: int, size: int = 56) -> torch.Tensor:

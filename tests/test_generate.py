@@ -10,10 +10,10 @@ from PIL import Image
 from torch import nn
 
 from tests.whole_runs import two_steps
+from vision_attn.contracts import Drawing
 from vision_attn.data.binary import fixed, stochastic
 from vision_attn.data.mnist import DigitBatch
 from vision_attn.models.draw import DRAW, ReadImage, WriteImage
-from vision_attn.models.outputs import Drawing
 from vision_attn.task import Source
 from vision_attn.tasks.generate import Generation
 

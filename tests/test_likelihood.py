@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vision_attn.models.likelihood import word_log_prob
+from vision_attn.layers.likelihood import word_log_prob
 
 N, E, V = 6, 4, 9
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vision_attn.models.linear import Linear, Rectified
+from vision_attn.layers.linear import Linear, Rectified
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from vision_attn.models.lstm import lstm
+from vision_attn.layers.lstm import lstm
 
 
 def turn(*rows: int) -> tuple[torch.Tensor, torch.Tensor]:

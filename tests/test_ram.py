@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Normal
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.models.cost import multiply_adds
+from vision_attn.metrics.cost import multiply_adds
 from vision_attn.models.digits import Convolutional, FullyConnected
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian

@@ -18,8 +18,8 @@ from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.attention.scores import Additive, ContentLocation, General
 from vision_attn.decode import beam_search
-from vision_attn.models.backbone import Backbone
-from vision_attn.models.convnet import ConvNet
+from vision_attn.encoders.backbone import Backbone
+from vision_attn.encoders.convnet import ConvNet
 from vision_attn.models.digits import FullyConnected
 from vision_attn.models.ram import RAM
 from vision_attn.models.show_attend_tell import ShowAttendTell

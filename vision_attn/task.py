@@ -4,8 +4,9 @@ A `Source` says what is looked at, a `Task` by which measure a model is trained 
 but these two.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ Batch = Any
 
 class Source:
     """What is looked at. Constructors only store their arguments: files are touched in `prepare` and later."""
+
+    content_words: frozenset[str] = frozenset()
+    """Words that name objects, where the source knows the boxes of objects."""
 
     def prepare(self, task: "Task") -> None:
         """Read, check and cache whatever `task` needs; calling it twice does the work once."""
@@ -45,6 +49,9 @@ class Source:
 
 class Task(nn.Module):
     """A model with its measure. Constructed on its source, `Task(source, *, ...)`; construction reads no file."""
+
+    renamed: Mapping[str, str] = MappingProxyType({})
+    """Beginnings of weights' names that were others in earlier versions: old -> new."""
 
     def initialise(self) -> None:
         """Fetch pretrained parts. Called when a run starts from nothing, never when weights come from a run."""

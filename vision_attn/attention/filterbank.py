@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
-from vision_attn.precise import precise
+from vision_attn.layers.precise import precise
 from vision_attn.shapes import require
 
 LARGEST_LOG = 10.0  # e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares stay within float32

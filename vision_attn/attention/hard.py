@@ -1,8 +1,4 @@
-"""Hard attention: one region is drawn at each word, and nothing else is seen of the image.
-
-An attention is called once per turn with the map `alpha` and returns what is seen, z_t, and which region that is (None
-when it is all of them). `reinforced` says whether its draws need a score-function estimator (`reinforce.py`).
-"""
+"""Hard attention: each word sees one sampled region and nothing else of the image (Xu et al. 2015, section 4.1)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,27 +6,28 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from vision_attn.attention.soft import expected_context
+from vision_attn.attention.reinforce import Choice
+from vision_attn.attention.soft import Attention, Seen, expected_context, normalised
 
-Look = Literal["expectation", "mode", "draw"]
+Way = Literal["expectation", "mode", "draw"]
 
 
-class Hard(nn.Module):
-    """s_t ~ Multinoulli(alpha_t), z_t = a_{s_t} (Xu et al. 2015, eqs. 8 and 9).
+class Hard(Attention):
+    """s_t ~ Multinoulli(alpha_t), z_t = a_{s_t} (Xu et al. 2015, eqs. 8 and 9), trained by REINFORCE.
 
-    In training, all looks at an image are the expected ones with probability `expected`, as in section 4.1: one coin
-    per image and batch. When not training, `at_test` says what a look is: the expectation (the authors' choice), the
-    most likely region, or a draw.
-
-    `soft_start`: the number of batches before the first coin, in which every look is the expected one. Differs from the
-    paper, where it is 0: while maps are even a draw tells nothing, and a short training may end before they are not.
+    expected: in training, the probability that an image's samples are replaced by their expectation, decided once per
+        image and batch (section 4.1).
+    soft_start: batches at the start in which every sample is replaced by its expectation. Differs from the paper, where
+        it is 0: while maps are uniform a sample carries no information, and a short training may end before they are not.
+    at_test: what a word sees at test time: the expectation (the authors' choice), the most likely region, or a sample.
     """
 
     reinforced = True
+    ways = ("expectation", "mode", "draw")
 
-    def __init__(self, *, expected: float = 0.5, soft_start: int = 0, at_test: Look = "expectation"):
+    def __init__(self, *, expected: float = 0.5, soft_start: int = 0, at_test: Way = "expectation"):
         super().__init__()
         if not 0 <= expected <= 1:
             raise ValueError(f"Hard: expected={expected} is a probability, and must lie between 0 and 1")
@@ -40,21 +37,22 @@ class Hard(nn.Module):
         self.register_buffer("batches", torch.zeros(()))
 
     @contextmanager
-    def looking(self, look: Look) -> Iterator[None]:
-        """Within, `look` is what a look is at test time."""
-        before, self.at_test = self.at_test, look
+    def looking(self, way: Way) -> Iterator[None]:
+        before, self.at_test = self.at_test, way
         try:
             yield
         finally:
             self.at_test = before
 
+    def restart(self) -> None:
+        self.batches.zero_()
+
     @property
-    def look(self) -> Look:
-        """What a look is now."""
+    def way(self) -> Way:
+        """How regions are seen now."""
         return "draw" if self.training else self.at_test
 
     def coins(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
-        """Which images are seen as expected, tossed once for all of their words; None: every image is drawn from."""
         if not self.training or self.expected == self.soft_start == 0:
             return None
         soft = self.batches < self.soft_start
@@ -63,28 +61,43 @@ class Hard(nn.Module):
 
     def forward(
         self,
-        alpha: Float[Tensor, "B R L"],
+        scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
         expected: Bool[Tensor, "B"] | None = None,
-    ) -> tuple[Float[Tensor, "B R D"], Int[Tensor, "B R"] | None]:
-        if self.look == "expectation":
-            return expected_context(alpha, regions), None
-        region = alpha.argmax(dim=-1) if self.look == "mode" else draw(alpha.detach())
+    ) -> Seen:
+        alpha = normalised(scores)
+        if self.way == "expectation":
+            return Seen(expected_context(alpha, regions), alpha)
+        region = alpha.argmax(dim=-1) if self.way == "mode" else draw(alpha.detach())
         if expected is None:
-            return at(regions, region), region
-        # One product serves both: a drawn look is the expectation of a map with a single one in it.
+            return Seen(at(regions, region), alpha, region)
+        # One product serves both: a sampled region is the expectation of a map with a single one in it.
         weights = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
-        return expected_context(torch.where(expected[:, None, None], alpha, weights), regions), region
+        return Seen(expected_context(torch.where(expected[:, None, None], alpha, weights), regions), alpha, region)
+
+    def choice(
+        self,
+        alpha: Float[Tensor, "B R T L"],
+        region: Int[Tensor, "B R T"] | None,
+        said: Bool[Tensor, "B R T"],
+        expected: Bool[Tensor, "B"] | None,
+        state: Float[Tensor, "B R T H"],
+    ) -> Choice | None:
+        if region is None or self.way != "draw":
+            return None
+        drawn = said if expected is None else said & ~expected[:, None, None]
+        return Choice(log_prob(alpha, region) * drawn, entropy(alpha), drawn, state)
 
 
 class StraightThrough(Hard):
-    """The same draw with a continuous gradient in place of REINFORCE's: the single one on the way forward,
-    softmax((log alpha + Gumbel) / tau) on the way back (Jang et al. 2017, "straight-through Gumbel-softmax"). Biased.
+    """The same samples with a continuous gradient in place of REINFORCE's: a one-hot map in the forward pass,
+    softmax((log alpha + Gumbel) / tau) in the backward pass (Jang et al. 2017, "straight-through Gumbel-softmax").
+    The gradient is biased.
     """
 
     reinforced = False
 
-    def __init__(self, *, temperature: float = 1.0, at_test: Look = "expectation"):
+    def __init__(self, *, temperature: float = 1.0, at_test: Way = "expectation"):
         super().__init__(expected=0.0, at_test=at_test)
         if temperature <= 0:
             raise ValueError(f"StraightThrough: temperature={temperature} must be positive")
@@ -92,34 +105,39 @@ class StraightThrough(Hard):
 
     def forward(
         self,
-        alpha: Float[Tensor, "B R L"],
+        scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
         expected: Bool[Tensor, "B"] | None = None,
-    ) -> tuple[Float[Tensor, "B R D"], Int[Tensor, "B R"] | None]:
+    ) -> Seen:
         if not self.training:
-            return super().forward(alpha, regions)
+            return super().forward(scores, regions)
+        alpha = normalised(scores)
         noisy = (_log(alpha) - _arrival(alpha).log()) / self.temperature
-        near, region = noisy.softmax(dim=-1), noisy.argmax(dim=-1)
-        one = torch.zeros_like(near).scatter_(-1, region[..., None], 1)
-        return expected_context(one + near - near.detach(), regions), region
+        soft, region = noisy.softmax(dim=-1), noisy.argmax(dim=-1)
+        one_hot = torch.zeros_like(soft).scatter_(-1, region[..., None], 1)
+        return Seen(expected_context(one_hot + soft - soft.detach(), regions), alpha, region)
+
+    def choice(self, *_: Tensor | None) -> None:
+        """The gradient passes through the samples: no estimator is needed."""
 
 
 def draw(alpha: Float[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
-    """One region of each row with probability alpha: the first to arrive when region i comes after Exp(1) / alpha_i.
+    """Sample one region of each row, s ~ Multinoulli(alpha) (eq. 8): the first to arrive when region i arrives after
+    Exp(1) / alpha_i.
 
-    The same draw as Gumbel-max, without waiting for the device as `torch.multinomial` may.
+    The same distribution as Gumbel-max, without waiting for the device as `torch.multinomial` may.
     """
     return (alpha / _arrival(alpha)).argmax(dim=-1)
 
 
 def at(regions: Float[Tensor, "B L D"], region: Int[Tensor, "B R"]) -> Float[Tensor, "B R D"]:
-    """z_t = a_{s_t}: the annotation vector of each row's region."""
+    """z_t = a_{s_t} (eq. 9): the annotation vector of each row's region."""
     first = torch.arange(len(regions), device=regions.device)[:, None] * regions.shape[1]
     return regions.flatten(0, 1)[first + region]
 
 
 def log_prob(alpha: Float[Tensor, "*rows L"], region: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
-    """log p(s_t | a) of the regions drawn, in nats."""
+    """log p(s_t | a) of the sampled regions, in nats."""
     return _log(alpha.gather(-1, region[..., None]).squeeze(-1))
 
 
@@ -129,7 +147,7 @@ def entropy(alpha: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows"]:
 
 
 def _arrival(alpha: Tensor) -> Tensor:
-    """Draws from Exp(1), none of them 0."""
+    """Samples of Exp(1), none of them 0."""
     return torch.empty_like(alpha).exponential_().clamp_(min=torch.finfo(alpha.dtype).tiny)
 
 

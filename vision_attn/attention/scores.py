@@ -1,10 +1,10 @@
-"""Scores: how well each region answers a query, before the softmax.
+"""Scores e_ti: how well each region fits a query, before the softmax.
 
-`project(regions) -> keys` runs once per image, outside the word loop; `forward(query, keys, previous) -> scores` inside
-it. Keys are held once per image, queries once per row (caption or beam). `previous` is the attention map of the turn
-before, zero at the first; of all scores here `ContentLocation` alone looks at it.
+A score derives from `Score`. `project(regions) -> keys` runs once per image, outside the word loop;
+`forward(query, keys, carry) -> (scores, carry)` once per word. Keys are held once per image, queries once per row (a
+caption or a beam).
 
-Sizes of regions and queries that a score cannot compare are refused when it is built, with a ValueError.
+Sizes of regions and queries that a score cannot compare are refused at construction, with a ValueError.
 """
 
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from vision_attn.layers.nested import Nested
+from vision_attn.layers.precise import precise
 from vision_attn.shapes import require
 
 UNPROJECTED = "; `project(regions)` makes them, once per image"
@@ -21,7 +23,28 @@ CACHED = 2**19
 """Numbers that a CPU's cache holds with room to spare: 2 MiB in float32."""
 
 
-class Additive(nn.Module):
+class Score(nn.Module):
+    """Constructed as `score(region_size, query_size)`. Override `project` and `forward`."""
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Tensor:
+        """The keys (B, L, ...) that `forward` compares queries with."""
+        raise NotImplementedError
+
+    def start(self, keys: Tensor, rows: int) -> Nested:
+        """What the score remembers before the first word of `rows` rows: tensors (B, R, ...), or None for nothing.
+
+        It lies in the state of the captioner, so beams reorder it.
+        """
+        return None
+
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Tensor, carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        """The scores of one word, and what the score remembers for the next."""
+        raise NotImplementedError
+
+
+class Additive(Score):
     """e_i = v^T tanh(W_a a_i + W_h h + b): the attention of Show, Attend and Tell, after Bahdanau et al. (2015).
 
     The tanh of every (region, row) pair is where a captioner spends its time, so it is never taken. With
@@ -44,17 +67,16 @@ class Additive(nn.Module):
         return self._exponential(self.key(regions))
 
     def forward(
-        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], previous: Tensor | None = None
-    ) -> Float[Tensor, "B R L"]:
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
         query = self._exponential(self.query(query))
         if torch.compiler.is_compiling():  # the compiler fuses this, and recomputes it by itself
-            return self.weight.sum() - 2 * (_reciprocal(query, keys) * self.weight).sum(dim=-1)
-        return _AdditiveScore.apply(query, keys, self.weight)
+            return self.weight.sum() - 2 * (_reciprocal(query, keys) * self.weight).sum(dim=-1), None
+        return _AdditiveScore.apply(query, keys, self.weight), None
 
     def _exponential(self, projection: Tensor) -> Tensor:
-        precise = torch.promote_types(projection.dtype, torch.float32)
-        return projection.to(precise).clamp(-self.LIMIT, self.LIMIT).mul(2).exp()
+        return precise(projection).clamp(-self.LIMIT, self.LIMIT).mul(2).exp()
 
 
 class _AdditiveScore(torch.autograd.Function):
@@ -96,7 +118,7 @@ def _chunks(query: Tensor, keys: Tensor) -> list[slice]:
     return [slice(first, first + at_once) for first in range(0, images, at_once)]
 
 
-class Dot(nn.Module):
+class Dot(Score):
     """e_i = a_i . h: no weights, so annotation vectors and states must have the same size (Luong et al. 2015)."""
 
     def __init__(self, region_size: int, query_size: int):
@@ -111,10 +133,10 @@ class Dot(nn.Module):
         return regions
 
     def forward(
-        self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], previous: Tensor | None = None
-    ) -> Float[Tensor, "B R L"]:
+        self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("keys", keys, "B L D", "float", B=len(query), D=query.shape[-1], hint=UNPROJECTED)
-        return query @ keys.mT
+        return query @ keys.mT, None
 
 
 class ScaledDot(Dot):
@@ -125,8 +147,8 @@ class ScaledDot(Dot):
 
 
 class Cosine(Dot):
-    """e_i = tau cos(a_i, h), after Graves et al. (2014). tau is learned, through its logarithm: a cosine alone, at
-    most 1 apart from another by 2, could not make one region of 196 likely."""
+    """e_i = tau cos(a_i, h), after Graves et al. (2014). The scale tau is learned, through its logarithm: cosines lie
+    between -1 and 1, and without a scale their softmax over 196 regions stays nearly uniform."""
 
     def __init__(self, region_size: int, query_size: int, *, sharpness: float = 10.0):
         """`sharpness`: tau at the beginning."""
@@ -139,10 +161,10 @@ class Cosine(Dot):
         return F.normalize(regions, dim=-1)
 
     def forward(
-        self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], previous: Tensor | None = None
-    ) -> Float[Tensor, "B R L"]:
+        self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("keys", keys, "B L D", "float", B=len(query), D=query.shape[-1], hint=UNPROJECTED)
-        return (self.log_sharpness.exp() * F.normalize(query, dim=-1)) @ keys.mT
+        return (self.log_sharpness.exp() * F.normalize(query, dim=-1)) @ keys.mT, None
 
 
 class General(Dot):
@@ -156,7 +178,7 @@ class General(Dot):
         return self.key(regions)
 
 
-class Location(nn.Module):
+class Location(Score):
     """e = W h, one number per place, whatever is there: softmax(W h) ignores the image (Luong et al. 2015)."""
 
     def __init__(self, region_size: int, query_size: int, *, num_regions: int = 196):
@@ -172,14 +194,14 @@ class Location(nn.Module):
         return regions[..., :0]
 
     def forward(
-        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], previous: Tensor | None = None
-    ) -> Float[Tensor, "B R L"]:
-        return self.query(query)
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        return self.query(query), None
 
 
-class ContentLocation(nn.Module):
-    """e_i = v^T tanh(W_a a_i + W_h h + U f_i + b), f = F * alpha_{t-1}: the additive score that also sees where the
-    turn before looked, through a convolution of its map (Chorowski et al. 2015, eqs. 8 and 9).
+class ContentLocation(Score):
+    """e_i = v^T tanh(W_a a_i + W_h h + U f_i + b), f = F * alpha_{t-1}: the additive score that also sees the
+    previous map, through a convolution (Chorowski et al. 2015, eqs. 8 and 9).
 
     Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time. Every pair has its
     own tanh here, so this costs several times the additive score; the pairs are computed twice rather than kept.
@@ -211,18 +233,20 @@ class ContentLocation(nn.Module):
             raise ValueError(f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]}")
         return self.key(regions)
 
-    def forward(
-        self,
-        query: Float[Tensor, "B R H"],
-        keys: Float[Tensor, "B L A"],
-        previous: Float[Tensor, "B R L"] | None = None,
-    ) -> Float[Tensor, "B R L"]:
-        require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
-        if previous is None:
-            previous = keys.new_zeros(*query.shape[:2], keys.shape[1])
-        seen = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))
-        seen = seen.flatten(2).mT.unflatten(0, query.shape[:2])  # f_i, (B, R, L, filters)
-        return checkpoint(self._pairs, self.query(query), keys, seen, use_reentrant=False)
+    def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
+        """No map before the first word: zeros."""
+        return keys.new_zeros(len(keys), rows, keys.shape[1])
 
-    def _pairs(self, query: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
-        return (keys[:, None] + query[:, :, None] + self.feature(seen)).tanh() @ self.weight
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
+    ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
+        """`carry` is alpha_{t-1}; returns the scores e_t and alpha_t = softmax(e_t)."""
+        require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
+        previous = self.start(keys, query.shape[1]) if carry is None else carry
+        features = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))
+        features = features.flatten(2).mT.unflatten(0, query.shape[:2])  # f_i, (B, R, L, filters)
+        scores = checkpoint(self._pairs, self.query(query), keys, features, use_reentrant=False)
+        return scores, precise(scores).softmax(dim=-1)
+
+    def _pairs(self, query: Tensor, keys: Tensor, features: Tensor) -> Tensor:
+        return (keys[:, None] + query[:, :, None] + self.feature(features)).tanh() @ self.weight

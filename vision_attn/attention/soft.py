@@ -1,24 +1,94 @@
-"""Soft attention: the expected annotation vector, and the penalty that spreads attention over the image."""
+"""Soft attention, and what every attention over regions promises."""
 
-from jaxtyping import Bool, Float
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vision_attn.attention.reinforce import Choice
+from vision_attn.layers.precise import precise
 
-class Soft(nn.Module):
-    """z_t = sum_i alpha_ti a_i: the look at every region at once, with an exact gradient."""
 
-    reinforced = False
+class Seen(NamedTuple):
+    """What an attention makes of the scores of one word."""
 
-    def coins(self, num_images: int, like: Tensor) -> None:
-        """Nothing is tossed for: every look is the expected one."""
+    context: Float[Tensor, "B R D"]
+    """z_t, the annotation vector that the word is made from."""
+    alpha: Float[Tensor, "B R L"]
+    """The weight of each region; sums to 1."""
+    region: Int[Tensor, "B R"] | None = None
+    """The one region that was seen; None where z_t is a mixture of all."""
+
+
+class Attention(nn.Module):
+    """Maps the scores of regions to what is seen of them. The defaults are those of a deterministic attention."""
+
+    reinforced: bool = False
+    """Whether its samples need a score-function estimator (`reinforce.py`)."""
+    ways: tuple[str, ...] = ()
+    """The ways to look at test time, where there are several: names for `looking`."""
+
+    @property
+    def way(self) -> str | None:
+        """The one of `ways` that is in force; None where there is one way."""
+        return None
+
+    def coins(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
+        """Called once per batch: which images see the expectation in place of a sample. None where nothing is decided."""
+        return None
 
     def forward(
         self,
-        alpha: Float[Tensor, "B R L"],
+        scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
         expected: Bool[Tensor, "B"] | None = None,
-    ) -> tuple[Float[Tensor, "B R D"], None]:
-        return expected_context(alpha, regions), None
+    ) -> Seen:
+        """`expected` is what `coins` returned."""
+        raise NotImplementedError
+
+    def choice(
+        self,
+        alpha: Float[Tensor, "B R T L"],
+        region: Int[Tensor, "B R T"] | None,
+        said: Bool[Tensor, "B R T"],
+        expected: Bool[Tensor, "B"] | None,
+        state: Float[Tensor, "B R T H"],
+    ) -> Choice | None:
+        """The samples of all words with their log-probability and entropy, where `reinforced`; None otherwise.
+
+        `said` marks words, not padding; `state` is what each sample was made from.
+        """
+        return None
+
+    @contextmanager
+    def looking(self, way: str) -> Iterator[None]:
+        """Within this context, look at regions in one of `ways` at test time."""
+        raise ValueError(f"{type(self).__name__} cannot look by {way!r}; it has one way to look")
+        yield
+
+    def restart(self) -> None:
+        """Restart schedules of its own, where there are any."""
+
+
+class Soft(Attention):
+    """z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t): all regions at once, with an exact gradient (Xu et al. 2015,
+    eqs. 5 and 13)."""
+
+    def forward(
+        self,
+        scores: Float[Tensor, "B R L"],
+        regions: Float[Tensor, "B L D"],
+        expected: Bool[Tensor, "B"] | None = None,
+    ) -> Seen:
+        alpha = normalised(scores)
+        return Seen(expected_context(alpha, regions), alpha)
+
+
+def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
+    """alpha = softmax(e), eq. 5, in float32 or wider also under autocast, like everything computed from it."""
+    return precise(scores).softmax(dim=-1)
 
 
 def expected_context(alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
@@ -28,4 +98,4 @@ def expected_context(alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L 
 
 def doubly_stochastic(alpha: Float[Tensor, "B R T L"]) -> Float[Tensor, "B R"]:
     """sum_i (1 - sum_t alpha_ti)^2 of each caption (Xu et al. 2015, eq. 14); `alpha` is zero past a caption's end."""
-    return (1 - alpha.float().sum(dim=2)).square().sum(dim=-1)
+    return (1 - precise(alpha).sum(dim=2)).square().sum(dim=-1)

@@ -16,9 +16,10 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import NFKC, Lowercase, Replace, Sequence
 from tokenizers.pre_tokenizers import Split
 
+from vision_attn.contracts import END, PAD
 from vision_attn.files import replacing
 
-PAD, END, UNKNOWN = 0, 1, 2
+UNKNOWN = 2
 SPECIALS = ["<pad>", "<end>", "<unk>"]
 
 # Thai, Lao, Burmese, Khmer, kana and Chinese characters: scripts that put no space between words.

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from vision_attn.attention.hard import entropy
+
 
 class AttentionCorrectness:
     """Attention held against the boxes of what words name, averaged over all content words given to `update`.
@@ -103,3 +105,14 @@ class AttentionMotion:
 def total_variation(alpha: Float[Tensor, "*rows T L"]) -> Float[Tensor, "*rows _"]:
     """Half the sum of what changed between each map and the one before it: the share of attention that moved."""
     return alpha.diff(dim=-2).abs().sum(dim=-1) / 2
+
+
+def map_statistics(alpha: Float[Tensor, "B R T L"], said: Bool[Tensor, "B R T"]) -> dict[str, Tensor]:
+    """The same means as `AttentionMotion` of a batch in training, on the device. `said` marks words, not padding."""
+    number = said.sum()
+    moved = total_variation(alpha) * said[..., 1:]
+    return {
+        "entropy": entropy(alpha).sum() / number,
+        "at_mode": alpha.amax(dim=-1).sum() / number,
+        "movement": moved.sum() / said[..., 1:].sum().clamp(min=1),
+    }

@@ -5,15 +5,14 @@ from math import prod
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vision_attn.models.linear import Linear
-from vision_attn.models.outputs import Glance, class_log_prob
+from vision_attn.contracts import Classifier, Glance
+from vision_attn.layers.likelihood import class_log_prob
+from vision_attn.layers.linear import Linear
 from vision_attn.shapes import require
 
 
-class Whole(nn.Module):
+class Whole(Classifier):
     """One answer to the whole image. Nothing is drawn: copies would all say the same, so there is always one row."""
-
-    reinforced = False
 
     def __init__(self, image_shape: tuple[int, int, int], layers: nn.Sequential):
         super().__init__()

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.filterbank import Filterbank, Window
-from vision_attn.models.linear import Linear
-from vision_attn.models.lstm import lstm
-from vision_attn.models.outputs import Drawing, Glance, class_log_prob
+from vision_attn.contracts import Classifier, Drawing, Glance, Reads
+from vision_attn.layers.likelihood import class_log_prob
+from vision_attn.layers.linear import Linear
+from vision_attn.layers.lstm import lstm
 
 
-class DRAWReader(nn.Module):
+class DRAWReader(Classifier):
     """An LSTM that reads `num_glimpses` patches of `size` x `size` numbers, each placed by its state before it, and
     answers after each.
 
@@ -30,8 +31,6 @@ class DRAWReader(nn.Module):
     with both, 840 led to an error of 24%. Answers before the last may be learned from too (`early_weight` of the task).
     `relative`: each window moves and zooms the one before, so that none need be placed by heart (`Filterbank`).
     """
-
-    reinforced = False
 
     def __init__(
         self,
@@ -73,6 +72,11 @@ class DRAWReader(nn.Module):
         windows = Window(*(torch.cat(numbers, dim=1) for numbers in zip(*each, strict=True)))
         log_prob = class_log_prob(self.action(torch.stack(states, dim=1)))
         return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
+
+    def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Reads:
+        """What each read saw, at intensity 1: with the learned intensity it would not lie in [0, 1]."""
+        windows = glance.windows._replace(intensity=torch.ones_like(glance.windows.intensity))
+        return Reads(self.filterbank.read(images, windows), self.filterbank.boxes(windows), windows.sigma)
 
 
 class ReadPatch(nn.Module):

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice
-from vision_attn.models.linear import Linear, Rectified
-from vision_attn.precise import precise
+from vision_attn.layers.linear import Linear, Rectified
+from vision_attn.layers.precise import precise
 
 Look = Literal["draw", "mean"]
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.models.linear import Linear, Rectified
-from vision_attn.models.lstm import lstm
-from vision_attn.models.outputs import Glance, class_log_prob
+from vision_attn.contracts import Classifier, Glance, Glimpses
+from vision_attn.layers.likelihood import class_log_prob
+from vision_attn.layers.linear import Linear, Rectified
+from vision_attn.layers.lstm import lstm
 from vision_attn.models.policies import Gaussian, Look
 from vision_attn.shapes import require
 
@@ -133,7 +134,7 @@ class GlimpseNetwork(nn.Module):
         return self.both(torch.cat([self.what(patches.flatten(2)), self.where(locations)], dim=-1))
 
 
-class RAM(nn.Module):
+class RAM(Classifier):
     """Looks `num_glimpses` times at an image, and answers after each.
 
     `retina`: what is seen at a place. `core`: given the size of a glimpse and the number of the image's channels;
@@ -144,6 +145,8 @@ class RAM(nn.Module):
 
     Locations are (x, y) in [-1, 1]. A draw may fall outside; its log p is that of the draw, and the look is clipped.
     """
+
+    stochastic = True
 
     def __init__(
         self,
@@ -166,21 +169,9 @@ class RAM(nn.Module):
         self.core = core(self.glimpse.glimpse_size, image_shape[0])
         self.policy = policy(self.core.place_size)
         self.action = Linear(self.core.hidden_size, num_classes)
-
-    @property
-    def state_size(self) -> int:
-        """Of what draws are made from."""
-        return self.core.place_size
-
-    @property
-    def reinforced(self) -> bool:
-        """Whether its draws need a score-function estimator."""
-        return self.policy.reinforced and (self.num_glimpses > 1 or self.first == "policy")
-
-    @property
-    def pixels(self) -> int:
-        """Numbers that the retina hands on per image, and those of a context."""
-        return self.num_glimpses * self.glimpse.what.in_features + self.core.pixels
+        self.state_size = self.core.place_size
+        self.reinforced = self.policy.reinforced and (num_glimpses > 1 or first == "policy")
+        self.pixels = num_glimpses * self.glimpse.what.in_features + self.core.pixels
 
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: Look = "draw") -> Glance:
         """`rows` copies of each image, looked at independently. `look`: at draws of the policy, or at its means.
@@ -208,6 +199,12 @@ class RAM(nn.Module):
         if self.reinforced and look == "draw":
             choice = self.policy.choice(torch.stack(places, dim=2), torch.stack(draws, dim=2))
         return Glance(log_prob, torch.stack(locations, dim=2), choice)
+
+    def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Glimpses:
+        return Glimpses(self.retina(self.retina.pyramid(images), glance.locations[:, 0]))
+
+    def restart(self) -> None:
+        self.policy.restart()
 
     def _first(self, images: Tensor, rows: int) -> Float[Tensor, "B R 2"]:
         location = images.new_zeros(len(images), rows, 2)

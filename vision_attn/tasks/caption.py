@@ -1,67 +1,51 @@
-"""Captioning: trained on the likelihood of captions, judged by the captions that are decoded."""
+"""Captioning: trained on the criteria that its config lists, judged by decoded captions."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
-from PIL import Image
+from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torchvision.transforms.functional import to_pil_image
 
-from vision_attn.attention.hard import Hard, Look, entropy
-from vision_attn.attention.reinforce import Reinforce, look_variance
-from vision_attn.attention.soft import doubly_stochastic
-from vision_attn.data.captions import CaptionBatch
+from vision_attn.contracts import END, PAD, Captioner, Criterion, Described, Encoder, Evaluator, Results
+from vision_attn.criteria.doubly_stochastic import DoublyStochastic
+from vision_attn.criteria.likelihood import Likelihood
+from vision_attn.criteria.looks import ReinforceLooks
+from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.images import open_square
 from vision_attn.data.vocabulary import UNKNOWN
-from vision_attn.decode import END, Decoded, beam_search
-from vision_attn.metrics import AttentionCorrectness, AttentionMotion, caption_metrics, write_results
-from vision_attn.metrics.attention import total_variation
+from vision_attn.decode import Decoded, beam_search
+from vision_attn.metrics.attention import map_statistics
+from vision_attn.metrics.evaluators import CaptionScores, Motion, Pointing, ReferenceLikelihood
 from vision_attn.task import Source, Task
-from vision_attn.viz.attention import write_sheet
-from vision_attn.viz.page import Looked, write_page
-
-
-class Described(NamedTuple):
-    """A caption, word by word, with where each word looked."""
-
-    text: str
-    words: list[str]
-    log_prob: list[float]
-    """Of each word, in nats."""
-    alpha: Float[Tensor, "T Y X"]
-    region: Int[Tensor, "T"] | None
-    """The one region that each word saw; None where it saw all."""
-
-    @property
-    def seen(self) -> Float[Tensor, "T L"]:
-        """What each word saw of each region: its weight, or 1 for the one that was seen and 0 for the others."""
-        alpha = self.alpha.flatten(1)
-        return alpha if self.region is None else F.one_hot(self.region, alpha.shape[1]).to(alpha.dtype)
+from vision_attn.viz.captions import write_pictures
 
 
 class Captioning(Task):
-    """-log p(caption | image), a mean over captions, plus `penalty` times the doubly stochastic term (eq. 14); where
-    `model` draws its looks, plus the loss of `reinforce`, whose reward is log p of each word (eq. 12).
+    """An encoder, a captioner, the criteria that train it and the evaluators that judge it.
 
-    `encoder` turns images into annotation vectors (or they come from a cache); `model` is given the sizes of the
-    vocabulary and of an annotation vector. Captions are decoded by a beam of `beams`, and the one of the highest
-    log p / length ** `length_power` is taken. `validate_with`: the metrics computed in training; `evaluate` with a
-    folder computes all.
+    encoder: images -> annotation vectors (or they come from a cache).
+    model: called with the sizes of the vocabulary and of an annotation vector.
+    criteria: the terms of the loss by name, each called with the model; the loss is their sum. By default those of Xu et
+        al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of looks (eq. 12) where looks are sampled.
+    evaluators: metrics beside the built-in ones, by name.
+    beams, max_words, length_power: captions are decoded by a beam of this width and length, and the one with the highest
+        log p / length ** length_power is taken.
+    validate_with: the caption metrics computed in training; `evaluate` with a folder computes all.
     """
+
+    renamed = {"reinforce.": "criteria.looks.reinforce."}
 
     def __init__(
         self,
         source: Source,
         *,
-        encoder: nn.Module,
-        model: Callable[[int, int], nn.Module],
-        reinforce: Callable[[int], nn.Module] = Reinforce,
-        penalty: float = 1.0,
+        encoder: Encoder,
+        model: Callable[[int, int], Captioner],
+        criteria: dict[str, Callable[[Captioner], Criterion]] | None = None,
+        evaluators: dict[str, Callable[[], Evaluator]] | None = None,
         beams: int = 3,
         max_words: int = 30,
         length_power: float = 0.0,
@@ -69,49 +53,45 @@ class Captioning(Task):
     ):
         super().__init__()
         self.vocabulary = source.vocabulary
-        self.content_words = getattr(source, "content_words", frozenset())
+        self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
         self.model = model(len(self.vocabulary), encoder.region_size)
-        self.reinforce = reinforce(self.model.hidden_size) if self.model.attention.reinforced else None
-        self.penalty = penalty
+        if criteria is None:
+            criteria = {"likelihood": Likelihood, "penalty": DoublyStochastic, "looks": ReinforceLooks}
+        self.criteria = nn.ModuleDict({name: criterion(self.model) for name, criterion in criteria.items()})
+        self.num_runs = max((criterion.num_runs for criterion in self.criteria.values()), default=1)
+        if self.model.reinforced and not any(isinstance(part, ReinforceLooks) for part in self.criteria.values()):
+            raise ValueError(
+                f"{type(self.model).__name__} samples where to look, and no criterion trains that: add "
+                "--task.criteria.looks=vision_attn.criteria.looks.ReinforceLooks"
+            )
+        self.evaluators = evaluators or {}
         self.beams, self.max_words, self.length_power = beams, max_words, length_power
         self.validate_with = list(validate_with)
 
     def initialise(self) -> None:
-        if hasattr(self.encoder, "initialise"):
-            self.encoder.initialise()
+        self.encoder.initialise()
+
+    def restart(self) -> None:
+        self.model.restart()
 
     def compile(self, **options) -> None:
-        """Compile the encoder, and of the decoder what it says itself can be."""
+        """Compile the encoder, and of the captioner what it says itself can be."""
         self.encoder.compile(**options)
         self.model.compile(**options)
 
     def forward(self, images: Tensor, words: Int[Tensor, "B R T"], *_) -> dict[str, Tensor]:
-        if self.reinforce is not None:
-            words = words.repeat_interleave(self.reinforce.num_runs, dim=1)
-        caption = self.model(self.regions(images), words)
-        said = words != 0
-        nll = -caption.log_prob.sum()
-        metrics = {"loss": nll / said[..., 0].numel(), "nll": (nll / said.sum()).detach()}
-        if self.penalty and caption.alpha is not None:
-            penalty = doubly_stochastic(caption.alpha).mean()
-            metrics["loss"] = metrics["loss"] + self.penalty * penalty
-            metrics["penalty"] = penalty.detach()
-        if self.reinforce is not None and caption.choice is not None:
-            estimate = self.reinforce(caption.choice, caption.log_prob)
-            metrics["loss"] = metrics["loss"] + estimate.loss.mean()
-            metrics["look_variance"] = look_variance(estimate.advantage, caption.alpha.detach(), caption.choice)
-        return metrics | (self._maps(caption.alpha.detach(), said) if caption.alpha is not None else {})
-
-    def _maps(self, alpha: Float[Tensor, "B R T L"], said: Bool[Tensor, "B R T"]) -> dict[str, Tensor]:
-        """Of the maps of all words: how sharp they are, and how far they move."""
-        number = said.sum()
-        moved = total_variation(alpha) * said[..., 1:]
-        return {
-            "entropy": entropy(alpha).sum() / number,
-            "at_mode": alpha.amax(dim=-1).sum() / number,
-            "movement": moved.sum() / said[..., 1:].sum().clamp(min=1),
-        }
+        runs = {"runs": self.num_runs} if self.num_runs > 1 else {}
+        caption = self.model(self.regions(images), words, **runs)
+        words = words.repeat_interleave(self.num_runs, dim=1) if runs else words
+        metrics: dict[str, Tensor] = {}
+        for criterion in self.criteria.values():
+            terms = criterion(caption, words)
+            loss = [part for part in (metrics.get("loss"), terms.get("loss")) if part is not None]
+            metrics |= terms | ({"loss": sum(loss)} if loss else {})
+        if caption.alpha is not None:
+            metrics |= map_statistics(caption.alpha.detach(), words != PAD)
+        return metrics
 
     def regions(self, images: Tensor) -> Float[Tensor, "B L D"]:
         """Annotation vectors: cached ones as they are, those of uint8 images from the encoder."""
@@ -119,82 +99,63 @@ class Captioning(Task):
 
     @torch.no_grad()
     def describe(self, images: Tensor) -> list[Described]:
-        """Captions of uint8 images (B, 3, S, S), or of cached annotation vectors (B, L, D)."""
-        return self._described(self._decode(self.regions(images)))
+        """The best caption of each of uint8 images (B, 3, S, S), or of cached annotation vectors (B, L, D)."""
+        return list(self._described(self._decode(self.regions(images))))
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[CaptionBatch], folder: Path | None = None) -> dict[str, float]:
-        """Metrics of decoded captions, the mean negative log-likelihood of the references in nats per word, and, where
-        the boxes of things are known, whether attention lies in them. A metric that failed is NaN, and said why."""
+        """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
+        whether attention lies in them. With a folder, all metrics, and captions.json."""
         device = next(self.parameters()).device
-        candidates, references = {}, {}
-        correctness, motion = AttentionCorrectness(self.encoder.grid), AttentionMotion()
-        looks = {look: AttentionCorrectness(self.encoder.grid) for look in self._looks(folder)}
-        variance: list[float] = []
-        log_prob, num_words = 0.0, 0
+        scores = CaptionScores(None if folder else self.validate_with)
+        evaluators = [scores, ReferenceLikelihood(), Motion(), Pointing(), *(new() for new in self.evaluators.values())]
+        measured: dict[str, list[float]] = {}
+        empty = True
         for batch in batches:
+            empty = False
             regions, words = self.regions(batch.images.to(device)), batch.words.to(device)
-            log_prob += self.model(regions, words).log_prob.sum()
-            num_words += int((batch.words != 0).sum())
-            described = self._described(self._decode(regions))
-            for key, caption, truth, boxes in zip(batch.ids, described, batch.references, batch.boxes, strict=True):
-                candidates[key], references[key] = caption.text, truth
-                motion.update(caption.words, caption.alpha.flatten(1), self.content_words)
-                if boxes is not None:
-                    correctness.update(caption.words, caption.alpha.flatten(1), boxes, content=self.content_words)
-            if folder is not None and self.reinforce is not None:
-                variance.append(self._look_variance(regions, words))
-            for look, held in looks.items():
-                with self.model.attention.looking(look):
-                    described = self._described(self._decode(regions))
-                for caption, boxes in zip(described, batch.boxes, strict=True):
-                    held.update(caption.words, caption.seen, boxes or {}, content=self.content_words)
-        if not candidates:
+            results = Results(
+                self.model(regions, words),
+                list(self._described(self._decode(regions))),
+                self._by_way(regions) if folder is not None and self.content_words else {},
+                self.content_words,
+            )
+            for evaluator in evaluators:
+                evaluator.update(batch, results)
+            for criterion in self.criteria.values() if folder is not None else ():
+                for name, value in criterion.measure(self.model, regions, words).items():
+                    measured.setdefault(name, []).append(float(value))
+        if empty:
             raise ValueError("there is no image to evaluate: the split is empty")
-        report = caption_metrics(candidates, references, names=None if folder else self.validate_with)
-        failures = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
-        for line in (*failures, *(report.notes if folder else ())):
+        metrics: dict[str, float] = {}
+        for evaluator in evaluators:
+            metrics |= evaluator.compute()
+            if folder is not None:
+                evaluator.write(folder)
+        for line in scores.notes:
             print(line)
-        if folder is not None:
-            write_results(folder / "captions.json", candidates)
-        metrics = report.metrics | dict.fromkeys(report.failed, float("nan"))
-        metrics["nll"] = float(log_prob) / -num_words
-        metrics |= motion.compute()
-        if variance:
-            metrics["look_variance"] = sum(variance) / len(variance)
-        if self.content_words:
-            metrics |= correctness.compute()
-        for look, held in looks.items():
-            found = held.compute()
-            metrics |= {f"pointing_{look}": found["pointing"], f"mass_{look}": found["mass"]}
-        return metrics
-
-    def _looks(self, folder: Path | None) -> tuple[str, ...]:
-        """What a look may be at test time, where all are to be held against the boxes of things."""
-        several = folder is not None and self.content_words and isinstance(self.model.attention, Hard)
-        return get_args(Look) if several else ()
-
-    def _look_variance(self, regions: Tensor, words: Int[Tensor, "B R T"]) -> float:
-        """Of looks drawn as in training, at given words."""
-        with self.model.attention.looking("draw"):
-            caption = self.model(regions, words.repeat_interleave(self.reinforce.num_runs, dim=1))
-        estimate = self.reinforce(caption.choice, caption.log_prob)
-        return float(look_variance(estimate.advantage, caption.alpha, caption.choice))
+        return metrics | {name: sum(values) / len(values) for name, values in measured.items()}
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
-        """A sheet for each image, and one page of all of them: where each word looked. Hard attention is shown as it
-        looks at test time; if that is at everything, at the likeliest region of each map instead."""
-        attention = self.model.attention
-        expects = isinstance(attention, Hard) and attention.at_test == "expectation"
-        with attention.looking("mode") if expects else nullcontext():
+        """A sheet for each image and one page of all: where each word looked. A captioner that sees the expectation over
+        regions, but could see one of them, is shown seeing the most likely one."""
+        with self.model.looking("mode") if self.model.way == "expectation" else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
-        seen = [
+        pictures = [
             open_square(file) if file else to_pil_image(image)
             for file, image in zip(batch.files, batch.images, strict=True)
         ]
         titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
-        return draw(titles, seen, described, folder, references=batch.references, boxes=batch.boxes)
+        return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
+
+    def _by_way(self, regions: Tensor) -> dict[str, list[Described]]:
+        """Captions for each way to look at test time, where there are several."""
+        described = {}
+        for way in self.model.ways:
+            with self.model.looking(way):
+                described[way] = list(self._described(self._decode(regions)))
+        return described
 
     def _decode(self, regions: Tensor) -> Decoded:
         return beam_search(
@@ -206,42 +167,17 @@ class Captioning(Task):
             never=(UNKNOWN,),
         )
 
-    def _described(self, decoded: Decoded) -> list[Described]:
-        described = []
+    def _described(self, decoded: Decoded) -> Iterator[Described]:
+        """The best row of each image, as text and words, with its maps on the grid of regions."""
         best = [None if part is None else part[:, 0].cpu() for part in decoded]
-        regions = [None] * len(decoded.words) if best[3] is None else best[3]
-        for ids, log_prob, alpha, region in zip(*best[:3], regions, strict=True):
-            num_words = int((ids > END).sum())
-            text = self.vocabulary.decode(ids.tolist())
-            words = [self.vocabulary.words[index] for index in ids[:num_words].tolist()]
-            alpha, region = (
-                alpha[:num_words].unflatten(1, self.encoder.grid),
-                None if region is None else region[:num_words],
+        for image in range(len(decoded.words)):
+            words, log_prob, _, alpha, region, heads = (None if part is None else part[image] for part in best)
+            number = int((words > END).sum())
+            yield Described(
+                self.vocabulary.decode(words.tolist()),
+                [self.vocabulary.words[index] for index in words[:number].tolist()],
+                log_prob[:number].tolist(),
+                None if alpha is None else alpha[:number].unflatten(-1, self.encoder.grid),
+                None if region is None else region[:number],
+                None if heads is None else heads[:number].unflatten(-1, self.encoder.grid),
             )
-            described.append(Described(text, words, log_prob[:num_words].tolist(), alpha, region))
-        return described
-
-
-def draw(
-    titles: Sequence[str],
-    pictures: Sequence[Image.Image],
-    described: Sequence[Described],
-    folder: Path,
-    *,
-    references: Sequence[Sequence[str]] | None = None,
-    boxes: Sequence[Mapping | None] | None = None,
-) -> list[Path]:
-    """Write `folder/NAME.png` for each picture and `folder/index.html` for all; returns their paths, the page first."""
-    nothing = [None] * len(titles)
-    looked = [
-        Looked(title, picture, caption.words, caption.alpha, truth or (), box, caption.log_prob, caption.region)
-        for title, picture, caption, truth, box in zip(
-            titles, pictures, described, references or nothing, boxes or nothing, strict=True
-        )
-    ]
-    paths = [write_page(folder / "index.html", looked)]
-    for number, item in enumerate(looked):
-        name = f"{number + 1:02d}-{Path(item.title).stem.replace(' ', '-')}.png"
-        options = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob, "regions": item.regions}
-        paths.append(write_sheet(folder / name, item.picture, item.words, item.alpha, **options))
-    return paths

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Reinforce
+from vision_attn.contracts import Classifier, Glance, Glimpses, Reads
 from vision_attn.files import replacing
-from vision_attn.models.cost import multiply_adds
-from vision_attn.models.outputs import Glance
+from vision_attn.metrics.cost import multiply_adds
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles
 from vision_attn.viz.glimpses import Glimpsed, write_film, write_gallery, write_glimpses
@@ -42,7 +42,7 @@ class Classification(Task):
         self,
         source: Source,
         *,
-        model: Callable[[tuple[int, int, int], int], nn.Module],
+        model: Callable[[tuple[int, int, int], int], Classifier],
         reinforce: Callable[[int], nn.Module] = Reinforce,
         copies: int = 1,
         early_weight: float = 0.0,
@@ -59,8 +59,7 @@ class Classification(Task):
             raise ValueError(f"Classification: early_weight is {early_weight}, but must not be negative")
         self.image_shape = source.image_shape
         self.model = model(source.image_shape, source.num_classes)
-        self.draws = hasattr(self.model, "policy")  # all others look alike in every way of testing
-        if at_test != "mean" and not self.draws:
+        if at_test != "mean" and not self.model.stochastic:
             raise ValueError(f"Classification: at_test is {at_test}, but {type(self.model).__name__} draws no looks")
         self.reinforce = reinforce(self.model.state_size) if self.model.reinforced else None
         self.rows = copies * (self.reinforce.num_runs if self.reinforce else 1)
@@ -69,8 +68,7 @@ class Classification(Task):
 
     def restart(self) -> None:
         """Let sigma fall anew."""
-        if self.draws:
-            self.model.policy.restart()
+        self.model.restart()
 
     def forward(
         self, images: Float[Tensor, "B C Y X"], labels: Int[Tensor, "B"], boxes: Float[Tensor, "B 4"] | None = None
@@ -104,7 +102,7 @@ class Classification(Task):
         where the model looks here and there, the share of last looks of right answers that fall on the digit. With a
         folder also the error of every way of testing, where looks are drawn; and the error after each glimpse, in
         glimpses.json."""
-        every = folder is not None and self.draws
+        every = folder is not None and self.model.stochastic
         ways: tuple[Testing, ...] = ("mean", "draw", "copies") if every else (self.at_test,)
         num_images, wrong, wrong_after, on_digit, right_rows = 0, dict.fromkeys(ways, 0), 0, 0, 0
         for batch in batches:
@@ -128,7 +126,7 @@ class Classification(Task):
         if glance.locations is None:
             return metrics
         if folder is not None:
-            if self.draws:
+            if self.model.stochastic:
                 metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in ways}
             with replacing(folder / "glimpses.json") as path:
                 errors = [100 * int(number) / num_images for number in wrong_after]
@@ -140,16 +138,16 @@ class Classification(Task):
         """Where a batch was looked at and what was seen there: of a retina's looks, a picture and a film for each image
         and one picture of all; of a filterbank's, a picture and a film of all. Nothing of a model that sees all at
         once. Of copies, the first is shown."""
-        if not hasattr(self.model, "retina") and not hasattr(self.model, "filterbank"):
-            return []
         glance = self.model(batch.images, **self._look(self.at_test))
-        if hasattr(self.model, "filterbank"):
-            return self._show_reads(batch, glance, folder)
-        retina, locations = self.model.retina, glance.locations[:, 0]
-        patches = retina(retina.pyramid(batch.images), locations)
+        view = self.model.view(batch.images, glance)
+        if isinstance(view, Reads):
+            return self._show_reads(batch, glance, view, folder)
+        return self._show_glimpses(batch, glance, view, folder) if view is not None else []
+
+    def _show_glimpses(self, batch: Batch, glance: Glance, view: Glimpses, folder: Path) -> list[Path]:
         probabilities = glance.log_prob[:, 0].exp()
         said = probabilities[:, -1].argmax(dim=-1).tolist()
-        parts = (batch.images, locations, patches, batch.labels.tolist(), said, probabilities)
+        parts = (batch.images, glance.locations[:, 0], view.patches, batch.labels.tolist(), said, probabilities)
         items = [Glimpsed(*part) for part in zip(*parts, strict=True)]
         paths = [write_gallery(folder / "gallery.png", items)]
         for number, item in enumerate(items, start=1):
@@ -158,13 +156,11 @@ class Classification(Task):
             paths.append(write_film(folder / f"{number:02d}.gif", **looked))
         return paths
 
-    def _show_reads(self, batch: Batch, glance: Glance, folder: Path) -> list[Path]:
-        bank, windows = self.model.filterbank, glance.windows
-        reads = Rectangles(bank.boxes(windows), windows.sigma)
-        plain = windows._replace(intensity=torch.ones_like(windows.intensity))  # or what is read is not in [0, 1]
+    def _show_reads(self, batch: Batch, glance: Glance, view: Reads, folder: Path) -> list[Path]:
+        reads = Rectangles(view.boxes, view.sigma)
         said = (batch.labels.tolist(), glance.log_prob[:, 0].exp())
         return [
-            write_reads(folder / "reads.png", batch.images, reads, bank.read(batch.images, plain), *said),
+            write_reads(folder / "reads.png", batch.images, reads, view.patches, *said),
             write_reads_film(folder / "reads.gif", batch.images, reads, *said),
         ]
 

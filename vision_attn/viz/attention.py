@@ -63,7 +63,7 @@ def squared(picture: Image.Image, square: Box) -> Image.Image:
 def attention_sheet(
     picture: Image.Image,
     words: Sequence[str],
-    alpha: Float[Tensor, "T Y X"],
+    alpha: Float[Tensor, "T Y X"] | None,
     *,
     title: str = "",
     caption: str | None = None,
@@ -73,7 +73,8 @@ def attention_sheet(
     palette: Palette = DARK,
     panel: int = PANEL,
 ) -> Image.Image:
-    """The plain picture, then one panel per word: the picture under that word's light.
+    """The plain picture, then one panel per word: the picture under that word's light. The plain picture alone where
+    `alpha` is None.
 
     Args:
         picture: exactly what the encoder saw, so the centre-cropped square where the encoder crops.
@@ -93,8 +94,8 @@ def attention_sheet(
     plain = fitted(picture, panel)
     panels = [Panel(plain, note="picture")]
     notes = [""] * len(words) if log_prob is None else [f"p {math.exp(value):.2f}" for value in log_prob]
-    lights = light(alpha, plain.height, plain.width)
-    for turn, (word, note, lit) in enumerate(zip(words, notes, lights, strict=True)):
+    lights = [] if alpha is None else light(alpha, plain.height, plain.width)
+    for turn, (word, note, lit) in enumerate(zip(words, notes, lights, strict=alpha is not None)):
         looks = [glowing(plain, lit)]
         if regions is not None:
             looks.insert(0, squared(plain, cell(int(regions[turn]), *alpha.shape[1:])))
@@ -105,7 +106,7 @@ def attention_sheet(
 
 
 def write_sheet(
-    path: str | Path, picture: Image.Image, words: Sequence[str], alpha: Float[Tensor, "T Y X"], **options
+    path: str | Path, picture: Image.Image, words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, **options
 ) -> Path:
     """Write `attention_sheet(picture, words, alpha, **options)` as a PNG; returns its path."""
     drawn = attention_sheet(picture, words, alpha, **options)
@@ -116,7 +117,7 @@ def write_sheet(
 
 def check(
     words: Sequence[str],
-    alpha: Tensor,
+    alpha: Tensor | None,
     log_prob: Sequence[float | int] | Tensor | None,
     regions: Tensor | None,
     name: str,
@@ -126,6 +127,8 @@ def check(
         if given is not None and len(given) != len(words):
             odd = f"{len(words)} words but {len(given)} {things}"
             raise ValueError(f"{name}: {odd}; give one for each word, without the end word's")
+    if alpha is None:
+        return
     rows, columns = alpha.shape[1:]
     if 0 in (rows, columns):
         raise ValueError(f"{name}: maps of {rows}x{columns} have no region to show")

@@ -30,8 +30,8 @@ class Looked(NamedTuple):
     picture: Image.Image
     """Exactly what the encoder saw, so the centre-cropped square where the encoder crops."""
     words: Sequence[str]
-    alpha: Float[Tensor, "T Y X"]
-    """The weight of each of Y x X regions at each of the T words."""
+    alpha: Float[Tensor, "T Y X"] | None = None
+    """The weight of each of Y x X regions at each of the T words; None where the captioner has no map."""
     references: Sequence[str] = ()
     """What people said of the same image."""
     boxes: Mapping[str, Sequence[Box]] | None = None
@@ -73,7 +73,7 @@ def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where
 def _figure(number: int, item: Looked) -> str:
     caption, drawn = " ".join(item.words), max(item.picture.size) <= DRAWN
     kinds = " ".join(["drawn"] * drawn + ["hard"] * (item.regions is not None))
-    rows, columns = item.alpha.shape[1:]
+    rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[1:]
     words = " ".join(_words(number, item)) or '<span class="none">no words</span>'
     name = escape(item.title)
     return f"""<figure id="image-{number}"{f' class="{kinds}"' if kinds else ""}>
@@ -82,7 +82,7 @@ def _figure(number: int, item: Looked) -> str:
 <div class="boxes"></div>
 </div>
 <figcaption>
-<div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{_PLAY if item.words else ""}</div>
+<div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{_PLAY if item.words and item.alpha is not None else ""}</div>
 <p class="caption" dir="auto" role="group" aria-label="Words of the caption">{words}</p>
 <p class="told" aria-live="polite"></p>
 {_references(item.references)}</figcaption>
@@ -102,6 +102,9 @@ def _words(number: int, item: Looked) -> Iterator[str]:
 
     One word of a caption takes the tab key; the arrow keys lead to the others.
     """
+    if item.alpha is None:
+        yield from map(escape, item.words)
+        return
     alpha = weights(item.alpha)
     scaled = alpha / alpha.amax((1, 2), keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
     for turn, word in enumerate(item.words):

@@ -15,10 +15,11 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from vision_attn.contracts import Encoder
 from vision_attn.shapes import require
 
 
-class ConvNet(nn.Module):
+class ConvNet(Encoder):
     """uint8 images (B, 3, S, S) -> regions (B, L, D), row by row; L = (S / 4)^2.
 
     resolution: S, in pixels, a multiple of 4. region_size: D, a multiple of 8. width: channels of the second and third

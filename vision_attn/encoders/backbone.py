@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchvision.models import get_model, get_model_weights
 from torchvision.models.feature_extraction import create_feature_extractor
 
+from vision_attn.contracts import Encoder
 from vision_attn.files import find
 from vision_attn.shapes import require
 
@@ -17,7 +18,7 @@ HINT = "; `data.images.read_image` reads a photograph as one of these"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class Backbone(nn.Module):
+class Backbone(Encoder):
     """(B, 3, S, S) photographs of S = `resolution` pixels -> (B, L, D) annotation vectors, read at `node`.
 
     Takes uint8 RGB: the normalisation belongs to the weights and is done here. Frozen unless `trainable`; batch-norm

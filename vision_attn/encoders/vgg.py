@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from vision_attn.models.backbone import Backbone
+from vision_attn.encoders.backbone import Backbone
 
 _LAST_RELU = {16: "features.29", 19: "features.35"}
 """After the ReLU of conv5_3 or conv5_4, before the last max-pool."""

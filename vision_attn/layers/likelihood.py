@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.precise import precise
+from vision_attn.layers.precise import precise
 
 
 def word_log_prob(output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
@@ -48,3 +48,8 @@ class _WordLogProb(torch.autograd.Function):
 def _a_few(logits: Tensor) -> list[slice]:
     """Rows, 512 at a time: what is computed in float32 between logits and gradient is never held whole."""
     return [slice(first, first + 512) for first in range(0, len(logits), 512)]
+
+
+def class_log_prob(scores: Float[Tensor, "*rows N"]) -> Float[Tensor, "*rows N"]:
+    """log p of each class in nats: log softmax of the scores, in float32 or wider also under autocast."""
+    return precise(scores).log_softmax(dim=-1)

@@ -1,0 +1,267 @@
+"""What models promise: encoders, captioners and classifiers, and the NamedTuples of tensors that they return.
+
+A new model derives from one of these classes and overrides what its docstring names; tasks and decoding use nothing
+else of it. `tests/test_contracts.py` builds the smallest class that fulfils each contract and takes it through training,
+decoding, evaluation and pictures.
+
+Shapes use one legend everywhere: B images, R rows (an image's captions or beams), L regions, D annotation size,
+H hidden, A attention size, T time steps, K scales or heads, V words, C channels, Y X image.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.attention.filterbank import Window
+from vision_attn.attention.reinforce import Choice
+from vision_attn.layers.nested import Nested
+
+PAD, END = 0, 1
+"""Ids of words: the one that pads and starts a caption, and is never produced; the one that ends a caption."""
+
+
+class Encoder(nn.Module):
+    """uint8 images (B, 3, S, S) -> annotation vectors (B, L, D), regions row by row.
+
+    Override `forward` and `identity`, and set `resolution`, `region_size` and `grid`.
+    """
+
+    resolution: int
+    """S, the height and width of images in pixels."""
+    region_size: int
+    """D, the size of an annotation vector."""
+    grid: tuple[int, int]
+    """Rows and columns of regions; L is their product."""
+    trainable: bool = False
+    """Whether it is trained along with the captioner. Annotation vectors of a frozen encoder are cached."""
+
+    @property
+    def layout(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of regions. An image has one frame."""
+        return (1, *self.grid)
+
+    def initialise(self) -> None:
+        """Load pretrained weights. Called when a run starts from nothing, never when weights come from a run."""
+
+    def identity(self) -> dict[str, str | int]:
+        """What a cache of annotation vectors depends on: encoders that differ in output differ here."""
+        raise NotImplementedError
+
+    def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
+        raise NotImplementedError
+
+
+class Look(NamedTuple):
+    """Where a captioner looked for one word of each row."""
+
+    alpha: Float[Tensor, "B R L"]
+    """The weight of each region."""
+    region: Int[Tensor, "B R"] | None = None
+    """The one region that was seen; None where all were."""
+    heads: Float[Tensor, "B R K L"] | None = None
+    """The weights of each of K attention heads; `alpha` is their mean."""
+
+
+class Caption(NamedTuple):
+    """What a captioner returns for given words (teacher forcing). Positions past a caption's end hold zeros."""
+
+    log_prob: Float[Tensor, "B R T"]
+    """log p(y_t | y_1..t-1, image), in nats."""
+    alpha: Float[Tensor, "B R T L"] | None = None
+    """The weight of each region at each word; None where the model has no such map."""
+    region: Int[Tensor, "B R T"] | None = None
+    """The one region seen at each word; None where all were."""
+    choice: Choice | None = None
+    """The samples that need an estimator of their gradient; None where there are none."""
+
+
+class Captioner(nn.Module):
+    """Annotation vectors -> captions, word by word.
+
+    Override `start`, `step` and `forward`. Words are ids: 0 pads and starts a caption, 1 ends it. An image has R rows:
+    its R captions in training, its beams in decoding. `step` and `forward` agree to rounding.
+    """
+
+    reinforced: bool = False
+    """Whether it samples where to look and needs a score-function estimator (`criteria/looks.py`)."""
+    state_size: int = 0
+    """The size of the state that samples are made from; needed where `reinforced`."""
+    ways: tuple[str, ...] = ()
+    """The ways to look at test time, where there are several: names for `looking`."""
+
+    @property
+    def way(self) -> str | None:
+        """The one of `ways` that is in force; None where there is one way."""
+        return None
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
+        """The memory of each image and the state of `rows` rows of it before the first word.
+
+        Both are tensors or nested tuples of tensors: (B, ...) in the memory and (B, R, ...) in the state. Decoding
+        selects images of both and rows of the state, and knows nothing else of them.
+        """
+        raise NotImplementedError
+
+    def step(
+        self, word: Int[Tensor, "B R"], state: Nested, memory: Nested
+    ) -> tuple[Float[Tensor, "B R V"], Nested, Look | None]:
+        """Logits of the word after `word`, the new state, and where the model looked (None: it has no map)."""
+        raise NotImplementedError
+
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
+        """Teacher forcing. Where `reinforced`, each caption is run `runs` times with samples of its own: R * runs rows,
+        the runs of a caption next to each other. Other models are called without `runs`."""
+        raise NotImplementedError
+
+    @contextmanager
+    def looking(self, way: str) -> Iterator[None]:
+        """Within this context, look in one of `ways` at test time."""
+        raise ValueError(f"{type(self).__name__} has no way to look by {way!r}")
+        yield
+
+    def restart(self) -> None:
+        """Restart schedules of its own. Called when a run starts from the weights of another."""
+
+
+class Criterion(nn.Module):
+    """One term of the loss of a captioner. Constructed with the captioner."""
+
+    num_runs: int = 1
+    """How often each caption must be run, with samples of its own."""
+
+    def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
+        """Named scalars. "loss" is added to the loss of the task (a mean over captions), the others are logged."""
+        raise NotImplementedError
+
+    def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
+        """Further scalars of a full evaluation, at given words."""
+        return {}
+
+
+class Described(NamedTuple):
+    """A decoded caption, word by word, with where each word looked."""
+
+    text: str
+    words: list[str]
+    log_prob: list[float]
+    """Of each word, in nats."""
+    alpha: Float[Tensor, "T Y X"] | None = None
+    """The weight of each region; None where the model has no map."""
+    region: Int[Tensor, "T"] | None = None
+    """The one region that each word saw; None where it saw all."""
+    heads: Float[Tensor, "T K Y X"] | None = None
+    """The weights of each attention head."""
+
+    @property
+    def seen(self) -> Float[Tensor, "T L"] | None:
+        """What each word saw of each region: its weight, or 1 for the one that was seen and 0 for the others."""
+        if self.alpha is None:
+            return None
+        alpha = self.alpha.flatten(1)
+        return alpha if self.region is None else F.one_hot(self.region, alpha.shape[1]).to(alpha.dtype)
+
+
+class Results(NamedTuple):
+    """What a captioning task computed for one batch of an evaluation."""
+
+    caption: Caption
+    """Of the references, teacher forced."""
+    described: list[Described]
+    """The best decoded caption of each image."""
+    by_way: dict[str, list[Described]]
+    """The same for each way to look at test time, where a model has several and the evaluation is a full one."""
+    content_words: frozenset[str]
+    """Words that name objects, where the source knows them."""
+
+
+class Evaluator:
+    """One group of metrics, collected batch by batch. Constructed anew for each evaluation."""
+
+    def update(self, batch: Any, results: Any) -> None:
+        """Take in one batch of the source and what the task computed for it (`Results` of a captioning task)."""
+        raise NotImplementedError
+
+    def compute(self) -> dict[str, float]:
+        """The metrics of all batches so far; NaN for one that failed."""
+        raise NotImplementedError
+
+    def write(self, folder: Path) -> None:
+        """Write what the metrics were computed from into `folder`. Called in a full evaluation, after `compute`."""
+
+
+class Glance(NamedTuple):
+    """What a classifier returns, after each of its T glimpses; T = 1 for one that sees the whole image at once."""
+
+    log_prob: Float[Tensor, "B R T N"]
+    """log p of each of N classes after each glimpse, in nats."""
+    locations: Float[Tensor, "B R T 2"] | None
+    """Where each glimpse was, (x, y) in [-1, 1]; None where everything is seen."""
+    choice: Choice | None = None
+    """The samples that placed the last glimpses: T - 1 of them, or T where the first was sampled too."""
+    windows: Window | None = None
+    """The windows of a filterbank, with T in place of a window's rows, so that `read(images, windows)` gives all T
+    reads."""
+
+
+class Glimpses(NamedTuple):
+    """What a retina saw: for pictures."""
+
+    patches: Float[Tensor, "B T K C g g"]
+
+
+class Reads(NamedTuple):
+    """What a filterbank read: for pictures."""
+
+    patches: Float[Tensor, "B T C N N"]
+    """At intensity 1."""
+    boxes: Float[Tensor, "B T 4"]
+    """(x0, y0, x1, y1) in [-1, 1]."""
+    sigma: Float[Tensor, "B T"]
+    """In pixels."""
+
+
+class Classifier(nn.Module):
+    """Images (B, C, Y, X) -> log-probabilities of classes. Override `forward` and set `pixels`."""
+
+    pixels: int
+    """Pixels read from an image for one answer, by one row."""
+    stochastic: bool = False
+    """Whether glimpses can be sampled, so that sampled answers differ from those of mean locations."""
+    reinforced: bool = False
+    """Whether its samples need a score-function estimator."""
+    state_size: int = 0
+    """The size of the state that samples are made from; needed where `reinforced`."""
+
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: str = "draw") -> Glance:
+        """`rows` Monte Carlo copies of each image. `look`: "draw" samples locations, "mean" takes their means.
+        A deterministic model returns one row, whatever `rows` is."""
+        raise NotImplementedError
+
+    def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Glimpses | Reads | None:
+        """What the first row of each image saw, for pictures; None where it saw the whole image."""
+        return None
+
+    def restart(self) -> None:
+        """Restart schedules of its own. Called when a run starts from the weights of another."""
+
+
+class Drawing(NamedTuple):
+    """Images drawn in T time steps: reconstructions with their cost, or new images without."""
+
+    canvases: tuple[Float[Tensor, "B C Y X"], ...]
+    """c_t after each time step: the logit of each pixel being 1."""
+    writes: tuple[Window | None, ...]
+    """Where each time step wrote; None where everywhere."""
+    reads: tuple[Window | None, ...] = ()
+    """Where each time step read; None where everywhere; empty for new images."""
+    log_prob: Float[Tensor, "B"] | None = None
+    """log p(x | c_T) in nats."""
+    kl: Float[Tensor, "B T"] | None = None
+    """KL(q(z_t | x, z_1..t-1) || p(z_t)) in nats."""
+    log_ratio: Float[Tensor, "B T"] | None = None
+    """log p(z_t) - log q(z_t | x, z_1..t-1) of the sampled z, in nats, without gradient."""

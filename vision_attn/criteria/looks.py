@@ -1,0 +1,54 @@
+"""REINFORCE for where a captioner looks."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vision_attn.attention.reinforce import LeaveOneOut, Reinforce, look_variance
+from vision_attn.contracts import Caption, Captioner, Criterion
+
+
+class ReinforceLooks(Criterion):
+    """The score-function estimator of hard attention (Xu et al. 2015, eq. 12): the reward of a look is log p of each word.
+
+    baseline, credit, reward_weight, entropy_weight: see `attention.reinforce.Reinforce`.
+
+    Logs `look_variance`, the mean squared length of a look's gradient. Nothing is added for a captioner that samples
+    nothing.
+    """
+
+    def __init__(
+        self,
+        model: Captioner,
+        *,
+        baseline: Callable[[int], nn.Module] = LeaveOneOut,
+        credit: Literal["all", "to go"] = "to go",
+        reward_weight: float = 1.0,
+        entropy_weight: float = 0.002,
+    ):
+        super().__init__()
+        self.reinforce: Reinforce | None = None
+        if model.reinforced:
+            options = {"credit": credit, "reward_weight": reward_weight, "entropy_weight": entropy_weight}
+            self.reinforce = Reinforce(model.state_size, baseline=baseline, **options)
+            self.num_runs = self.reinforce.num_runs
+
+    def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
+        if self.reinforce is None or caption.choice is None:
+            return {}
+        estimate = self.reinforce(caption.choice, caption.log_prob)
+        variance = look_variance(estimate.advantage, caption.alpha.detach(), caption.choice)
+        return {"loss": estimate.loss.mean(), "look_variance": variance}
+
+    @torch.no_grad()
+    def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
+        """`look_variance` of looks sampled as in training, at given words."""
+        if self.reinforce is None:
+            return {}
+        with model.looking("draw"):
+            caption = model(regions, words, self.num_runs)
+        estimate = self.reinforce(caption.choice, caption.log_prob)
+        return {"look_variance": look_variance(estimate.advantage, caption.alpha, caption.choice)}

@@ -1,0 +1,36 @@
+"""Nested tuples of tensors, such as the state and the memory of a captioner, treated as one value."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+Nested = Any
+"""A tensor, None, or a tuple (also a NamedTuple) of these."""
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], nested: Nested) -> Nested:
+    """The same nested tuples with `function(tensor)` in place of each tensor."""
+    if nested is None:
+        return None
+    if isinstance(nested, Tensor):
+        return function(nested)
+    parts = [map_tensors(function, part) for part in nested]
+    return type(nested)(*parts) if hasattr(nested, "_fields") else tuple(parts)
+
+
+def take_images(nested: Nested, images: Int[Tensor, "N"]) -> Nested:
+    """The given images of tensors (B, ...)."""
+    return map_tensors(lambda part: part[images], nested)
+
+
+def take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
+    """For each image the given rows of tensors (B, R, ...): (B, K, ...)."""
+    return map_tensors(lambda part: gather_rows(part, rows), nested)
+
+
+def gather_rows(part: Tensor, rows: Int[Tensor, "B K"]) -> Tensor:
+    """part[b, rows[b, k]] for a tensor (B, R, ...)."""
+    shape = *rows.shape, *part.shape[2:]
+    return part.gather(1, rows.view(*rows.shape, *[1] * (part.dim() - 2)).expand(shape))

@@ -1,0 +1,68 @@
+"""Captions of unequal length without computing padding.
+
+Images, and the captions of each, are sorted by falling length (`CaptionBatch`), so the images and rows that still have a
+word at a time step come first. A step runs on these leading images and rows alone.
+"""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.layers.likelihood import word_log_prob
+from vision_attn.layers.nested import Nested, map_tensors
+
+
+def schedule(words: Int[Tensor, "B R T"]) -> list[tuple[int, int]]:
+    """For each time step, how many leading images and leading rows still have a word.
+
+    On a GPU every step runs on all images and rows: there a synchronisation costs more than padding.
+    """
+    B, R, T = words.shape
+    if words.is_cuda:
+        return [(B, R)] * T
+    alive = words != 0
+    images = (alive.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
+    rows = (alive.any(0) * torch.arange(1, R + 1)[:, None]).amax(0).tolist()
+    return [(b, r) for b, r in zip(images, rows, strict=True) if b]
+
+
+def positions(words: Int[Tensor, "B R T"], steps: list[tuple[int, int]]) -> Int[Tensor, "N"]:
+    """Where the words of the scheduled steps lie in `words.flatten()`, step by step."""
+    index = torch.arange(words.numel(), device=words.device).view(words.shape)
+    return torch.cat([index[:b, :r, t].flatten() for t, (b, r) in enumerate(steps)])
+
+
+def leading(nested: Nested, images: int, rows: int | None = None) -> Nested:
+    """The leading images, and rows, of nested tensors. A tensor that has no others is returned as it is, because the
+    gradient of a slice is as large as the whole."""
+
+    def cut(part: Tensor) -> Tensor:
+        if len(part) == images and (rows is None or part.shape[1] == rows):
+            return part
+        return part[:images] if rows is None else part[:images, :rows]
+
+    return map_tensors(cut, nested)
+
+
+def padded(steps: list[Tensor], words: Int[Tensor, "B R T"]) -> Tensor:
+    """The outputs of scheduled steps, (b, r, ...) each, as one tensor (B, R, T, ...) with zeros for the others."""
+    B, R, T = words.shape
+    sizes = [(0, 0) * (step.dim() - 2) + (0, R - step.shape[1], 0, B - step.shape[0]) for step in steps]
+    stacked = torch.stack([F.pad(step, size) for step, size in zip(steps, sizes, strict=True)], dim=2)
+    return F.pad(stacked, (0, 0) * (stacked.dim() - 3) + (0, T - len(steps)))
+
+
+def caption_log_prob(
+    output: nn.Linear, deep: Tensor, words: Int[Tensor, "B R T"], position: Int[Tensor, "N"]
+) -> Tensor:
+    """log p of each word, (B, R, T) in nats, zero at padding.
+
+    `deep` (N, E) is the input of the vocabulary layer `output` for the words at each `position` of `words.flatten()`.
+    """
+    target = words.flatten()[position]
+    if not words.is_cuda:
+        said = target.nonzero().squeeze(1)
+        deep, target, position = deep[said], target[said], position[said]
+    log_prob = word_log_prob(output, deep, target).where(target != 0, 0)
+    return log_prob.new_zeros(words.numel()).scatter(0, position, log_prob).view(words.shape)

@@ -1,0 +1,93 @@
+"""What a captioner is evaluated by: each class collects one group of metrics, batch by batch."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vision_attn.contracts import PAD, Evaluator, Results
+from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion
+from vision_attn.metrics.captions import caption_metrics
+from vision_attn.metrics.results import write_results
+
+
+class ReferenceLikelihood(Evaluator):
+    """`nll`: the mean negative log-likelihood of the references, in nats per word."""
+
+    def __init__(self) -> None:
+        self.log_prob: Tensor | float = 0.0
+        self.num_words = 0
+
+    def update(self, batch: Any, results: Results) -> None:
+        self.log_prob = self.log_prob + results.caption.log_prob.sum()
+        self.num_words += int((batch.words != PAD).sum())
+
+    def compute(self) -> dict[str, float]:
+        return {"nll": float(self.log_prob) / -self.num_words}
+
+
+class CaptionScores(Evaluator):
+    """BLEU, METEOR, ROUGE-L, CIDEr of decoded captions; `names` picks some. A metric that failed is NaN, and the reason
+    is in `notes`. `write` leaves captions.json, in COCO's results format."""
+
+    def __init__(self, names: Iterable[str] | None = None) -> None:
+        self.names = None if names is None else list(names)
+        self.candidates: dict[int | str, str] = {}
+        self.references: dict[int | str, list[str]] = {}
+        self.notes: list[str] = []
+
+    def update(self, batch: Any, results: Results) -> None:
+        for image, caption, references in zip(batch.ids, results.described, batch.references, strict=True):
+            self.candidates[image], self.references[image] = caption.text, references
+
+    def compute(self) -> dict[str, float]:
+        report = caption_metrics(self.candidates, self.references, names=self.names)
+        self.notes = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
+        self.notes += report.notes if self.names is None else ()
+        return report.metrics | dict.fromkeys(report.failed, float("nan"))
+
+    def write(self, folder: Path) -> None:
+        write_results(folder / "captions.json", self.candidates)
+
+
+class Motion(Evaluator):
+    """How sharp maps are and how far they move: see `AttentionMotion`. Nothing for a captioner without maps."""
+
+    def __init__(self) -> None:
+        self.motion = AttentionMotion()
+
+    def update(self, batch: Any, results: Results) -> None:
+        for caption in results.described:
+            if caption.alpha is not None:
+                self.motion.update(caption.words, caption.alpha.flatten(1), results.content_words)
+
+    def compute(self) -> dict[str, float]:
+        return self.motion.compute()
+
+
+class Pointing(Evaluator):
+    """Whether attention lies in the boxes of what words name, where they are known: see `AttentionCorrectness`. For a
+    captioner with several ways to look, also `pointing_WAY` and `mass_WAY` of what was seen."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, AttentionCorrectness] = {}
+
+    def update(self, batch: Any, results: Results) -> None:
+        for way, described in {"": results.described, **results.by_way}.items():
+            for caption, boxes in zip(described, batch.boxes, strict=True):
+                if caption.alpha is None or boxes is None:
+                    continue
+                grid = tuple(caption.alpha.shape[1:])
+                weights = caption.seen if way else caption.alpha.flatten(1)
+                held = self.held.setdefault(way, AttentionCorrectness(grid))
+                held.update(caption.words, weights, boxes, content=results.content_words)
+
+    def compute(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for way, held in self.held.items():
+            found = held.compute()
+            if way:
+                found = {f"{name}_{way}": found[name] for name in ("pointing", "mass")}
+            metrics |= found
+        return metrics

@@ -1,0 +1,45 @@
+"""Configs that earlier versions wrote, in the words of this one."""
+
+from typing import Any
+
+MOVED = {
+    "vision_attn.models.backbone.": "vision_attn.encoders.backbone.",
+    "vision_attn.models.convnet.": "vision_attn.encoders.convnet.",
+    "vision_attn.models.vgg.": "vision_attn.encoders.vgg.",
+}
+"""Beginnings of dotted paths: old -> new."""
+
+LIKELIHOOD = "vision_attn.criteria.likelihood.Likelihood"
+PENALTY = "vision_attn.criteria.doubly_stochastic.DoublyStochastic"
+LOOKS = "vision_attn.criteria.looks.ReinforceLooks"
+
+
+def migrated(config: Any) -> Any:
+    """The config with classes under their new paths, and with `criteria` in place of a captioner's `penalty` and
+    `reinforce`. What is new already stays as it is."""
+    if isinstance(config, str):
+        return next((new + config.removeprefix(old) for old, new in MOVED.items() if config.startswith(old)), config)
+    if isinstance(config, list):
+        return [migrated(value) for value in config]
+    if not isinstance(config, dict):
+        return config
+    config = {key: migrated(value) for key, value in config.items()}
+    options = config.get("init_args")
+    if config.get("class_path") == "vision_attn.tasks.caption.Captioning" and isinstance(options, dict):
+        config["init_args"] = _with_criteria(options)
+    return config
+
+
+def _with_criteria(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `Captioning`, its loss as criteria. A run without them had the penalty with weight 1."""
+    if "criteria" in options or not options.keys() & {"penalty", "reinforce"}:
+        return options
+    options = dict(options)
+    penalty, reinforce = options.pop("penalty", 1.0), options.pop("reinforce", None)
+    looks = {"class_path": LOOKS}
+    if isinstance(reinforce, dict) and isinstance(reinforce.get("init_args"), dict):
+        looks["init_args"] = reinforce["init_args"]
+    criteria = {"likelihood": {"class_path": LIKELIHOOD}}
+    criteria["penalty"] = {"class_path": PENALTY, "init_args": {"weight": penalty}}
+    criteria["looks"] = looks
+    return options | {"criteria": criteria}

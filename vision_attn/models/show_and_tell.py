@@ -1,0 +1,66 @@
+"""Show and Tell (Vinyals et al., CVPR 2015): an LSTM that sees the image once, before the first word. No attention."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.contracts import Caption, Captioner
+from vision_attn.layers import ragged
+from vision_attn.layers.linear import Linear
+from vision_attn.shapes import require
+
+
+class State(NamedTuple):
+    """Held once per row; beams reorder it."""
+
+    hidden: Float[Tensor, "B R H"]
+    cell: Float[Tensor, "B R H"]
+
+
+class ShowAndTell(Captioner):
+    """x_{-1} = CNN(I), x_t = W_e S_t, p_{t+1} = softmax(LSTM(x_t)) (eqs. 10 to 12).
+
+    The baseline that attention is measured against: the same annotation vectors, of which it sees only the mean.
+
+    Differs from the paper: the image is the mean annotation vector through a linear map, where the paper takes the last
+    hidden layer of its network.
+    """
+
+    def __init__(
+        self, num_words: int, region_size: int, *, hidden_size: int = 512, word_size: int = 512, dropout: float = 0.5
+    ):
+        super().__init__()
+        self.region_size = region_size
+        self.image = Linear(region_size, word_size)  # CNN(I)
+        self.embedding = nn.Embedding(num_words, word_size)  # W_e; word 0 is the paper's start word S_0
+        self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
+        self.output = Linear(hidden_size, num_words)
+        self.dropout = nn.Dropout(dropout)
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[None, State]:
+        """The state after the image (eq. 10). Nothing of the image is kept beside it."""
+        require("regions", regions, "B L D", "float", D=self.region_size)
+        _, state = self.lstm(self.dropout(self.image(regions.mean(dim=1)))[:, None])
+        hidden, cell = (part.squeeze(0)[:, None].expand(-1, rows, -1) for part in state)
+        return None, State(hidden, cell)
+
+    def step(self, word: Int[Tensor, "B R"], state: State, memory: None) -> tuple[Float[Tensor, "B R V"], State, None]:
+        hidden, state = self._lstm(word[..., None], state)
+        return self.output(hidden.squeeze(2)), state, None
+
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
+        require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R captions per image")
+        _, state = self.start(regions, words.shape[1])
+        hidden, _ = self._lstm(F.pad(words, (1, -1)), state)
+        position = torch.arange(words.numel(), device=words.device)
+        return Caption(ragged.caption_log_prob(self.output, hidden.flatten(0, 2), words, position))
+
+    def _lstm(self, words: Int[Tensor, "B R T"], state: State) -> tuple[Float[Tensor, "B R T H"], State]:
+        """The LSTM over `words` (eqs. 11 and 12), with dropout before and after it."""
+        before = tuple(part.flatten(0, 1)[None].contiguous() for part in state)
+        hidden, after = self.lstm(self.dropout(self.embedding(words.flatten(0, 1))), before)
+        shape = words.shape[:2]
+        return self.dropout(hidden).unflatten(0, shape), State(*(part.squeeze(0).unflatten(0, shape) for part in after))

@@ -1,0 +1,207 @@
+"""A Transformer decoder over annotation vectors (Vaswani et al., NIPS 2017), with the maps of its cross-attention.
+
+`forward` runs all words at once under a causal mask. `step` keeps the keys and values of the words before in a cache of
+fixed size that lies in the state, so a step costs the same at every word and beams reorder the cache.
+"""
+
+from math import log
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.attention.soft import normalised
+from vision_attn.contracts import Caption, Captioner, Look
+from vision_attn.layers import ragged
+from vision_attn.layers.linear import Linear
+from vision_attn.shapes import require
+
+
+class State(NamedTuple):
+    """Held once per row; beams reorder it."""
+
+    position: Int[Tensor, "B R"]
+    """The number of words so far."""
+    keys: tuple[Float[Tensor, "B R T H"], ...]
+    """Of the masked self-attention of each layer; zero where no word is yet."""
+    values: tuple[Float[Tensor, "B R T H"], ...]
+
+
+class Memory(NamedTuple):
+    """Held once per image: keys and values of the cross-attention of each layer."""
+
+    keys: tuple[Float[Tensor, "B L H"], ...]
+    values: tuple[Float[Tensor, "B L H"], ...]
+
+
+class MultiHead(nn.Module):
+    """MultiHead(Q, K, V) = Concat(head_1, ..., head_K) W^O, head_i = softmax(Q K^T / sqrt(H / K)) V (eq. 1 and section
+    3.2.2)."""
+
+    def __init__(self, size: int, key_size: int, num_heads: int):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = Linear(size, size)  # W^Q
+        self.key = Linear(key_size, size)  # W^K
+        self.value = Linear(key_size, size)  # W^V
+        self.output = Linear(size, size)  # W^O
+
+    def forward(
+        self,
+        query: Float[Tensor, "N Q H"],
+        keys: Float[Tensor, "N S H"],
+        values: Float[Tensor, "N S H"],
+        visible: Bool[Tensor, "*N Q S"] | None = None,
+    ) -> tuple[Float[Tensor, "N Q H"], Float[Tensor, "N K Q S"]]:
+        """`keys` and `values` are projected already. Returns the output and the weights of every head."""
+        query, keys, values = (
+            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (self.query(query), keys, values)
+        )
+        scores = query @ keys.mT / query.shape[-1] ** 0.5
+        if visible is not None:
+            scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)
+        alpha = normalised(scores)
+        return self.output((alpha.to(values.dtype) @ values).transpose(1, 2).flatten(2)), alpha
+
+
+class Layer(nn.Module):
+    """Masked self-attention, cross-attention and a feed-forward network, each in a residual block with layer
+    normalisation before it ("pre", Xiong et al. 2020) or after the sum ("post", the paper)."""
+
+    def __init__(self, size: int, region_size: int, num_heads: int, feedforward_size: int, dropout: float, norm: str):
+        super().__init__()
+        self.pre = norm == "pre"
+        self.to_words = MultiHead(size, size, num_heads)
+        self.to_regions = MultiHead(size, region_size, num_heads)
+        self.feedforward = nn.Sequential(
+            Linear(size, feedforward_size), nn.ReLU(), nn.Dropout(dropout), Linear(feedforward_size, size)
+        )  # max(0, x W_1 + b_1) W_2 + b_2, eq. 2
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
+        self.dropout = nn.Dropout(dropout)
+
+    def before(self, block: int, x: Tensor) -> Tensor:
+        """The input of residual block `block`."""
+        return self.norms[block](x) if self.pre else x
+
+    def after(self, block: int, x: Tensor, change: Tensor) -> Tensor:
+        """The output of residual block `block`: LayerNorm(x + Sublayer(x)) in the paper."""
+        x = x + self.dropout(change)
+        return x if self.pre else self.norms[block](x)
+
+
+class Transformer(Captioner):
+    """`num_layers` decoder layers of width `hidden_size` with `num_heads` heads; the embedding is also the output layer
+    (section 3.4).
+
+    positions: "sinusoidal" (the paper, section 3.5) or "learned".
+    norm: "pre" (trains without a long warm-up) or "post" (the paper).
+    max_length: words of a caption at most, END included; the size of the cache.
+
+    The map of a word is the mean of the cross-attention of all heads of all layers; `step` returns each head too.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        region_size: int,
+        *,
+        hidden_size: int = 512,
+        num_layers: int = 3,
+        num_heads: int = 8,
+        feedforward_size: int = 2048,
+        dropout: float = 0.1,
+        norm: Literal["pre", "post"] = "pre",
+        positions: Literal["sinusoidal", "learned"] = "sinusoidal",
+        max_length: int = 64,
+    ):
+        super().__init__()
+        if hidden_size % (2 * num_heads):
+            raise ValueError(
+                f"Transformer: hidden_size={hidden_size} must be a multiple of 2 num_heads={2 * num_heads}"
+            )
+        self.region_size, self.max_length = region_size, max_length
+        self.embedding = nn.Embedding(num_words, hidden_size)  # word 0 starts a caption
+        nn.init.normal_(self.embedding.weight, std=hidden_size**-0.5)
+        table = sinusoids(max_length, hidden_size)
+        if positions == "learned":
+            self.positions = nn.Parameter(0.02 * torch.randn_like(table))
+        else:
+            self.register_buffer("positions", table, persistent=False)
+        self.layers = nn.ModuleList(
+            Layer(hidden_size, region_size, num_heads, feedforward_size, dropout, norm) for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(hidden_size) if norm == "pre" else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(hidden_size, num_words)
+        self.output.weight = self.embedding.weight
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
+        require("regions", regions, "B L D", "float", D=self.region_size)
+        memory = Memory(
+            *zip(*((layer.to_regions.key(regions), layer.to_regions.value(regions)) for layer in self.layers))
+        )
+        position = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
+        empty = memory.keys[0].new_zeros(len(regions), rows, self.max_length, self.embedding.embedding_dim)
+        return memory, State(position, (empty,) * len(self.layers), (empty,) * len(self.layers))
+
+    def step(
+        self, word: Int[Tensor, "B R"], state: State, memory: Memory
+    ) -> tuple[Float[Tensor, "B R V"], State, Look]:
+        B, R = word.shape
+        x = self._embedded(word, self.positions[state.position.clamp(max=self.max_length - 1)])
+        slots = torch.arange(self.max_length, device=word.device)
+        visible = (slots <= state.position[..., None]).flatten(0, 1)[:, None]  # (B R, 1, T)
+        here = (slots == state.position[..., None])[..., None]
+        cached, heads = [], []
+        for number, layer in enumerate(self.layers):
+            given = layer.before(0, x)
+            keys = torch.where(here, layer.to_words.key(given)[:, :, None], state.keys[number])
+            values = torch.where(here, layer.to_words.value(given)[:, :, None], state.values[number])
+            cached.append((keys, values))
+            flat = (part.flatten(0, 1) for part in (given[:, :, None], keys, values))
+            x = layer.after(0, x, layer.to_words(*flat, visible)[0].view_as(x))
+            x, alpha = self._look(layer, x, memory.keys[number], memory.values[number])
+            heads.append(alpha)
+        keys, values = zip(*cached, strict=True)
+        alpha = torch.cat(heads, dim=1).transpose(1, 2)  # (B, R, K, L)
+        return self.output(self.norm(x)), State(state.position + 1, keys, values), Look(alpha.mean(dim=2), None, alpha)
+
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
+        require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R captions per image")
+        B, R, T = words.shape
+        if self.max_length < T:
+            raise ValueError(f"Transformer: captions of {T} words, but max_length is {self.max_length}")
+        memory, _ = self.start(regions, 0)
+        x = self._embedded(F.pad(words, (1, -1)), self.positions[:T]).flatten(0, 1)  # (B R, T, H)
+        visible = torch.ones(T, T, dtype=torch.bool, device=words.device).tril()
+        alpha = 0
+        for number, layer in enumerate(self.layers):
+            given = layer.before(0, x)
+            keys, values = layer.to_words.key(given), layer.to_words.value(given)
+            x = layer.after(0, x, layer.to_words(given, keys, values, visible)[0])
+            rows, maps = self._look(
+                layer, x.unflatten(0, (B, R)).flatten(1, 2), memory.keys[number], memory.values[number]
+            )
+            x, alpha = rows.view_as(x), alpha + maps.mean(dim=1) / len(self.layers)
+        position = torch.arange(words.numel(), device=words.device)
+        log_prob = ragged.caption_log_prob(self.output, self.norm(x).flatten(0, 1), words, position)
+        return Caption(log_prob, alpha.unflatten(1, (R, T)) * (words != 0)[..., None])
+
+    def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
+        """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""
+        return self.dropout(self.embedding(words) * self.embedding.embedding_dim**0.5 + positions)
+
+    def _look(self, layer: Layer, x: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Float[Tensor, "B K Q L"]]:
+        """Cross-attention and the feed-forward network of all queries (B, Q, H) of an image."""
+        change, alpha = layer.to_regions(layer.before(1, x), keys, values)
+        x = layer.after(1, x, change)
+        return layer.after(2, x, layer.feedforward(layer.before(2, x))), alpha
+
+
+def sinusoids(length: int, size: int) -> Float[Tensor, "{length} {size}"]:
+    """PE(t, 2i) = sin(t / 10000^(2i / size)), PE(t, 2i + 1) = cos of the same (section 3.5)."""
+    frequency = torch.exp(torch.arange(0, size, 2) * (-log(10000) / size))
+    angle = torch.arange(length)[:, None] * frequency
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)

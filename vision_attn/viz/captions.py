@@ -1,0 +1,36 @@
+"""Pictures of captions: a sheet for each photograph and one page for all."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from vision_attn.contracts import Described
+from vision_attn.viz.attention import write_sheet
+from vision_attn.viz.page import Looked, write_page
+
+
+def write_pictures(
+    titles: Sequence[str],
+    pictures: Sequence[Image.Image],
+    described: Sequence[Described],
+    folder: Path,
+    *,
+    references: Sequence[Sequence[str]] | None = None,
+    boxes: Sequence[Mapping | None] | None = None,
+) -> list[Path]:
+    """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all; returns their paths, the page
+    first. A caption without maps is shown as text."""
+    nothing = [None] * len(titles)
+    looked = [
+        Looked(title, picture, caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
+        for title, picture, caption, given, box in zip(
+            titles, pictures, described, references or nothing, boxes or nothing, strict=True
+        )
+    ]
+    paths = [write_page(folder / "index.html", looked)]
+    for number, item in enumerate(looked):
+        name = f"{number + 1:02d}-{Path(item.title).stem.replace(' ', '-')}.png"
+        options = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob, "regions": item.regions}
+        paths.append(write_sheet(folder / name, item.picture, item.words, item.alpha, **options))
+    return paths
