@@ -15,15 +15,18 @@ from torchvision.transforms.functional import to_pil_image
 from vision_attn.attention.hard import Hard, Look, entropy
 from vision_attn.attention.reinforce import Reinforce, look_variance
 from vision_attn.attention.soft import doubly_stochastic
+from vision_attn.console import progress, say
 from vision_attn.data.captions import CaptionBatch
 from vision_attn.data.images import open_square
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import END, Decoded, beam_search
 from vision_attn.metrics import AttentionCorrectness, AttentionMotion, caption_metrics, write_results
 from vision_attn.metrics.attention import total_variation
+from vision_attn.metrics.variety import same_caption, sameness
 from vision_attn.task import Source, Task
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import Looked, write_page
+from vision_attn.viz.sheet import picture_name
 
 
 class Described(NamedTuple):
@@ -153,11 +156,11 @@ class Captioning(Task):
             raise ValueError("there is no image to evaluate: the split is empty")
         report = caption_metrics(candidates, references, names=None if folder else self.validate_with)
         failures = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
-        for line in (*failures, *(report.notes if folder else ())):
-            print(line)
+        metrics = report.metrics | dict.fromkeys(report.failed, float("nan")) | same_caption(candidates.values())
+        for line in (*failures, *((*report.notes, *sameness(metrics)) if folder else ())):
+            say(line)
         if folder is not None:
             write_results(folder / "captions.json", candidates)
-        metrics = report.metrics | dict.fromkeys(report.failed, float("nan"))
         metrics["nll"] = float(log_prob) / -num_words
         metrics |= motion.compute()
         if variance:
@@ -240,8 +243,8 @@ def draw(
         )
     ]
     paths = [write_page(folder / "index.html", looked)]
-    for number, item in enumerate(looked):
-        name = f"{number + 1:02d}-{Path(item.title).stem.replace(' ', '-')}.png"
+    for number, item in enumerate(progress(looked, what="pictures", unit="image"), 1):
+        name = picture_name(number, item.title)
         options = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob, "regions": item.regions}
         paths.append(write_sheet(folder / name, item.picture, item.words, item.alpha, **options))
     return paths
