@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from vision_attn.config import build, claim, dump, find_best, open_run, read
-from vision_attn.engine.checkpoint import claim as lock
+from vision_attn.engine.folders import claim as lock
 from vision_attn.engine.loop import fit
 
 TOY = """

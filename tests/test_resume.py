@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from toy import Server
 
-from vision_attn.engine.checkpoint import claim
+from vision_attn.engine.folders import claim
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from vision_attn.engine import checkpoint
+from vision_attn.engine.folders import claim as lock
 from vision_attn.engine.loop import fit
 from vision_attn.engine.weights import load_weights
 from vision_attn.files import replacing
@@ -62,7 +63,7 @@ def claim(config: Namespace) -> Path:
     """
     folder = Path(config.run.folder)
     if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one writes
-        with checkpoint.claim(folder):
+        with lock(folder):
             _keep_to(folder, yaml.safe_load(dump(config)))
             with replacing(folder / "config.yaml") as temporary:
                 temporary.write_text(dump(config), encoding="utf-8")
@@ -151,7 +152,7 @@ def find_best(folder: Path) -> Path:
 def _keep_to(folder: Path, new: dict) -> None:
     """Refuse a config under which the run in `folder`, if it has begun, would be another."""
     written = folder / "config.yaml"
-    if not written.exists() or not ((folder / "last").exists() or (folder / "best").exists()):
+    if not written.exists() or not checkpoint.begun(folder):
         return
     free = FREE if new.get("schedule") else (*FREE, "run.epochs")
     different = [said for key, said in _differences(load(written), new).items() if key not in free]

@@ -1,8 +1,8 @@
 """What models promise: encoders, captioners and classifiers, and the NamedTuples of tensors that they return.
 
 A new model derives from one of these classes and overrides what its docstring names; tasks and decoding use nothing
-else of it. `tests/test_contracts.py` builds the smallest class that fulfils each contract and takes it through training,
-decoding, evaluation and pictures.
+else of it. `tests/test_contracts.py` builds the smallest class that fulfils each contract and takes it through
+training, decoding, evaluation and pictures.
 
 Shapes use one legend everywhere: B images, R rows (an image's captions or beams), L regions, D annotation size,
 H hidden, A attention size, T time steps, K scales or heads, V words, C channels, Y X image.

@@ -1,8 +1,8 @@
 """Captions from any captioner: greedy, sampled, and by beam search.
 
-All images of a batch are decoded together, over `start` and `step` of the `Captioner` contract. Nothing is copied to the
-host inside the loop on a GPU. On a CPU, where that is free, images whose captions have ended leave the batch. Words in
-`never` (a vocabulary's unknown word, say) are not produced.
+All images of a batch are decoded together, over `start` and `step` of the `Captioner` contract. On a GPU nothing is
+copied to the host inside the loop. On a CPU, where that is free, images whose captions have ended leave the batch.
+Words in `never` (a vocabulary's unknown word, say) are not produced.
 """
 
 from collections.abc import Callable, Sequence

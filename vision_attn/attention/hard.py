@@ -20,7 +20,7 @@ class Hard(Attention):
     expected: in training, the probability that an image's samples are replaced by their expectation, decided once per
         image and batch (section 4.1).
     soft_start: batches at the start in which every sample is replaced by its expectation. Differs from the paper, where
-        it is 0: while maps are uniform a sample carries no information, and a short training may end before they are not.
+        it is 0: a sample from a uniform map carries no information, and a short training may end before maps sharpen.
     at_test: what a word sees at test time: the expectation (the authors' choice), the most likely region, or a sample.
     """
 

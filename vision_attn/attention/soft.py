@@ -36,7 +36,7 @@ class Attention(nn.Module):
         return None
 
     def coins(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
-        """Called once per batch: which images see the expectation in place of a sample. None where nothing is decided."""
+        """Called once per batch: which images see the expectation in place of a sample. None: all are treated alike."""
         return None
 
     def forward(
@@ -73,8 +73,8 @@ class Attention(nn.Module):
 
 
 class Soft(Attention):
-    """z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t): all regions at once, with an exact gradient (Xu et al. 2015,
-    eqs. 5 and 13)."""
+    """z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t) (Xu et al. 2015, eqs. 5 and 13): all regions at once, with an
+    exact gradient."""
 
     def forward(
         self,

@@ -12,7 +12,7 @@ from vision_attn.contracts import Caption, Captioner, Criterion
 
 
 class ReinforceLooks(Criterion):
-    """The score-function estimator of hard attention (Xu et al. 2015, eq. 12): the reward of a look is log p of each word.
+    """The score-function estimator of hard attention (Xu et al. 2015, eq. 12): its reward is log p of each word.
 
     baseline, credit, reward_weight, entropy_weight: see `attention.reinforce.Reinforce`.
 

@@ -87,8 +87,19 @@ def join(device: str) -> Iterator[World]:
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=patience)
     try:
         yield World(rank, size, place, dist.new_group(backend="gloo", timeout=patience))
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in GONE):
+            raise
+        raise ValueError(
+            f"another process of this run has ended, so process {rank} ends too: see what that one said; the same "
+            "command goes on from the last checkpoint"
+        ) from error
     finally:
         dist.destroy_process_group()
+
+
+GONE = ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""What gloo says where the process at the other end is no more."""
 
 
 WORLD = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}

@@ -6,6 +6,8 @@ import sys
 import threading
 from types import FrameType
 
+from vision_attn.console import say
+
 
 class Interrupt:
     """Within this context, the first signal is only noted in `asked`; a second Ctrl-C interrupts at once."""
@@ -41,7 +43,7 @@ class Interrupt:
 
     def leave(self, what: str) -> None:
         """Say `what` happened and raise: KeyboardInterrupt after Ctrl-C, SystemExit(143) after SIGTERM."""
-        print(f"{what}; the same command goes on", flush=True)
+        say(f"{what}; the same command goes on")
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(143)

@@ -1,11 +1,13 @@
 """What a run says while it trains: lines on the console, metrics.jsonl, and Weights & Biases when asked."""
 
 import json
+import os
+import re
 import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from torch import Tensor
 from vision_attn.console import say
 from vision_attn.engine.distributed import World
 from vision_attn.engine.run import Run
+from vision_attn.files import replacing
 
 
 class Log:
@@ -29,10 +32,7 @@ class Log:
         self.steps = self.items = 0
         self.started = self.since = time.monotonic()
         self.wandb = _wandb(folder) if run.wandb and world.first else None
-        self.file = open(folder / "metrics.jsonl", "ab") if world.first else None  # noqa: SIM115
-        if self.file and self.file.tell() > start:
-            self.file.truncate(start)
-            self.file.seek(0, 2)
+        self.file = _open(folder / "metrics.jsonl", start) if world.first else None
 
     def add(self, scalars: dict[str, Tensor], items: int) -> None:
         """Take in one step of `items` items."""
@@ -65,20 +65,23 @@ class Log:
                 self.file.write(json.dumps(line).encode() + b"\n")
                 self.file.flush()
             except OSError as error:
-                raise ValueError(
-                    f"{self.file.name} could not be written: {error}; free some space and go on"
-                ) from error
+                raise _unwritable(self.file.name, error) from error
         if self.wandb:
             try:
                 self.wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
             except Exception as error:  # A log elsewhere is never worth a run.
-                say(f"wandb failed and is left out from here on: {error}")
+                say(f"wandb failed and is left out from here on: {_one_line(error)}")
                 self.wandb = None
 
-    @property
-    def position(self) -> int:
-        """Bytes of metrics.jsonl so far."""
-        return self.file.tell() if self.file else 0
+    def flushed(self) -> int:
+        """Bytes of metrics.jsonl so far, which are then on the disk: a checkpoint must not count more."""
+        if not self.file:
+            return 0
+        try:
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise _unwritable(self.file.name, error) from error
+        return self.file.tell()
 
     def state_dict(self) -> dict[str, Any]:
         """The sums since the last line, as means over the processes: all of them call it together."""
@@ -97,7 +100,27 @@ class Log:
             try:
                 self.wandb.finish()
             except Exception as error:
-                say(f"wandb failed at the end: {error}")
+                say(f"wandb failed at the end: {_one_line(error)}")
+
+
+def _open(path: Path, start: int) -> BinaryIO:
+    """metrics.jsonl, cut to the `start` bytes that the checkpoint counts."""
+    try:
+        file = open(path, "ab")  # noqa: SIM115
+        if file.tell() > start:
+            file.truncate(start)
+            file.seek(0, 2)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return file
+
+
+def _unwritable(path: str | Path, error: OSError) -> ValueError:
+    return ValueError(f"{path} could not be written: {error.strerror or error}; free some space and go on")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _wandb(folder: Path) -> Any:
@@ -105,10 +128,21 @@ def _wandb(folder: Path) -> Any:
     try:
         import wandb
 
-        name = folder / "wandb.txt"
-        identity = name.read_text().strip() if name.exists() else secrets.token_hex(4)
-        name.write_text(identity)
+        identity = _identity(folder / "wandb.txt")
         return wandb.init(project="vision_attn", name=folder.name, dir=str(folder), id=identity, resume="allow")
     except Exception as error:
-        say(f"wandb does not start, training goes on without it: {error}")
+        say(f"wandb does not start, training goes on without it: {_one_line(error)}")
         return None
+
+
+def _identity(path: Path) -> str:
+    """The run's name at Weights & Biases, kept in the file `path`; a new one where that is missing or damaged."""
+    with suppress(FileNotFoundError):
+        identity = path.read_bytes().strip()
+        if re.fullmatch(rb"[\w-]{1,64}", identity):
+            return identity.decode()
+        say(f"{path} is damaged: Weights & Biases shows what follows as another run")
+    identity = secrets.token_hex(4)
+    with replacing(path) as temporary:
+        temporary.write_text(identity)
+    return identity

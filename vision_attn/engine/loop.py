@@ -1,34 +1,29 @@
 """`fit`: train a task on a source until it is done, from nothing or from wherever a run folder stands.
 
-A plain PyTorch loop that knows no model. Read from `fit` downwards.
+What is decided before the first step stands here; the loop itself is in `training`.
 """
 
-import json
-import math
-import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 
-import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vision_attn.console import progress, say
+from vision_attn.console import say
 from vision_attn.engine import checkpoint
-from vision_attn.engine.batches import Watched, few
+from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
-from vision_attn.engine.distributed import World, forked_random, join, random_state, seed_all, set_random_state
+from vision_attn.engine.distributed import World, join, seed_all
+from vision_attn.engine.folders import claim
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
 from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.engine.run import Run
 from vision_attn.engine.step import Step
-from vision_attn.engine.weights import load_weights, save_weights
-from vision_attn.task import Batch, Source, Task
+from vision_attn.engine.training import Training, trained
+from vision_attn.engine.weights import load_weights
+from vision_attn.task import Source, Task
 
 
 def fit(
@@ -49,15 +44,14 @@ def fit(
     """
     keep_freed_memory()
     folder = Path(run.folder)
-    with join(run.device) as world, checkpoint.claim(folder) if world.first else nullcontext():
-        position = world.share(checkpoint.find_position(folder) if world.first else None)
+    with join(run.device) as world, claim(folder) if world.first else nullcontext():
+        if world.share(world.first and nothing_left(folder, run, settings(run, schedule))):
+            return world.share(best_metrics(folder) if world.first else None)
+        position = world.share(checkpoint.find(folder) if world.first else None)
         fresh = position is None
         position = position or Position(settings(run, schedule))
         keep_to(position.plan, settings(run, schedule), folder)
-        if finished(position, run):
-            if world.first:
-                say(f"{folder} is finished after epoch {position.epoch}: nothing is left to train")
-            return best_metrics(folder)
+        position.done = False
         seed_all(run.seed)
         model = build(task, data, world, folder, fresh=fresh, start_from=run.start_from)
         batches = len(data)
@@ -76,6 +70,20 @@ def fit(
                 return training.finish()
         finally:
             log.close()
+
+
+def nothing_left(folder: Path, run: Run, plan: dict) -> bool:
+    """Whether all that the run promised is written. What an earlier version finished counts where best/ is there."""
+    position = checkpoint.peek(folder)
+    if position is None:
+        return False
+    keep_to(position.plan, plan, folder)
+    shown = not run.show or any((folder / "pictures").glob("*"))
+    written = position.done is not False and shown and (folder / "best" / "model.safetensors").is_file()
+    if written and trained(position, run):
+        say(f"{folder} is finished after epoch {position.epoch}: nothing is left to train")
+        return True
+    return False
 
 
 def build(
@@ -111,169 +119,3 @@ def keep_to(old: dict, new: dict, folder: Path) -> None:
         raise ValueError(
             f"{folder} was started with other settings: {', '.join(changed)}; set them back, or choose a new run.folder"
         )
-
-
-def finished(position: Position, run: Run) -> bool:
-    """All epochs done, or no better metric for too long."""
-    return position.epoch >= run.epochs or (run.patience is not None and position.since_best >= run.patience)
-
-
-def best_metrics(folder: Path) -> dict[str, float]:
-    """The validation metrics of best/."""
-    path = folder / "best" / "metrics_val.json"
-    metrics = json.loads(path.read_text()) if path.exists() else {}
-    return {name: float(value) for name, value in metrics.items() if name not in ("step", "epoch")}
-
-
-@dataclass
-class Training:
-    """All the parts of a run under way. Every process has one; the first alone writes, validates and logs."""
-
-    run: Run
-    folder: Path
-    world: World
-    data: Source
-    task: Task
-    batches: int
-    step: Step
-    log: Log
-    position: Position
-    interrupt: Interrupt
-    saved: float = 0.0
-
-    def start(self) -> None:
-        """Go on where the checkpoint stands, or rehearse validation before the first step."""
-        run, position = self.run, self.position
-        seed_all(run.seed + self.world.rank)  # From here on each process makes its own draws.
-        if position.step:
-            trainer = checkpoint.load_trainer(self.folder)
-            self.step.load_state_dict(trainer["step"])
-            self.log.load_state_dict(trainer["log"])
-            states = trainer["random"]
-            if len(states) == self.world.size:
-                set_random_state(states[self.world.rank], self.world.device)
-            elif self.world.first:
-                say(f"the checkpoint is of {len(states)} processes, now there are {self.world.size}: draws will differ")
-            if self.world.first:
-                say(f"{self.folder} goes on at epoch {position.epoch + 1}, step {position.step}")
-        elif run.rehearse and run.validate_every and self.world.first:
-            self.evaluate(islice(self.data.split("val"), 1))
-        self.saved = self.log.since = time.monotonic()
-
-    def epochs(self) -> None:
-        """Train and validate until the run is finished."""
-        run, position = self.run, self.position
-        while not finished(position, run):
-            if position.batch < self.batches:
-                self.epoch()
-            number = position.epoch + 1
-            if run.validate_every and (number % run.validate_every == 0 or number == run.epochs):
-                self.validate()
-            position.epoch, position.batch, position.logged = number, 0, self.log.position
-            if self.world.first:
-                checkpoint.move(self.folder, position)
-
-    def epoch(self) -> None:
-        """The steps of one epoch that are still to do, with a checkpoint now and then and one at the end."""
-        run, world, position = self.run, self.world, self.position
-        self.task.train()
-        batches = self.stream()
-        name = f"epoch {position.epoch + 1}/{run.epochs}"
-        with progress(what=name, unit="batch", total=self.batches, initial=position.batch) as bar:
-            while position.batch < self.batches:
-                number = min(run.accumulate, self.batches - position.batch)
-                rate = self.step.optimizer.param_groups[0]["lr"]
-                self.log.add(*self.step(batches, number, position.step))
-                position.step += 1
-                position.batch += number
-                bar.update(number)
-                last = position.batch == self.batches
-                if last or position.step % run.log_every == 0:
-                    self.step.check()
-                    line = self.log.train(step=position.step, epoch=position.epoch + 1, learning_rate=float(rate))
-                    bar.set_postfix(loss=f"{line['loss']:.4g}")
-                late = time.monotonic() - self.saved >= run.save_every
-                stop, save = world.most(self.interrupt.asked, late)
-                if last or stop or save:
-                    self.save()
-                if stop:
-                    self.interrupt.leave(f"stopped after step {position.step}, saved in {self.folder}/last")
-        if world.first:
-            say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {line['items_per_second']:.4g} items/s")
-
-    def stream(self) -> Iterator[Batch]:
-        """The batches left of this epoch. Whatever a source draws on starting follows from seed and epoch alone."""
-        run, world, position = self.run, self.world, self.position
-        with forked_random(run.seed + position.epoch, world.device):
-            batches = iter(
-                self.data.train(position.epoch, seed=run.seed, skip=position.batch, rank=world.rank, world=world.size)
-            )
-            first = list(islice(batches, 1))
-        return chain(first, batches)
-
-    def save(self) -> None:
-        """Write last/, unless a step since the last one was not finite."""
-        self.step.check()
-        random, log = self.world.gather(random_state(self.world.device)), self.log.state_dict()
-        self.position.logged = self.log.position
-        if self.world.first:
-            trainer = {"step": self.step.state_dict(), "log": log, "random": random}
-            checkpoint.save(self.folder, self.task, trainer, self.position)
-        self.saved = time.monotonic()
-
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """The metrics of the task as it stands, with draws that leave no trace. Raises for an unknown metric."""
-        self.task.eval()
-        with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, self.world.device):
-            metrics = self.task.evaluate(Watched(batches, self.world.device, self.interrupt))
-        self.task.train()
-        if self.run.metric not in metrics:
-            raise ValueError(f"run.metric is {self.run.metric!r}, but validation gives: {', '.join(metrics)}")
-        return metrics
-
-    def validate(self) -> None:
-        """Validate in the first process, and keep the weights in best/ when they are the best so far."""
-        position, world = self.position, self.world
-        averaged = self.step.average.in_place() if self.step.average else nullcontext()
-        with averaged:
-            if world.first:
-                metrics = self.evaluate(self.data.split("val"))
-                value = float(metrics[self.run.metric])
-                better = position.best is None or (
-                    value > position.best if self.run.mode == "max" else value < position.best
-                )
-                if better:
-                    self.keep(metrics)
-                    position.best = None if math.isnan(value) else value
-                position.since_best = 0 if better else position.since_best + 1
-                self.log.validation(metrics, step=position.step, epoch=position.epoch + 1)
-                shown = ", ".join(f"{name} {number:.4g}" for name, number in metrics.items())
-                say(f"validation after epoch {position.epoch + 1}: {shown}{' (best so far)' if better else ''}")
-        position.best, position.since_best = world.share((position.best, position.since_best))
-
-    def keep(self, metrics: dict[str, float]) -> None:
-        """Write best/: everything needed to use the task as it stands."""
-        position = self.position
-        with checkpoint.replacing_folder(self.folder / "best") as best:
-            save_weights(self.task, best / "model.safetensors")
-            self.data.export(best)
-            if (self.folder / "config.yaml").exists():
-                shutil.copyfile(self.folder / "config.yaml", best / "config.yaml")
-            text = json.dumps({"step": position.step, "epoch": position.epoch + 1, **metrics}, indent=2)
-            (best / "metrics_val.json").write_text(text + "\n")
-
-    def finish(self) -> dict[str, float]:
-        """Draw what was asked for with the best weights, and return their metrics."""
-        run, world = self.run, self.world
-        if world.first:
-            if not run.validate_every:
-                with self.step.average.in_place() if self.step.average else nullcontext():
-                    self.keep({})
-            if run.show:
-                load_weights(self.task, self.folder / "best")
-                self.task.eval()
-                batch = next(iter(Watched(islice(self.data.split("val"), 1), world.device, self.interrupt)))
-                with torch.no_grad(), forked_random(run.seed, world.device):
-                    paths = self.task.show(few(batch, run.show), self.folder / "pictures")
-                say(f"{len(paths)} pictures in {self.folder / 'pictures'}")
-        return world.share(best_metrics(self.folder) if world.first else None)

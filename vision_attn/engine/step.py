@@ -14,6 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from vision_attn.console import printable
 from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.distributed import World
 from vision_attn.engine.run import Run
@@ -120,7 +121,9 @@ class Step:
             ]
             everywhere = [one for part in self.world.gather(found) for one in part]
             step, what, ids = min(everywhere, key=lambda one: (one[0], one[1] != "loss"))  # The cause comes first.
-            images = ", ".join(map(str, ids[:8])) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
+            images = ", ".join(printable(str(one)) for one in ids[:8]) + (
+                f" and {len(ids) - 8} more" if len(ids) > 8 else ""
+            )
             raise ValueError(
                 f"step {step + 1}: the {what} is not finite; ids of its batch: {images or 'not known'}. The last good "
                 f"checkpoint stays in {self.run.folder}/last; look at these, lower the learning rate, or set run.clip"

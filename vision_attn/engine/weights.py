@@ -33,7 +33,7 @@ def check_weights(task: nn.Module, folder: Path) -> None:
     """
     path = Path(folder) / NAME
     own = task.state_dict()
-    shapes = _shapes(path)
+    shapes = read_shapes(path)
     stored = {_place(own[name]) for name in shapes if name in own}
     missing = [name for name in own if name not in shapes and _place(own[name]) not in stored]
     extra = [name for name in shapes if name not in own]
@@ -45,7 +45,8 @@ def check_weights(task: nn.Module, folder: Path) -> None:
         raise ValueError(f"{path} does not fit the model that the config describes; {'; '.join(lines)}")
 
 
-def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor in a safetensors file. Raises ValueError when the file is missing or damaged."""
     if not path.is_file():
         raise ValueError(f"{path} is missing: {path.parent} holds no weights")
     try:

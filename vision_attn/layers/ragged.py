@@ -1,7 +1,7 @@
 """Captions of unequal length without computing padding.
 
-Images, and the captions of each, are sorted by falling length (`CaptionBatch`), so the images and rows that still have a
-word at a time step come first. A step runs on these leading images and rows alone.
+Images, and the captions of each, are sorted by falling length (`CaptionBatch`), so the images and rows that still have
+a word at a time step come first. A step runs on these leading images and rows alone.
 """
 
 import torch

@@ -10,6 +10,7 @@ from vision_attn.contracts import PAD, Evaluator, Results
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion
 from vision_attn.metrics.captions import caption_metrics
 from vision_attn.metrics.results import write_results
+from vision_attn.metrics.variety import same_caption, sameness
 
 
 class ReferenceLikelihood(Evaluator):
@@ -28,8 +29,8 @@ class ReferenceLikelihood(Evaluator):
 
 
 class CaptionScores(Evaluator):
-    """BLEU, METEOR, ROUGE-L, CIDEr of decoded captions; `names` picks some. A metric that failed is NaN, and the reason
-    is in `notes`. `write` leaves captions.json, in COCO's results format."""
+    """BLEU, METEOR, ROUGE-L, CIDEr of decoded captions (`names` picks some), and the share that is the same caption. A
+    metric that failed is NaN, and the reason is in `notes`. `write` leaves captions.json, in COCO's results format."""
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
         self.names = None if names is None else list(names)
@@ -44,8 +45,9 @@ class CaptionScores(Evaluator):
     def compute(self) -> dict[str, float]:
         report = caption_metrics(self.candidates, self.references, names=self.names)
         self.notes = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
-        self.notes += report.notes if self.names is None else ()
-        return report.metrics | dict.fromkeys(report.failed, float("nan"))
+        metrics = report.metrics | dict.fromkeys(report.failed, float("nan")) | same_caption(self.candidates.values())
+        self.notes += (*report.notes, *sameness(metrics)) if self.names is None else ()
+        return metrics
 
     def write(self, folder: Path) -> None:
         write_results(folder / "captions.json", self.candidates)

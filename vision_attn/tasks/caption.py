@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torchvision.transforms.functional import to_pil_image
 
+from vision_attn.console import say
 from vision_attn.contracts import END, PAD, Captioner, Criterion, Described, Encoder, Evaluator, Results
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
@@ -133,7 +134,7 @@ class Captioning(Task):
             if folder is not None:
                 evaluator.write(folder)
         for line in scores.notes:
-            print(line)
+            say(line)
         return metrics | {name: sum(values) / len(values) for name, values in measured.items()}
 
     @torch.no_grad()

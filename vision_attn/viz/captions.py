@@ -5,9 +5,11 @@ from pathlib import Path
 
 from PIL import Image
 
+from vision_attn.console import progress
 from vision_attn.contracts import Described
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import Looked, write_page
+from vision_attn.viz.sheet import picture_name
 
 
 def write_pictures(
@@ -29,8 +31,8 @@ def write_pictures(
         )
     ]
     paths = [write_page(folder / "index.html", looked)]
-    for number, item in enumerate(looked):
-        name = f"{number + 1:02d}-{Path(item.title).stem.replace(' ', '-')}.png"
+    for number, item in enumerate(progress(looked, what="pictures", unit="image"), start=1):
+        name = picture_name(number, item.title)
         options = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob, "regions": item.regions}
         paths.append(write_sheet(folder / name, item.picture, item.words, item.alpha, **options))
     return paths

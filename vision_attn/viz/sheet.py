@@ -15,7 +15,7 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont
 from torch import Tensor
 
-from vision_attn.files import replacing
+from vision_attn.files import replacing, shortened
 
 PANEL = 224  # pixels of a panel's longer side
 GAP = 16
@@ -64,6 +64,18 @@ def save_film(path: str | Path, frames: Iterable[Image.Image], colours: Image.Im
     with replacing(path) as temporary:
         first.save(temporary, "GIF", save_all=True, append_images=others, duration=list(durations), loop=0)
     return Path(path)
+
+
+def picture_name(number: int, title: str) -> str:
+    """`NUMBER-STEM.png` for the picture of an image called `title`: one short word, whatever the title holds.
+
+    White space, control characters, slashes and what is no text become hyphens; a long stem is cut. Numbers keep two
+    images of one name apart.
+    """
+    kept = "".join(
+        "-" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp", "Zs") or c in "/\\" else c for c in Path(title).stem
+    )
+    return f"{number:02d}-{shortened(kept)}.png"
 
 
 def fitted(picture: Image.Image, side: int = PANEL) -> Image.Image:

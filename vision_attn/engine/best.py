@@ -1,0 +1,86 @@
+"""Which weights are the best of a run, and the folder best/ that keeps them."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from vision_attn.console import say
+from vision_attn.engine.checkpoint import Position
+from vision_attn.engine.folders import replacing_folder
+from vision_attn.engine.weights import save_weights
+from vision_attn.files import read_json
+from vision_attn.task import Source
+
+ZERO = 1e-3
+"""A metric closer to 0 than this is practically 0: BLEU-4 has 1e-8 from its smoothing alone, where nothing matches."""
+
+
+def better(metrics: dict[str, float], position: Position, *, metric: str, mode: Literal["max", "min"]) -> bool:
+    """Whether weights with these metrics are better than the best so far; if so, `position` takes them.
+
+    A metric to maximise that is practically 0, or not a number, says nothing: then the weights with the lower `nll` are
+    the better, where validation gives it. Any larger value of the metric beats these.
+    """
+    value = float(metrics[metric])
+    nll = float(metrics.get("nll", math.nan)) if mode == "max" else math.nan
+    first = position.best is None and position.best_nll is None
+    if mode == "min":
+        won = first or value < position.best
+    else:
+        rank, before = _rank(value, nll), _rank(position.best, position.best_nll)
+        won = first or rank > before
+        if rank[0] == BY_NLL and before[0] <= BY_NLL and position.best_nll is None:
+            say(
+                f"{metric} is practically 0 ({value:.2g}): until it reaches {ZERO}, the weights with the lowest nll "
+                "are kept as the best"
+            )
+    if won:
+        position.best, position.best_nll = _known(value), _known(nll)
+    position.since_best = 0 if won else position.since_best + 1
+    return won
+
+
+BY_NLL = 1
+
+
+def _rank(value: float | None, nll: float | None) -> tuple[int, float]:
+    """Larger is better: first a kind, then a number to compare within it."""
+    value, nll = math.nan if value is None else value, math.nan if nll is None else nll
+    if value >= ZERO:
+        return 2, value
+    if not math.isnan(nll) and not value <= -ZERO:
+        return BY_NLL, -nll
+    return 0, -math.inf if math.isnan(value) else value
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def keep(folder: Path, task: nn.Module, data: Source, position: Position, metrics: dict[str, float]) -> None:
+    """Write best/ of the run in `folder`: everything needed to use the task as it stands."""
+    with replacing_folder(folder / "best") as best:
+        save_weights(task, best / "model.safetensors")
+        data.export(best)
+        if (folder / "config.yaml").exists():
+            shutil.copyfile(folder / "config.yaml", best / "config.yaml")
+        epoch = position.epoch + (position.batch > 0)
+        text = json.dumps({"step": position.step, "epoch": epoch, **metrics}, indent=2)
+        (best / "metrics_val.json").write_text(text + "\n")
+
+
+def best_metrics(folder: Path) -> dict[str, float]:
+    """The validation metrics of best/ of the run in `folder`; none, and a line that says why, where they are lost."""
+    path = folder / "best" / "metrics_val.json"
+    try:
+        metrics = read_json(path)
+        if not isinstance(metrics, dict) or not all(type(value) in (int, float) for value in metrics.values()):
+            raise ValueError(f"{path} is damaged: it must hold numbers by name")
+    except ValueError as error:
+        say(f"{error}; the metrics of the best weights are not known")
+        return {}
+    return {name: value for name, value in metrics.items() if name not in ("step", "epoch")}

@@ -1,0 +1,131 @@
+"""Folders that are whole at every moment, and the lock on a run's folder."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from safetensors import SafetensorError
+
+
+@contextmanager
+def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
+    """A new folder to write to, which takes the place of `path` once it is whole and on the disk.
+
+    The folder that was at `path` moves to `before`, or is removed. Names on the way: .part is being written, .new is
+    whole, .old is the one before. A process killed at any moment leaves a whole folder under one of them, and `settle`
+    finds it. Raises ValueError when writing fails; `path` and `before` are then as they were.
+    """
+    part = _sibling(path, "part")
+    try:
+        settle(path, before)
+        part.mkdir(parents=True)
+        yield part
+        for file in [*part.rglob("*"), part]:
+            _flush(file)
+        part.rename(_sibling(path, "new"))
+        settle(path, before)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        kept = "; what was saved before is still whole" if path.exists() else ""
+        raise ValueError(f"{path} could not be written (is the disk full?): {reason}{kept}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def settle(path: Path, before: Path | None = None) -> None:
+    """Finish or undo what a killed process left half done beside the folder `path`, and inside it."""
+    part, new, old = (_sibling(path, name) for name in ("part", "new", "old"))
+    remove(part)
+    if new.exists() and path.exists():
+        _retire(old, before)
+        path.rename(old)
+    for whole in (new, old):
+        if whole.exists() and not path.exists():
+            whole.rename(path)
+    if path.parent.exists():
+        _flush(path.parent)
+    _retire(old, before)
+    for left in path.glob(".*.part"):  # of a file that was being replaced
+        remove(left)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that is in it; nothing where there is none."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _retire(old: Path, before: Path | None) -> None:
+    """Move a folder that was replaced to `before`, or remove it. `path` itself is whole while this is under way."""
+    if old.exists() and before is not None:
+        remove(before)
+        old.rename(before)
+    remove(old)
+
+
+def _sibling(path: Path, name: str) -> Path:
+    return path.with_name(f"{path.name}.{name}")
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """Keep every other process out of a run folder; the system lets go when this one ends, however it ends.
+
+    Raises ValueError when another process has the folder, and when the folder or its lock cannot be made.
+    """
+    file = _open_lock(folder)
+    with file:
+        # A worker of the data loader must not hold the lock after its parent was killed.
+        os.register_at_fork(after_in_child=file.close)
+        with suppress(OSError):  # A full disk: only the name of the holder is lost.
+            os.truncate(file.fileno(), 0)
+            os.write(file.fileno(), f"process {os.getpid()}".encode())
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.unlink(file.name)
+
+
+def _open_lock(folder: Path) -> TextIO:
+    """The lock file of `folder`, locked."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = open(folder / ".lock", "a+")  # noqa: SIM115
+        except OSError as error:
+            reason = "it is a file" if folder.is_file() else error.strerror or str(error)
+            raise ValueError(f"{folder} cannot be the folder of a run: {reason}; choose another run.folder") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _still_there(file):
+                return file
+        except BlockingIOError as error:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise ValueError(f"{folder} is being trained by {holder}: wait for it, or choose another folder") from error
+        except OSError as error:
+            raise ValueError(f"{file.name} cannot be locked: {error.strerror or error}") from error
+        file.close()
+
+
+def _still_there(file: TextIO) -> bool:
+    """Whether a file that was just locked is the one at its path: the process that held it removes it at its end."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
+    except FileNotFoundError:
+        return False

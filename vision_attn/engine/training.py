@@ -1,0 +1,206 @@
+"""The loop: epochs of optimiser steps, validation, checkpoints, and what is written at the end.
+
+A plain PyTorch loop that knows no model.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import torch
+
+from vision_attn.console import progress, say
+from vision_attn.engine import checkpoint
+from vision_attn.engine.batches import Watched, few
+from vision_attn.engine.best import best_metrics, better, keep
+from vision_attn.engine.checkpoint import Position
+from vision_attn.engine.distributed import World, forked_random, random_state, seed_all, set_random_state
+from vision_attn.engine.interrupt import Interrupt
+from vision_attn.engine.log import Log
+from vision_attn.engine.run import Run
+from vision_attn.engine.step import Step
+from vision_attn.engine.weights import check_weights, load_weights
+from vision_attn.task import Batch, Source, Task
+
+
+def trained(position: Position, run: Run) -> bool:
+    """All epochs done, or no better metric for too long."""
+    return position.epoch >= run.epochs or (run.patience is not None and position.since_best >= run.patience)
+
+
+@dataclass
+class Training:
+    """All the parts of a run under way. Every process has one; the first alone writes, validates and logs."""
+
+    run: Run
+    folder: Path
+    world: World
+    data: Source
+    task: Task
+    batches: int
+    step: Step
+    log: Log
+    position: Position
+    interrupt: Interrupt
+    saved: float = 0.0
+
+    def start(self) -> None:
+        """Go on where the checkpoint stands, or rehearse validation before the first step."""
+        run, position = self.run, self.position
+        seed_all(run.seed + self.world.rank)  # From here on each process makes its own draws.
+        if position.step:
+            self.resume()
+        elif run.rehearse and run.validate_every and self.world.first:
+            self.evaluate(islice(self.data.split("val"), 1))
+        self.saved = self.log.since = time.monotonic()
+
+    def resume(self) -> None:
+        """Take from last/ all but the weights. Raises ValueError naming the file when it does not fit."""
+        position, world = self.position, self.world
+        trainer = checkpoint.load_trainer(self.folder / "last")
+        try:
+            self.step.load_state_dict(trainer["step"])
+            self.log.load_state_dict(trainer["log"])
+            states = trainer["random"]
+            if len(states) == world.size:
+                set_random_state(states[world.rank], world.device)
+        except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+            path = self.folder / "last" / checkpoint.TRAINER
+            raise ValueError(f"{path} does not fit this run: {' '.join(str(error).split())}") from error
+        if world.first:
+            if len(states) != world.size:
+                say(f"the checkpoint is of {len(states)} processes, now there are {world.size}: draws will differ")
+            going = f"at epoch {position.epoch + 1}, step {position.step}"
+            say(f"{self.folder} goes on {'with what is left after training' if trained(position, self.run) else going}")
+            if (position.best, position.best_nll) != (None, None) and (lost := self.without_best()):
+                say(f"{lost}: the next validation gives the best weights")
+                position.best = position.best_nll = None
+                position.since_best = 0
+        position.since_best = world.share(position.since_best)
+
+    def without_best(self) -> str:
+        """Why best/ cannot be used; nothing where it can."""
+        try:
+            check_weights(self.task, self.folder / "best")
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def epochs(self) -> None:
+        """Train and validate until that is enough."""
+        run, position = self.run, self.position
+        while not trained(position, run):
+            if position.batch < self.batches:
+                self.epoch()
+            number = position.epoch + 1
+            if run.validate_every and (number % run.validate_every == 0 or number == run.epochs):
+                self.validate()
+            position.epoch, position.batch, position.logged = number, 0, self.log.flushed()
+            if self.world.first:
+                checkpoint.move(self.folder, position)
+
+    def epoch(self) -> None:
+        """The steps of one epoch that are still to do, with a checkpoint now and then and one at the end."""
+        run, world, position = self.run, self.world, self.position
+        self.task.train()
+        batches = self.stream()
+        name = f"epoch {position.epoch + 1}/{run.epochs}"
+        with progress(what=name, unit="batch", total=self.batches, initial=position.batch) as bar:
+            while position.batch < self.batches:
+                number = min(run.accumulate, self.batches - position.batch)
+                rate = self.step.optimizer.param_groups[0]["lr"]
+                self.log.add(*self.step(batches, number, position.step))
+                position.step += 1
+                position.batch += number
+                bar.update(number)
+                last = position.batch == self.batches
+                if last or position.step % run.log_every == 0:
+                    self.step.check()
+                    line = self.log.train(step=position.step, epoch=position.epoch + 1, learning_rate=float(rate))
+                    bar.set_postfix(loss=f"{line['loss']:.4g}")
+                late = time.monotonic() - self.saved >= run.save_every
+                stop, save = world.most(self.interrupt.asked, late)
+                if last or stop or save:
+                    self.save()
+                if stop:
+                    self.interrupt.leave(f"stopped after step {position.step}, saved in {self.folder}/last")
+        if world.first:
+            say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {line['items_per_second']:.4g} items/s")
+
+    def stream(self) -> Iterator[Batch]:
+        """The batches left of this epoch. Whatever a source draws on starting follows from seed and epoch alone."""
+        run, world, position = self.run, self.world, self.position
+        with forked_random(run.seed + position.epoch, world.device):
+            batches = iter(
+                self.data.train(position.epoch, seed=run.seed, skip=position.batch, rank=world.rank, world=world.size)
+            )
+            first = list(islice(batches, 1))
+        return chain(first, batches)
+
+    def save(self) -> None:
+        """Write last/, unless a step since the last one was not finite."""
+        self.step.check()
+        random, log = self.world.gather(random_state(self.world.device)), self.log.state_dict()
+        self.position.logged = self.log.flushed()
+        if self.world.first:
+            trainer = {"step": self.step.state_dict(), "log": log, "random": random}
+            checkpoint.save(self.folder, self.task, trainer, self.position)
+        self.saved = time.monotonic()
+
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """The metrics of the task as it stands, with draws that leave no trace. Raises for an unknown metric."""
+        self.task.eval()
+        with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, self.world.device):
+            metrics = self.task.evaluate(Watched(batches, self.world.device, self.interrupt))
+        self.task.train()
+        if self.run.metric not in metrics:
+            raise ValueError(f"run.metric is {self.run.metric!r}, but validation gives: {', '.join(metrics)}")
+        return metrics
+
+    def validate(self) -> None:
+        """Validate in the first process, and keep the weights in best/ when they are the best so far."""
+        run, position, world = self.run, self.position, self.world
+        if world.first:
+            with self.averaged():
+                metrics = self.evaluate(self.data.split("val"))
+                best = better(metrics, position, metric=run.metric, mode=run.mode)
+                if best:
+                    keep(self.folder, self.task, self.data, position, metrics)
+            self.log.validation(metrics, step=position.step, epoch=position.epoch + 1)
+            shown = ", ".join(f"{name} {number:.4g}" for name, number in metrics.items())
+            say(f"validation after epoch {position.epoch + 1}: {shown}{' (best so far)' if best else ''}")
+        position.since_best = world.share(position.since_best)
+
+    def averaged(self) -> AbstractContextManager:
+        """Within, the task holds the weights to validate and to keep: their average, where the run has one."""
+        return self.step.average.in_place() if self.step.average else nullcontext()
+
+    def finish(self) -> dict[str, float]:
+        """Write what is still to write: best/ where validation has not, and the pictures; return the best metrics."""
+        run, world = self.run, self.world
+        if world.first:
+            lost = self.without_best() if run.validate_every else ""
+            if lost:
+                say(f"{lost}: the weights of the last step take the place of the best")
+            if lost or not run.validate_every:
+                with self.averaged():
+                    metrics = self.evaluate(self.data.split("val")) if lost else {}
+                    keep(self.folder, self.task, self.data, self.position, metrics)
+            if run.show:
+                self.show()
+            self.position.done = True
+            checkpoint.move(self.folder, self.position)
+        return world.share(best_metrics(self.folder) if world.first else None)
+
+    def show(self) -> None:
+        """Draw images of the first validation batch with the best weights."""
+        run, device = self.run, self.world.device
+        load_weights(self.task, self.folder / "best")
+        self.task.eval()
+        batch = next(iter(Watched(islice(self.data.split("val"), 1), device, self.interrupt)))
+        with torch.no_grad(), forked_random(run.seed, device):
+            paths = self.task.show(few(batch, run.show), self.folder / "pictures")
+        say(f"{len(paths)} pictures in {self.folder / 'pictures'}")
