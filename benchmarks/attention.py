@@ -26,15 +26,18 @@ class Obvious(nn.Module):
     def project(self, regions: Tensor) -> Tensor:
         return self.key(regions)
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor) -> tuple[Tensor, None]:
+        return self.pairs(query, keys), None
+
+    def pairs(self, query: Tensor, keys: Tensor) -> Tensor:
         return (keys[:, None] + self.query(query)[:, :, None]).tanh() @ self.weight
 
 
 class Checkpointed(Obvious):
     """The same, computed a second time in the backward pass instead of kept."""
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return checkpoint(super().forward, query, keys, use_reentrant=False)
+    def forward(self, query: Tensor, keys: Tensor) -> tuple[Tensor, None]:
+        return checkpoint(self.pairs, query, keys, use_reentrant=False), None
 
 
 WAYS = {"ours": Additive, "obvious": Obvious, "checkpointed": Checkpointed}
@@ -55,7 +58,7 @@ def turns(shapes: Shapes, way: str, number: int = TURNS) -> None:
     """`number` words forward, then backward. What is run to measure memory."""
     score, regions, query = build(way, shapes)
     keys = score.project(regions)
-    sum(score(query, keys).square().sum() for _ in range(number)).backward()
+    sum(score(query, keys)[0].square().sum() for _ in range(number)).backward()
 
 
 def attention(shapes: Shapes, repeats: int) -> str:
@@ -65,11 +68,11 @@ def attention(shapes: Shapes, repeats: int) -> str:
 
     def forward(way: str) -> Callable[[], Tensor]:
         score, _, query = built[way]
-        return torch.no_grad()(lambda: score(query, keys[way]))
+        return torch.no_grad()(lambda: score(query, keys[way])[0])
 
     def both(way: str) -> Callable[[], None]:
         score, _, query = built[way]
-        return lambda: score(query, keys[way]).square().sum().backward()
+        return lambda: score(query, keys[way])[0].square().sum().backward()
 
     rows = []
     for what, run in (("forward, ms", forward), ("forward and backward, ms", both)):
@@ -103,7 +106,7 @@ def scores(shapes: Shapes, repeats: int) -> str:
     def word(kind: Callable[[int, int], nn.Module]) -> Callable[[], None]:
         score = kind(shapes.region_size, shapes.hidden)
         keys = score.project(regions).detach().requires_grad_()
-        return lambda: score(query, keys, previous).softmax(dim=-1).square().sum().backward()
+        return lambda: score(query, keys, previous)[0].softmax(dim=-1).square().sum().backward()
 
     taken = seconds({name: word(kind) for name, kind in kinds.items()}, repeats, "one word, forward and backward")
     rows = [(name, f"{1e6 * time:.0f}", f"{time / taken['additive']:.2f}") for name, time in taken.items()]

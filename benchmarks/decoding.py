@@ -5,7 +5,6 @@ at each turn the logit of END is set to +1000 for the images whose caption ends 
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,36 +13,30 @@ from benchmarks.measure import seconds, table
 from benchmarks.plain import PlainCaptioner, plain_beam_search, plain_greedy
 from benchmarks.shapes import END, Shapes, draw_batch, draw_lengths
 from benchmarks.show_attend_tell import ours
+from vision_attn.contracts import Captioner
 from vision_attn.decode import beam_search, greedy
-from vision_attn.models.show_attend_tell import Memory
 
 BEAMS = 3
 
 
-class EndingMemory(NamedTuple):
-    """A captioner's memory, and when each image's caption ends."""
-
-    regions: Tensor
-    keys: Tensor
-    ends: Tensor
-
-
-class Ending:
+class Ending(Captioner):
     """A captioner whose captions end when `ends` says."""
 
-    def __init__(self, captioner, ends: Tensor):
+    def __init__(self, captioner: Captioner, ends: Tensor):
+        super().__init__()
         self.captioner, self.ends = captioner, ends
 
     def start(self, regions: Tensor, rows: int):
         self.turn = 0
         memory, state = self.captioner.start(regions, rows)
-        return EndingMemory(*memory, self.ends), state
+        return (memory, self.ends), state
 
-    def step(self, word: Tensor, state, memory: EndingMemory):
-        logits, state = self.captioner.step(word, state, Memory(*memory[:2]))
-        logits[..., END] = memory.ends[:, self.turn, None]
+    def step(self, word: Tensor, state, memory):
+        memory, ends = memory
+        logits, state, look = self.captioner.step(word, state, memory)
+        logits[..., END] = ends[:, self.turn, None]
         self.turn += 1
-        return logits, state
+        return logits, state, look
 
 
 def draw_ends(shapes: Shapes, device: str = "cpu") -> Tensor:

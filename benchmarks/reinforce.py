@@ -64,7 +64,7 @@ def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
     for credit in ("all", "to go"):
         for name, baseline in BASELINES.items():
             torch.manual_seed(0)
-            estimator = Reinforce(task.model.hidden_size, baseline=baseline, credit=credit, entropy_weight=0.0)
+            estimator = Reinforce(task.model.state_size, baseline=baseline, credit=credit, entropy_weight=0.0)
             fit(task, estimator, batches, fitting)
             spread, seconds = measure(task, estimator, batches[0], weights, draws, f"{name}, {credit}")
             whole = whole or (spread, seconds)
@@ -95,8 +95,7 @@ def train(folder: Path, batches: int) -> Path:
 
 def loss(task: nn.Module, estimator: Reinforce, batch) -> Tensor:
     """REINFORCE's loss on one set of draws."""
-    words = batch.words.repeat_interleave(estimator.num_runs, dim=1)
-    caption = task.model(task.regions(batch.images), words)
+    caption = task.model(task.regions(batch.images), batch.words, estimator.num_runs)
     return estimator(caption.choice, caption.log_prob).loss.mean()
 
 

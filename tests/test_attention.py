@@ -24,7 +24,7 @@ def drawn():
 
 def test_additive_is_the_papers_equation(additive, drawn):
     regions, query = drawn
-    scores = additive(query, additive.project(regions))
+    scores = additive(query, additive.project(regions))[0]
     weights = additive.key.weight, additive.query.weight, additive.key.bias, additive.weight
     for b in range(B):
         for r in range(R):
@@ -36,10 +36,10 @@ def test_additive_gradient_is_that_of_the_tanh(additive, drawn):
     """The backward pass is written by hand: against finite differences, and against autograd through the tanh."""
     regions, query = (part.requires_grad_() for part in drawn)
     everything = [regions, query, *additive.parameters()]
-    torch.autograd.gradcheck(lambda *_: additive(query, additive.project(regions)), everything)
+    torch.autograd.gradcheck(lambda *_: additive(query, additive.project(regions))[0], everything)
 
     seed = torch.randn(B, R, L).double()
-    fast = torch.autograd.grad(additive(query, additive.project(regions)), everything, seed)
+    fast = torch.autograd.grad(additive(query, additive.project(regions))[0], everything, seed)
     pairs = additive.key(regions)[:, None] + additive.query(query)[:, :, None]
     slow = torch.autograd.grad(pairs.tanh() @ additive.weight, everything, seed)
     for one, other in zip(fast, slow, strict=True):
@@ -55,7 +55,7 @@ def test_additive_survives_large_projections():
         score.query.weight.fill_(1)
         score.weight.fill_(1)
     regions = torch.tensor([-1e4, -30.0, 0.0, 30.0, 1e4]).view(1, 5, 1).requires_grad_()
-    scores = score(torch.tensor([[[0.5]]]), score.project(regions))
+    scores, _ = score(torch.tensor([[[0.5]]]), score.project(regions))
     torch.testing.assert_close(scores.flatten(), torch.tanh(regions.flatten() + 0.5))
     scores.sum().backward()
     assert regions.grad.isfinite().all() and score.query.weight.grad.isfinite().all()
@@ -64,10 +64,10 @@ def test_additive_survives_large_projections():
 def test_additive_keeps_float32_precision_under_autocast(additive, drawn):
     regions, query = (part.float() for part in drawn)
     additive = additive.float()
-    exact = additive(query, additive.project(regions))
+    exact = additive(query, additive.project(regions))[0]
     with torch.autocast("cpu", torch.bfloat16):
         keys = additive.project(regions)
-        scores = additive(query, keys)
+        scores, _ = additive(query, keys)
     assert keys.dtype == scores.dtype == torch.float32
     torch.testing.assert_close(scores, exact, rtol=0.03, atol=0.03)
 

@@ -9,23 +9,28 @@ from PIL import Image
 
 from tests import references
 from vision_attn.attention.hard import Hard, StraightThrough
-from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage, Reinforce
+from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
+from vision_attn.criteria.doubly_stochastic import DoublyStochastic
+from vision_attn.criteria.likelihood import Likelihood
+from vision_attn.criteria.looks import ReinforceLooks
 from vision_attn.data.scenes import Scenes
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.tasks.caption import Captioning
 
 
-def build(source, attention=Soft, **options):
+def build(source, attention=Soft, penalty=1.0, looks=ReinforceLooks, **options):
     torch.manual_seed(0)
+    criteria = {"likelihood": Likelihood, "penalty": partial(DoublyStochastic, weight=penalty), "looks": looks}
     score = partial(Additive, attention_size=8)
     sizes = {"hidden_size": 8, "word_size": 8, "dropout": 0.0}
     task = Captioning(
         source,
         encoder=ConvNet(region_size=16, width=16),
         model=lambda words, size: ShowAttendTell(words, size, score=score, attention=attention, **sizes),
+        criteria=criteria,
         max_words=6,
         **options,
     )
@@ -70,7 +75,7 @@ def test_equal_parts_average_to_the_whole(source, batch):
 )
 def test_everything_learns(source, batch, attention, baseline):
     """No parameter is cut off from the loss: encoder, score and baseline included."""
-    task = build(source, attention, reinforce=partial(Reinforce, baseline=baseline)).train()
+    task = build(source, attention, looks=partial(ReinforceLooks, baseline=baseline)).train()
     task(*batch)["loss"].backward()
     idle = [name for name, parameter in task.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     assert not idle
@@ -125,13 +130,12 @@ def test_pictures(source, batch, tmp_path):
 def test_hard_attention_adds_what_reinforce_asks_for(source, batch):
     """Against the parts by hand, on the same draws: eq. 12 for every run of every caption."""
     task = build(
-        source, Hard, penalty=0.0, reinforce=partial(Reinforce, baseline=partial(LeaveOneOut, num_runs=2))
+        source, Hard, penalty=0.0, looks=partial(ReinforceLooks, baseline=partial(LeaveOneOut, num_runs=2))
     ).train()
     torch.manual_seed(7)
     metrics = task(*batch)
-    words = batch.words.repeat_interleave(2, dim=1)
     torch.manual_seed(7)
-    caption = task.model(task.encoder(batch.images), words)
+    caption = task.model(task.encoder(batch.images), batch.words, 2)
     gained = caption.log_prob.detach().flip(-1).cumsum(-1).flip(-1)  # to go
     other = gained.unflatten(1, (-1, 2)).flip(2).flatten(1, 2)
     score = (gained - other) * caption.choice.log_prob + 0.002 * caption.choice.entropy

@@ -12,7 +12,7 @@ from torch import nn
 from tests.whole_runs import two_steps
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Choice, Learned, LeaveOneOut, MovingAverage, Reinforce
-from vision_attn.contracts import Glance
+from vision_attn.contracts import Classifier, Glance
 from vision_attn.data.mnist import DigitBatch
 from vision_attn.models.digits import FullyConnected
 from vision_attn.models.draw import DRAWReader
@@ -32,10 +32,10 @@ class Nothing(Source):
 SOURCE = Nothing()
 
 
-class Fixed(nn.Module):
+class Fixed(Classifier):
     """Says and looks as it was told."""
 
-    reinforced, pixels, state_size, policy = True, 7, 5, None
+    reinforced, stochastic, pixels, state_size = True, True, 7, 5
 
     def __init__(self, *glances: Glance):
         super().__init__()

@@ -51,8 +51,9 @@ def test_entropy_and_log_prob_are_finite_where_a_map_is_sharp():
 def test_a_sharp_map_is_seen_alike_however_one_looks(look, kind):
     alpha = torch.zeros(B, R, L).scatter_(-1, torch.randint(L, (B, R, 1)), 1)
     regions = torch.randn(B, L, D)
-    seen, region = kind(at_test=look).eval()(alpha, regions)
+    seen, found, region = kind(at_test=look).eval()(alpha.log(), regions)
     torch.testing.assert_close(seen, alpha @ regions)
+    torch.testing.assert_close(found, alpha)
     assert (region is None) == (look == "expectation")
     assert region is None or torch.equal(region, alpha.argmax(-1))
 
@@ -60,7 +61,7 @@ def test_a_sharp_map_is_seen_alike_however_one_looks(look, kind):
 def test_an_image_whose_coin_fell_is_seen_as_expected():
     attention, alpha, regions = Hard().train(), maps(B, R), torch.randn(B, L, D).double()
     expected = torch.tensor([True, False, True])
-    seen, region = attention(alpha, regions, expected)
+    seen, _, region = attention(alpha.log(), regions, expected)
     torch.testing.assert_close(seen[expected], (alpha @ regions)[expected])
     torch.testing.assert_close(seen[1], regions[1, region[1]])
 
@@ -84,7 +85,7 @@ def test_a_soft_start_tosses_no_coin():
 def test_straight_through_looks_at_one_and_learns_from_all():
     alpha = maps(B, R).requires_grad_()
     regions = torch.randn(B, L, D).double()
-    seen, region = StraightThrough(temperature=0.5).train()(alpha, regions)
+    seen, _, region = StraightThrough(temperature=0.5).train()(alpha.log(), regions)
     torch.testing.assert_close(seen, hard.at(regions, region))
     seen.square().sum().backward()
     assert (alpha.grad != 0).all()

@@ -86,7 +86,7 @@ def drawn(slow) -> tuple[torch.nn.Module, Tensor, Tensor, Tensor]:
 @EVERY
 def test_a_score_is_its_equation(slow):
     score, regions, query, previous = drawn(slow)
-    fast = score(query, score.project(regions), previous)
+    fast, _ = score(query, score.project(regions), previous)
     assert fast.shape == (B, R, L)
     for b in range(B):
         for r in range(R):
@@ -98,13 +98,15 @@ def test_a_score_is_its_equation(slow):
 def test_gradients_are_those_of_finite_differences(slow):
     score, regions, query, previous = drawn(slow)
     inputs = [part.requires_grad_() for part in (regions, query, previous)]
-    torch.autograd.gradcheck(lambda *_: score(query, score.project(regions), previous), [*inputs, *score.parameters()])
+    torch.autograd.gradcheck(
+        lambda *_: score(query, score.project(regions), previous)[0], [*inputs, *score.parameters()]
+    )
 
 
 def test_a_first_map_that_is_missing_counts_as_zero():
     score, regions, query, _ = drawn(content_location)
     keys = score.project(regions)
-    assert torch.equal(score(query, keys), score(query, keys, torch.zeros(B, R, L).double()))
+    assert torch.equal(score(query, keys)[0], score(query, keys, torch.zeros(B, R, L).double())[0])
 
 
 def test_the_captioner_shows_a_score_the_map_before():
@@ -114,11 +116,12 @@ def test_the_captioner_shows_a_score_the_map_before():
     memory, state = model.start(torch.randn(B, L, D), R)
     for word in (0, 4, 7):
         before = state
-        _, state = model.step(torch.full((B, R), word), before, memory)
-        expected = model.score(before.hidden, memory.keys, before.alpha).softmax(-1)
-        torch.testing.assert_close(state.alpha, expected)
-    blind = model.score(before.hidden, memory.keys, torch.zeros(B, R, L)).softmax(-1)
-    assert not torch.allclose(state.alpha, blind, atol=1e-5)
+        _, state, look = model.step(torch.full((B, R), word), before, memory)
+        expected = model.score(before.hidden, memory.keys, before.carry)[0].softmax(-1)
+        torch.testing.assert_close(look.alpha, expected)
+        torch.testing.assert_close(state.carry, look.alpha)  # the map, for the next word
+    blind = model.score(before.hidden, memory.keys, torch.zeros(B, R, L))[0].softmax(-1)
+    assert not torch.allclose(look.alpha, blind, atol=1e-5)
 
 
 # What does not fit is refused.

@@ -53,12 +53,12 @@ def test_step_and_forward_agree(num_gates):
     memory, state = model.start(regions, words.shape[1])
     before = torch.zeros_like(words[..., 0])
     for t in range(words.shape[2]):
-        logits, state = model.step(before, state, memory)
+        logits, state, look = model.step(before, state, memory)
         before = words[..., t]
         said = before != 0
         log_prob = logits.log_softmax(-1).gather(-1, before[..., None]).squeeze(-1)
         torch.testing.assert_close(caption.log_prob[..., t][said], log_prob[said])
-        torch.testing.assert_close(caption.alpha[:, :, t][said], state.alpha[said])
+        torch.testing.assert_close(caption.alpha[:, :, t][said], look.alpha[said])
 
 
 def test_padding_and_order_change_nothing():

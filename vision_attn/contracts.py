@@ -93,6 +93,8 @@ class Captioner(nn.Module):
     """The size of the state that samples are made from; needed where `reinforced`."""
     ways: tuple[str, ...] = ()
     """The ways to look at test time, where there are several: names for `looking`."""
+    max_length: int | None = None
+    """Words of a caption at most, END included; None: any number."""
 
     @property
     def way(self) -> str | None:

@@ -86,8 +86,9 @@ def beam_search(
     A caption that ends keeps its place in the beam, so the beam narrows as captions end, as in the authors' code; those
     that have not ended at the limit are returned as they stand. Rows are sorted by log p / length ** length_power.
     """
-    if beams < 1 or max_words < 1:
-        raise ValueError(f"beams ({beams}) and max_words ({max_words}) must be at least 1")
+    if beams < 1:
+        raise ValueError(f"beams is {beams}, but must be at least 1")
+    _check(captioner, max_words)
     memory, state = captioner.start(regions, 1)  # all beams begin as one
     word = torch.zeros(len(regions), 1, dtype=torch.long, device=regions.device)
     total = torch.zeros(len(regions), 1, device=regions.device)
@@ -105,6 +106,13 @@ def beam_search(
                 break
             memory, state, word, total, ended = take_images((memory, state, word, total, ended), going)
     return _trace(steps, length_power)
+
+
+def _check(captioner: Captioner, max_words: int) -> None:
+    longest = captioner.max_length
+    if max_words < 1 or (longest is not None and max_words > longest):
+        limit = "" if longest is None else f" and at most the captioner's max_length, {longest}"
+        raise ValueError(f"max_words is {max_words}, but must be at least 1{limit}")
 
 
 class _Active:
@@ -199,6 +207,7 @@ def _one_by_one(
     choose: Callable[[Tensor], Tensor],
 ) -> Decoded:
     """Each row grows by the word that `choose` makes of its log-probabilities, (B, R, V) -> (B, R)."""
+    _check(captioner, max_words)
     memory, state = captioner.start(regions, rows)
     word = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
     ended = torch.zeros_like(word, dtype=torch.bool)

@@ -73,8 +73,8 @@ class Attention(nn.Module):
 
 
 class Soft(Attention):
-    """z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t) (Xu et al. 2015, eqs. 5 and 13): all regions at once, with an
-    exact gradient."""
+    """z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t) (Xu et al. 2015, eqs. 5 and 13): a mixture of all regions,
+    with an exact gradient."""
 
     def forward(
         self,

@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import torch
@@ -47,18 +48,34 @@ class Backbone(Encoder):
         self.trainable = trainable
         try:
             with torch.device("meta"):  # the layers behind the cut, a VGG's classifier for one, never take memory
-                network = get_model(name, weights=None).eval()
+                network = get_model(name, weights=None, **self.options(resolution)).eval()
                 body = create_feature_extractor(network, {node: "map"}).eval()
                 shape = body(torch.empty(1, 3, resolution, resolution))["map"].shape
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ValueError(f"torchvision's {name} cannot be cut at {node}: {error}") from None
-        if len(shape) != 4:
+        layout = self.layout_of(shape)
+        if layout is None:
             raise ValueError(f"{name} at {node} gives {tuple(shape)}, not a map (B, D, Y, X): cut it earlier")
-        self.region_size, self.grid = shape[1], tuple(shape[2:])
+        self.region_size, self.grid = layout
 
         self.body = _with_random_weights(body).requires_grad_(trainable).to(memory_format=torch.channels_last)
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
+
+    @staticmethod
+    def options(resolution: int) -> dict[str, Any]:
+        """What torchvision's constructor is called with."""
+        return {}
+
+    @staticmethod
+    def layout_of(shape: torch.Size) -> tuple[int, tuple[int, int]] | None:
+        """D and the grid of an output of this shape; None where it is not of the right kind."""
+        return (shape[1], tuple(shape[2:])) if len(shape) == 4 else None
+
+    @staticmethod
+    def regions_of(output: Float[Tensor, "B D Y X"]) -> Float[Tensor, "B L D"]:
+        """The annotation vectors of an output, row by row."""
+        return output.flatten(2).mT
 
     def initialise(self) -> None:
         """Load `weights`. Raises ValueError if the file is missing, or lacks layers (which are listed)."""
@@ -81,14 +98,11 @@ class Backbone(Encoder):
 
     def identity(self) -> dict[str, str | int]:
         """What a cache of annotation vectors is asked for: encoders that differ in output differ here."""
-        checksum = hashlib.sha256()
-        for _, tensor in sorted(self.state_dict().items()):
-            checksum.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return {
             "backbone": self.name,
             "node": self.node,
             "resolution": self.resolution,
-            "checksum": checksum.hexdigest()[:16],
+            "checksum": checksum(self)[:16],
         }
 
     def train(self, mode: bool = True) -> "Backbone":
@@ -97,7 +111,15 @@ class Backbone(Encoder):
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution, hint=HINT)
         images = (images.float() / 255 - self.mean) / self.std
-        return self.body(images.contiguous(memory_format=torch.channels_last))["map"].flatten(2).transpose(1, 2)
+        return self.regions_of(self.body(images.contiguous(memory_format=torch.channels_last))["map"])
+
+
+def checksum(encoder: nn.Module) -> str:
+    """Of all weights and buffers."""
+    digest = hashlib.sha256()
+    for _, tensor in sorted(encoder.state_dict().items()):
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _with_random_weights(body: nn.Module) -> nn.Module:

@@ -119,7 +119,7 @@ class Transformer(Captioner):
         super().__init__()
         if hidden_size % (2 * num_heads):
             raise ValueError(
-                f"Transformer: hidden_size={hidden_size} must be a multiple of 2 num_heads={2 * num_heads}"
+                f"Transformer: hidden_size={hidden_size} must be a multiple of 2 * num_heads={2 * num_heads}"
             )
         self.region_size, self.max_length = region_size, max_length
         self.embedding = nn.Embedding(num_words, hidden_size)  # word 0 starts a caption
@@ -139,9 +139,8 @@ class Transformer(Captioner):
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
-        memory = Memory(
-            *zip(*((layer.to_regions.key(regions), layer.to_regions.value(regions)) for layer in self.layers))
-        )
+        looks = [layer.to_regions for layer in self.layers]
+        memory = Memory(tuple(look.key(regions) for look in looks), tuple(look.value(regions) for look in looks))
         position = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
         empty = memory.keys[0].new_zeros(len(regions), rows, self.max_length, self.embedding.embedding_dim)
         return memory, State(position, (empty,) * len(self.layers), (empty,) * len(self.layers))
@@ -181,15 +180,14 @@ class Transformer(Captioner):
             given = layer.before(0, x)
             keys, values = layer.to_words.key(given), layer.to_words.value(given)
             x = layer.after(0, x, layer.to_words(given, keys, values, visible)[0])
-            rows, maps = self._look(
-                layer, x.unflatten(0, (B, R)).flatten(1, 2), memory.keys[number], memory.values[number]
-            )
+            queries = x.unflatten(0, (B, R)).flatten(1, 2)  # all words of an image look at its regions together
+            rows, maps = self._look(layer, queries, memory.keys[number], memory.values[number])
             x, alpha = rows.view_as(x), alpha + maps.mean(dim=1) / len(self.layers)
         position = torch.arange(words.numel(), device=words.device)
         log_prob = ragged.caption_log_prob(self.output, self.norm(x).flatten(0, 1), words, position)
         return Caption(log_prob, alpha.unflatten(1, (R, T)) * (words != 0)[..., None])
 
-    def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
+    def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*steps H"]) -> Float[Tensor, "*rows H"]:
         """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""
         return self.dropout(self.embedding(words) * self.embedding.embedding_dim**0.5 + positions)
 

@@ -29,11 +29,11 @@ class Captioning(Task):
 
     encoder: images -> annotation vectors (or they come from a cache).
     model: called with the sizes of the vocabulary and of an annotation vector.
-    criteria: the terms of the loss by name, each called with the model; the loss is their sum. By default those of Xu et
-        al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of looks (eq. 12) where looks are sampled.
+    criteria: the terms of the loss by name, each called with the model; the loss is their sum. By default those of Xu
+        et al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of sampled looks (eq. 12).
     evaluators: metrics beside the built-in ones, by name.
-    beams, max_words, length_power: captions are decoded by a beam of this width and length, and the one with the highest
-        log p / length ** length_power is taken.
+    beams, max_words, length_power: captions are decoded by a beam of this width and length, and the one with the
+        highest log p / length ** length_power is taken.
     validate_with: the caption metrics computed in training; `evaluate` with a folder computes all.
     """
 
@@ -139,8 +139,8 @@ class Captioning(Task):
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
-        """A sheet for each image and one page of all: where each word looked. A captioner that sees the expectation over
-        regions, but could see one of them, is shown seeing the most likely one."""
+        """A sheet for each image and one page of all: where each word looked. A captioner that sees the expectation but
+        could see one region is shown seeing the most likely one."""
         with self.model.looking("mode") if self.model.way == "expectation" else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
         pictures = [

@@ -75,14 +75,14 @@ def _figure(number: int, item: Looked) -> str:
     kinds = " ".join(["drawn"] * drawn + ["hard"] * (item.regions is not None))
     rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[1:]
     words = " ".join(_words(number, item)) or '<span class="none">no words</span>'
-    name = escape(item.title)
+    name, play = escape(item.title), _PLAY if item.words and item.alpha is not None else ""
     return f"""<figure id="image-{number}"{f' class="{kinds}"' if kinds else ""}>
 <div class="view" data-rows="{rows}" data-columns="{columns}">
 <img src="{_data(item.picture, drawn)}" alt="{escape(caption or item.title)}">
 <div class="boxes"></div>
 </div>
 <figcaption>
-<div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{_PLAY if item.words and item.alpha is not None else ""}</div>
+<div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{play}</div>
 <p class="caption" dir="auto" role="group" aria-label="Words of the caption">{words}</p>
 <p class="told" aria-live="polite"></p>
 {_references(item.references)}</figcaption>

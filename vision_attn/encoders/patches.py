@@ -1,0 +1,115 @@
+"""Annotation vectors from vision transformers: their patch tokens, without the class token."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from vision_attn.contracts import Encoder
+from vision_attn.encoders.backbone import HINT, IMAGENET_MEAN, IMAGENET_STD, Backbone, checksum
+from vision_attn.shapes import require
+
+
+class Patches(Backbone):
+    """(B, 3, S, S) -> (B, (S / P)^2, D): the patch tokens of a torchvision ViT with patches of P pixels, after its last
+    layer norm. A ViT-B/16 at 224 pixels gives 196 annotation vectors of 768.
+
+    `name`: vit_b_16, vit_b_32, vit_l_16, vit_l_32 or vit_h_14. `resolution`, `weights`, `mean`, `std`, `trainable`: see
+    `Backbone`; the weights must be of the same resolution.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "vit_b_16",
+        resolution: int = 224,
+        weights: str | None = "IMAGENET1K_V1",
+        mean: tuple[float, float, float] = IMAGENET_MEAN,
+        std: tuple[float, float, float] = IMAGENET_STD,
+        trainable: bool = False,
+    ):
+        super().__init__(
+            name=name, node="encoder.ln", resolution=resolution, weights=weights, mean=mean, std=std,
+            trainable=trainable,
+        )  # fmt: skip
+
+    @staticmethod
+    def options(resolution: int) -> dict[str, Any]:
+        return {"image_size": resolution}
+
+    @staticmethod
+    def layout_of(shape: torch.Size) -> tuple[int, tuple[int, int]] | None:
+        """D and the grid of tokens (1, 1 + rows * columns, D)."""
+        side = round((shape[1] - 1) ** 0.5) if len(shape) == 3 else 0
+        return (shape[2], (side, side)) if side and side * side == shape[1] - 1 else None
+
+    @staticmethod
+    def regions_of(output: Float[Tensor, "B N D"]) -> Float[Tensor, "B L D"]:
+        """The tokens after the class token, row by row."""
+        return output[:, 1:]
+
+
+class Timm(Encoder):
+    """The annotation vectors of any model of the `timm` library, by name: patch tokens without class and register
+    tokens, or the last map of a convolutional network. Needs the extra `[hub]`.
+
+    `pretrained`: download its weights, which bring their own mean and standard deviation. `resolution`: None for the
+    one that the model was made for.
+    """
+
+    def __init__(self, *, name: str, resolution: int | None = None, pretrained: bool = True, trainable: bool = False):
+        super().__init__()
+        self.name, self.pretrained, self.trainable = name, pretrained, trainable
+        self.body = self._create(name, resolution, pretrained=False)
+        settings = self.body.pretrained_cfg
+        self.resolution = resolution or settings["input_size"][-1]
+        with torch.no_grad():
+            self.region_size, self.grid = self._layout(self.body.eval())
+        self.body.requires_grad_(trainable)
+        self.register_buffer("mean", torch.tensor(settings["mean"]).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(settings["std"]).view(3, 1, 1))
+
+    @staticmethod
+    def _create(name: str, resolution: int | None, *, pretrained: bool) -> torch.nn.Module:
+        try:
+            import timm
+        except ImportError as error:
+            raise ValueError("the encoder Timm needs the package timm: pip install 'vision-attn[hub]'") from error
+        size = {"img_size": resolution} if resolution else {}
+        try:
+            return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
+        except Exception as error:  # timm raises RuntimeError, TypeError, and whatever a hub raises
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"timm cannot make {name}: {reason}") from error
+
+    def _layout(self, body: torch.nn.Module) -> tuple[int, tuple[int, int]]:
+        output = body.forward_features(torch.zeros(1, 3, self.resolution, self.resolution))
+        if output.dim() == 4:
+            return output.shape[1], tuple(output.shape[2:])
+        grid = tuple(body.patch_embed.grid_size)
+        if output.shape[1] - body.num_prefix_tokens != grid[0] * grid[1]:
+            raise ValueError(
+                f"timm's {self.name} gives {tuple(output.shape)}, not one token for each of {grid} patches"
+            )
+        return output.shape[2], grid
+
+    def initialise(self) -> None:
+        if self.pretrained:
+            self.body.load_state_dict(self._create(self.name, self.resolution, pretrained=True).state_dict())
+
+    def identity(self) -> dict[str, str | int]:
+        return {
+            "backbone": f"timm:{self.name}",
+            "node": "forward_features",
+            "resolution": self.resolution,
+            "checksum": checksum(self),
+        }
+
+    def train(self, mode: bool = True) -> "Timm":
+        return super().train(False)
+
+    def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
+        require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution, hint=HINT)
+        output = self.body.forward_features((images.float() / 255 - self.mean) / self.std)
+        return output.flatten(2).mT if output.dim() == 4 else output[:, self.body.num_prefix_tokens :]
