@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_resume import assert_same
 from toy import Server
 
 ROOT = Path(__file__).parents[1]
@@ -75,6 +76,21 @@ def test_two_killed_processes_go_on_exactly(server, tmp_path):
         assert code == 0, output
     weights = [load_file(folder / "last" / "model.safetensors") for folder in (whole, killed)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_when_one_is_killed_the_other_ends_and_both_go_on_exactly(server, tmp_path, rank):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert [code for code, _ in train_two(server, whole)] == [0, 0]
+    both = start_two(server, killed, environment={"TOY_KILLED_RANK": str(rank)})
+    ended = [server.wait(process) for process in both]
+    assert ended[rank][0] == -signal.SIGKILL
+    code, output = ended[1 - rank]
+    last = output.splitlines()[-1]
+    assert code == 1 and last.startswith(f"ValueError: another process of this run has ended, so process {1 - rank} ")
+    for code, output in train_two(server, killed):
+        assert code == 0, output
+    assert_same(killed, whole)
 
 
 def test_one_signal_stops_both_after_the_same_step(server, tmp_path):

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 import re
 from html.parser import HTMLParser
 
@@ -115,6 +116,62 @@ def test_what_is_no_weight_counts_as_none(bad, tmp_path):
     assert "looks nowhere" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize("rows, columns", [(14, 14), (7, 7), (10, 20)])
+def test_a_map_that_is_nearly_uniform_has_no_place(rows, columns, tmp_path, monkeypatch):
+    """Within 5% of the largest entropy, log L, its brightest region is noise; half a picture is a place."""
+    shares = torch.linspace(0, 0.4, 21)
+    spot = torch.zeros(rows, columns)
+    spot[0, 0] = 1
+    alpha = (1 - shares)[:, None, None] * even(1, rows, columns) + shares[:, None, None] * spot
+    part = -torch.special.xlogy(alpha, alpha).sum((1, 2)) / math.log(rows * columns)
+    assert 3 < (part >= 0.95).sum() < 18
+    half = torch.zeros(1, rows, columns)
+    half[:, : rows // 2] = 1
+    words, alpha = ["word"] * 22, torch.cat([3 * alpha, half])  # only shares count
+    write_page(tmp_path / "page.html", [Looked("grey", grey(), words, alpha)])
+    told = [attributes["data-told"] for attributes, _ in Page((tmp_path / "page.html").read_text()).words]
+    places = ["looks nearly everywhere" if nearly else "looks top left" for nearly in part >= 0.95] + ["looks top left"]
+    assert [line.split(" · ")[1] for line in told] == places
+
+    remarks = []
+    monkeypatch.setattr(
+        "vision_attn.viz.attention.sheet", lambda panels, *, remark, **_: remarks.append(remark) or grey()
+    )
+    attention_sheet(grey(), words, alpha)
+    attention_sheet(grey(), ["word"], half)
+    assert remarks == [f"nearly everywhere: {(part >= 0.95).sum()} of 22 words", ""]
+
+
+def test_a_remark_stands_after_a_title_that_is_cut_where_need_be():
+    """Long names give way to it; the sheet does not grow."""
+    panel = [drawing.Panel(grey(224, 224)), drawing.Panel(grey(224, 224))]
+    bare = drawing.sheet(panel, caption="dog", title="a.jpg")
+    told = drawing.sheet(panel, caption="dog", title="a.jpg", remark="nearly everywhere: 1 of 1 words")
+    long = [
+        drawing.sheet(panel, caption="dog", title="a" * length, remark="nearly everywhere: 1 of 1 words")
+        for length in (300, 400)
+    ]
+    assert bare.size == told.size == long[0].size and bare.tobytes() != told.tobytes()
+    assert long[0].tobytes() == long[1].tobytes() != drawing.sheet(panel, caption="dog", title="a" * 300).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("a dog.jpg", "07-a-dog.png"),
+        ("-rf.jpg", "07--rf.png"),
+        ("a\nb\x1b[2J\t.jpg", "07-a-b-[2J-.png"),
+        ("\udcff.jpg", "07--.png"),
+        ("image ../../etc/passwd", "07-passwd.png"),
+        ("éé 猫.jpg", "07-éé-猫.png"),
+        ("..", "07-...png"),
+        ("é" * 125 + ".jpg", "07-" + "é" * 75 + ".png"),
+    ],
+)
+def test_pictures_have_names_that_any_file_system_takes(title, name):
+    assert drawing.picture_name(7, title) == name
+
+
 def test_sheet_lights_the_hot_region_of_each_word_and_leaves_the_rest_dark():
     alpha = torch.zeros(3, 14, 14)
     hot = [(2, 2), (2, 11), (11, 6)]
@@ -153,8 +210,10 @@ def test_title_words_and_probabilities_are_drawn():
     as_list = attention_sheet(grey(), ["dog"], even(1), caption="dog", log_prob=[-0.5])
     as_tensor = attention_sheet(grey(), ["dog"], even(1), caption="dog", log_prob=torch.tensor([-0.5]))
     assert plain.tobytes() != as_list.tobytes() == as_tensor.tobytes()
-    titled = attention_sheet(grey(), ["dog"], even(1), title="a.jpg")
-    assert titled.height > attention_sheet(grey(), ["dog"], even(1)).height
+    spot = torch.zeros(1, 14, 14)
+    spot[0, 3, 3] = 1
+    titled = attention_sheet(grey(), ["dog"], spot, title="a.jpg")
+    assert titled.height > attention_sheet(grey(), ["dog"], spot).height
 
 
 def test_pictures_of_any_shape_size_and_mode():
@@ -214,7 +273,7 @@ def test_every_word_is_drawn_and_written(words, tmp_path):
 def test_captions_from_right_to_left_run_from_right_to_left():
     alpha = torch.zeros(2, 14, 14)
     alpha[0] = 1
-    seen = panels(attention_sheet(grey(), ["سگ", "dog"], alpha), 3, head=56)
+    seen = panels(attention_sheet(grey(), ["سگ", "dog"], alpha), 3, head=84)
     assert [panel.getpixel((9, 9))[0] for panel in seen] == [36, 160, 120]  # dark, lit, plain
     assert drawing.right_to_left("12 שלום") and not drawing.right_to_left("dog سگ") and not drawing.right_to_left("12")
 

@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from vision_attn.engine.loop import fit
 from vision_attn.engine.run import Run
+from vision_attn.files import replacing
 from vision_attn.task import Source, Task
 
 
@@ -55,6 +56,8 @@ class Points(Source):
             os.kill(os.getpid(), int(os.environ["TOY_SIGNAL"]))
         if epoch == 1 and os.environ.get("TOY_SIGNAL_RANK") == str(rank):
             os.kill(os.getpid(), signal.SIGTERM)
+        if epoch == 1 and os.environ.get("TOY_KILLED_RANK") == str(rank):
+            os.kill(os.getpid(), signal.SIGKILL)
         torch.rand(1)  # A careless source: it draws from the default generator when an epoch starts.
         generator = torch.Generator().manual_seed(1000 * seed + epoch)
         for indices in torch.randperm(self.items, generator=generator).split(self.batch)[skip : len(self)]:
@@ -110,8 +113,9 @@ class Plane(Task):
     def show(self, batch: PointBatch, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{name}.png" for name in batch.ids]
-        for path in paths:
-            path.touch()
+        for path, point in zip(paths, batch.points, strict=True):
+            with replacing(path) as temporary:
+                temporary.write_text(f"{point.tolist()} -> {self._guess(point):.9g}")
         return paths
 
 
@@ -135,9 +139,9 @@ def toy_run(folder: Path, **settings: object) -> Run:
 def train_toy(
     folder: Path, *, bad: int | None = None, dropout: float = 0.3, batch: int = 8, **settings: object
 ) -> dict:
-    """Train the toy with all on that a checkpoint must hold: dropout, Adam, schedule, average, accumulation."""
+    """Train the toy with all on that must survive a kill: dropout, Adam, schedule, average, accumulation, pictures."""
     torch.set_num_threads(1)
-    everything = {"average": 0.9, "accumulate": 2, "warmup": 2, "clip": 5.0, "log_every": 4, **settings}
+    everything = {"average": 0.9, "accumulate": 2, "warmup": 2, "clip": 5.0, "log_every": 4, "show": 2, **settings}
     return fit(
         task=lambda source: Plane(source, dropout=dropout),
         data=Points(bad=bad, batch=batch),
@@ -208,11 +212,12 @@ def serve() -> None:
         os.dup2(descriptor, 2)
         os.environ.update(question["environment"])
         settings = question["settings"]
-        if question["die_at"] is not None:
-            sys.addaudithook(Deadly(settings["folder"], question["die_at"]))
+        deadly = Deadly(settings["folder"], question["die_at"])
+        sys.addaudithook(deadly)
         code = 1
         try:
             print(json.dumps(train_toy(Path(settings.pop("folder")), **settings)), flush=True)
+            print(deadly.count, "operations on files", flush=True)
             code = 0
         except SystemExit as stop:
             code = stop.code
@@ -224,18 +229,24 @@ def serve() -> None:
 
 
 class Deadly:
-    """Kills its own process just before the `last`-th thing that it does to a file of the run."""
+    """Counts what its own process does to files below a folder, and kills it just before the `last`-th such thing."""
 
-    def __init__(self, folder: str, last: int) -> None:
-        self.folder, self.left = folder, last
+    KINDS = frozenset(
+        ["open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "os.utime", "os.link"]
+    )
+
+    def __init__(self, folder: str, last: int | None = None) -> None:
+        self.folder, self.last, self.count = folder, last, 0
 
     def __call__(self, event: str, arguments: tuple) -> None:
-        if event in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"):
-            if not str(arguments[0]).startswith(self.folder):
-                return
-            self.left -= 1
-            if self.left < 0:
+        if event not in self.KINDS:
+            return
+        # What `shutil.rmtree` removes is named relative to an open folder.
+        inside = isinstance(arguments[-1], int) and arguments[-1] >= 0 and event in ("os.remove", "os.rmdir")
+        if inside or str(arguments[0]).startswith(self.folder):
+            if self.count == self.last:
                 os.kill(os.getpid(), signal.SIGKILL)
+            self.count += 1
 
 
 if __name__ == "__main__":

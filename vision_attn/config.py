@@ -5,36 +5,35 @@ The signature of `fit`, and below it the constructors that the file names, are t
 
 import inspect
 import os
-import re
-from argparse import ArgumentError
-from collections.abc import Iterable, Sequence
-from dataclasses import fields, is_dataclass
-from importlib import import_module
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ArgumentParser, Namespace
 
+from vision_attn import trust as trusted
+from vision_attn.bounded_yaml import read_yaml
 from vision_attn.engine import checkpoint
 from vision_attn.engine.folders import claim as lock
 from vision_attn.engine.loop import fit
-from vision_attn.engine.weights import load_weights
+from vision_attn.engine.weights import check_weights, load_weights
 from vision_attn.files import replacing
-from vision_attn.mistakes import one_line
+from vision_attn.migrate import migrated
+from vision_attn.mistakes import forbidden, suggest
+from vision_attn.parser import FORMAT, allow_only, make_parser, message, names, packages_of, parse
 from vision_attn.task import Source, Task
 
-FORMAT = 1
-"""The version of run folders that this code writes and reads."""
+OURS = ("vision_attn", "torch.nn", "torch.optim", "torchvision")
+"""What the user's own config may name without saying where it comes from. For run folders see `trust`."""
 
-HARMLESS = ("vision_attn", "torch.nn", "torch.optim", "torchvision")
-"""What the config of a run folder may name. The rest of torch is left out: torch.hub, say, runs code from elsewhere."""
+OPENED = ("task", "data")
+"""The keys that are built again when a run folder is opened."""
 
 FREE = ("run.folder", "run.log_every", "run.save_every", "run.show", "run.device", "run.wandb")
 """Keys that may change when a run goes on: they do not change its weights."""
-
-_allowed: set[str] = set()
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Namespace:
@@ -44,15 +43,15 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Namespace:
     """
     path = Path(path)
     content = load(path)
-    _allow_only({*HARMLESS, *_packages(content), *_packages(list(overrides))})
+    allow_only({*OURS, *packages_of(content), *packages_of(list(overrides))})
     arguments = [f"--run.folder={Path('runs') / path.stem}", f"--config={path}", *overrides]
-    return _parse(_parser(), arguments, content, where=path, overrides=overrides)
+    return parse(make_parser(), arguments, content, where=path, overrides=overrides)
 
 
 def build(config: Namespace) -> dict[str, Any]:
     """The arguments of `fit`. Seeds torch first, so that whatever is drawn in constructors follows from run.seed."""
     torch.manual_seed(config.run.seed)
-    parts = _parser().instantiate(config)
+    parts = make_parser().instantiate(config)
     return {name: parts[name] for name in inspect.signature(fit).parameters}
 
 
@@ -75,33 +74,23 @@ def dump(config: Namespace) -> str:
     shown = config.clone()
     shown.pop("config", None)
     head = "# Written by vision-attn: the whole config of this run, defaults included.\n"
-    return head + _parser().dump(shown, skip_unset=False)
+    return head + make_parser().dump(shown, skip_unset=False)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A config file as plain values. Raises ValueError for a missing file, bad YAML, or another version's format."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} does not exist") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as a config: {error}") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{path}{line} is not valid YAML: {getattr(error, 'problem', error)}") from error
+    """A config file as plain values. Raises ValueError as `read_yaml` does, and for another version's format."""
+    content = migrated(read_yaml(path))
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is no config: it must hold keys such as {', '.join(_names(fit))}")
+        raise ValueError(f"{path} is no config: it must hold keys such as {', '.join(names(fit))}")
     version = content.get("format", FORMAT)
-    if version != FORMAT:
+    if version not in range(1, FORMAT + 1):
         raise ValueError(
-            f"{path} has format {version}, this version of vision_attn reads format {FORMAT}: "
+            f"{path} has format {str(version)[:40]}, this version of vision_attn reads formats up to {FORMAT}: "
             "use the version that wrote it, or train again"
         )
-    unknown = [key for key in content if key not in (*_names(fit), "format")]
+    unknown = [key for key in content if key not in (*names(fit), "format")]
     if unknown:
-        reason = one_line(f"Option '{unknown[0]}' is not accepted", lambda _: _names(fit))
-        raise ValueError(f"{path}: {reason}")
+        raise ValueError(f"{path}: {unknown[0][:80]}: there is no such key{suggest(unknown[0], names(fit))}")
     return content
 
 
@@ -111,30 +100,30 @@ def open_run(
     """The task with its best weights, its source, and the config, from a run folder or from a copy of its `best/`.
 
     Overrides such as "--data.images=FOLDER" say where the data lies now. A run folder may come from anyone: weights
-    are safetensors, and its config may name nothing but parts of vision_attn, torch and torchvision. Packages that
-    `trust` names may be imported too, which runs their code. Raises ValueError saying what is missing or wrong.
+    are safetensors, its config may name only the classes that `trust.checked` permits, nothing is downloaded or cached
+    elsewhere for it (`trust.confined`), and no model is built that is larger than its weights. Packages that `trust`
+    names may be imported too, which runs their code. Raises ValueError saying what is missing or wrong.
     """
     best = find_best(Path(folder))
     written = best / "config.yaml"
     content = load(written)
-    _allow_only({*HARMLESS, *trust})
-    parser = _parser(skip={"optimizer", "schedule", "run"})
-    given = [f"--{key}={yaml.safe_dump(content[key])}" for key in ("task", "data") if key in content]
-    try:
-        config = _parse(parser, [*given, *overrides], content, where=written, overrides=overrides)
-    except ValueError as error:
-        foreign = re.search(r"(\S+) may not be imported", str(error))
-        if not foreign:
-            raise
-        raise ValueError(
-            f"{written} names {foreign[1]}, which is code from elsewhere: if you trust it, "
-            f"add --trust {foreign[1].split('.')[0]}"
-        ) from error
-    parts = parser.instantiate(config)
-    parts.data.restore(best)
-    task = parts.task(parts.data)
-    load_weights(task, best)
-    return task.eval(), parts.data, {**content, **yaml.safe_load(parser.dump(config, skip_unset=False))}
+    parts = _checked(content, trust, where=written)
+    _check_seed(content, where=written)
+    allow_only({*trusted.MODULES, "torch.nn", *trust})
+    parser = make_parser(skip=set(names(fit)) - set(OPENED))
+    config = _parse_run(parser, parts, overrides, where=written)
+    resolved = yaml.safe_load(parser.dump(config, skip_unset=False))
+    _checked(resolved, trust, where="the options")
+    with _as_mistakes(written):
+        source = parser.instantiate(config).data
+        source.restore(best)
+        if not trust:  # Code from elsewhere need not work on the meta device, where nothing takes memory.
+            with torch.device("meta"):
+                task = parser.instantiate(config).task(source)
+            check_weights(task, best)
+        task = parser.instantiate(config).task(source)
+        load_weights(task, best)
+    return task.eval(), source, {**content, **resolved}
 
 
 def find_best(folder: Path) -> Path:
@@ -164,69 +153,47 @@ def _keep_to(folder: Path, new: dict) -> None:
         )
 
 
-def _parser(skip: Iterable[str] = ()) -> ArgumentParser:
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("--config", action="config")
-    parser.add_argument("--format", type=int, default=FORMAT)
-    parser.add_function_arguments(fit, fail_untyped=False, skip=set(skip))
-    return parser
-
-
-def _parse(
-    parser: ArgumentParser, arguments: Sequence[str], content: dict, *, where: Path, overrides: Sequence[str]
-) -> Namespace:
+def _checked(content: dict, trust: Sequence[str], *, where: Path | str) -> dict[str, Any]:
+    """The keys that are built again, with nothing in them but what a run folder may name."""
+    expected = inspect.signature(fit).parameters
+    present = [key for key in OPENED if content.get(key) is not None]
     try:
-        return parser.parse_args(list(arguments))
-    except (ArgumentError, ValueError, TypeError) as error:
-        reason = one_line(getattr(error, "message", None) or str(error), lambda path: _accepted(content, path))
-        key = reason.split(":")[0].split(".")[-1]
-        place = "" if any(key in override for override in overrides) else f"{where}: "
-        raise ValueError(f"{place}{reason}") from error
+        return {key: trusted.checked(content[key], expected[key].annotation, key, trust=trust) for key in present}
+    except trusted.Untrusted as error:
+        raise ValueError(f"{where} {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
-def _names(constructor: Any) -> list[str]:
-    return list(inspect.signature(constructor).parameters)
+def _check_seed(content: dict, *, where: Path) -> None:
+    run = content.get("run", {})
+    if not isinstance(run, dict) or type(run.get("seed", 0)) is not int or not -(2**63) <= run.get("seed", 0) < 2**63:
+        raise ValueError(f"{where}: run.seed must be a whole number of 64 bits")
 
 
-def _accepted(content: dict, path: list[str]) -> list[str]:
-    """The keys that exist below `path`: arguments of `fit`, of one of its dataclasses, or of the class named there."""
-    if not path:
-        return _names(fit)
-    kind = inspect.signature(fit).parameters[path[0]].annotation if path[0] in _names(fit) else None
-    if is_dataclass(kind):
-        return [field.name for field in fields(kind)]
-    node: Any = content
-    for key in path:
-        node = node.get("init_args", node).get(key) if isinstance(node, dict) else None
-    module, _, name = (node.get("class_path", "") if isinstance(node, dict) else str(node)).rpartition(".")
+def _parse_run(parser: ArgumentParser, parts: dict, overrides: Sequence[str], *, where: Path) -> Namespace:
+    """The config of a run folder with the user's overrides, complete."""
+    if isinstance(parts.get("data"), dict):
+        parts = parts | {"data": trusted.confined(parts["data"])}
+    given = [f"--{key}={yaml.safe_dump(value)}" for key, value in parts.items()]
     try:
-        return [name for name in _names(getattr(import_module(module), name)) if name not in ("args", "kwargs")]
-    except (ImportError, AttributeError, ValueError, TypeError):
-        return []  # Only a hint is lost.
+        return parse(parser, [*given, *overrides], parts, where=where, overrides=overrides)
+    except ValueError as error:
+        if path := forbidden(message(error.__cause__)):
+            raise ValueError(f"one of the options {trusted.Untrusted(path)}") from error
+        raise
 
 
-def _packages(node: Any) -> set[str]:
-    """The first parts of all dotted paths in a config, or in overrides."""
-    if isinstance(node, dict):
-        return set().union(*map(_packages, node.values()))
-    if isinstance(node, list):
-        return set().union(*map(_packages, node))
-    path = str(node).split("=")[-1]
-    return {path.split(".")[0]} if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path) else set()
-
-
-def _allow_only(packages: Iterable[str]) -> None:
-    """Configs read from here on may import from `packages` alone; jsonargparse holds one such list per process."""
-    packages = set(packages) - {"jsonargparse"}
-    for package in packages:
-        if not all(part.isidentifier() for part in package.split(".")):
-            raise ValueError(f"{package!r} is no name of a package")
-    set_parsing_settings(
-        import_path_denylist=["*", *sorted(_allowed - packages)],
-        import_path_allowlist=sorted(packages),
-        instantiate_subclass_spec_in_any=False,
-    )
-    _allowed.update(packages)
+@contextmanager
+def _as_mistakes(where: Path) -> Iterator[None]:
+    """Within, an error of a constructor is a mistake in the config, which may hold any number anywhere."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ValueError(f"{where} describes a model that cannot be built ({reason})") from error
 
 
 def _flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:

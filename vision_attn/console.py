@@ -1,5 +1,10 @@
-"""What is printed: one progress bar for everything long, and text that cannot disturb a terminal."""
+"""What is printed: one progress bar for everything long, and text that cannot disturb a terminal.
 
+Names of files, captions, words and the messages of other libraries may hold anything. Whatever may contain them is
+printed by `say`, `complain` or the handler of `log_to_terminal`.
+"""
+
+import logging
 import sys
 import time
 import unicodedata
@@ -24,7 +29,7 @@ def progress(
     if not sys.stderr.isatty():
         kind, options = _Lines, {"mininterval": SECONDS, "maxinterval": SECONDS, "ncols": 100}
     return kind(
-        items, desc=what, unit=unit, unit_scale=False, total=total, initial=initial, leave=False, **options
+        items, desc=printable(what), unit=unit, unit_scale=False, total=total, initial=initial, leave=False, **options
     )  # fmt: skip
 
 
@@ -32,6 +37,24 @@ def say(text: str) -> None:
     """Print one line on standard output, above any progress bar."""
     tqdm.write(printable(text))
     sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """Print one line on standard error, above any progress bar, after the name of the program."""
+    tqdm.write(f"vision-attn: {printable(text)}", file=sys.stderr)
+
+
+def log_to_terminal(level: int = logging.INFO) -> None:
+    """Let the messages of `logging` come out as `complain` prints them, unless the caller has set logging up."""
+    logging.basicConfig(handlers=[_Complaints()], level=level)
+
+
+class _Complaints(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            complain(record.getMessage())
+        except Exception:
+            self.handleError(record)
 
 
 def printable(text: str) -> str:

@@ -1,5 +1,6 @@
 """Where files are found, and how they are read and written: safely, under a temporary name, then renamed."""
 
+import errno
 import json
 import os
 import platform
@@ -39,13 +40,16 @@ def find(path: str | Path) -> Path:
     raise ValueError(f"{path} was not found (tried {tried}){hint}")
 
 
-def read_json(path: str | Path) -> Any:
+def read_json(path: str | Path, *, lines: bool = False) -> Any:
     """The content of a JSON file in UTF-8, with or without a byte order mark.
 
-    Raises ValueError naming the file when it cannot be read, is not JSON, or is nested too deeply.
+    With `lines`, a file of JSON lines, one value on each line, gives the list of its values. Raises ValueError naming
+    the file when it cannot be read, is not JSON, or is nested too deeply.
     """
+    text = ""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        text = Path(path).read_text(encoding="utf-8-sig")
+        return json.loads(text)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -53,7 +57,21 @@ def read_json(path: str | Path) -> Any:
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+        values = _json_lines(text)
+        if values is None:
+            raise ValueError(f"{path} is not JSON: {error}") from error
+        if not lines:
+            raise ValueError(f"{path} is JSON lines (a value on each line), but must be one JSON value") from error
+        return values
+
+
+def _json_lines(text: str) -> list[Any] | None:
+    """The values of two lines or more, of which each is JSON by itself; None where one is not."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    try:
+        return [json.loads(line) for line in lines] if len(lines) > 1 else None
+    except (ValueError, RecursionError):
+        return None
 
 
 @contextmanager
@@ -73,8 +91,14 @@ def replacing(path: str | Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # a full disk: `write` does not know the file's name
+        if error.errno is None:  # Pillow's encoders, which do not say why
+            raise OSError(errno.EIO, str(error) or "cannot be written", str(path)) from error
+        if error.filename in (
+            None,
+            str(temporary),
+        ):  # `write` to a full disk knows no name
             error.filename = str(path)
+            del error.filename2
         raise
     finally:
         if temporary.is_dir():
@@ -101,10 +125,13 @@ def sweep(folder: Path) -> None:
     if folder in _swept:
         return
     _swept.add(folder)
+    entries: list[os.DirEntry] = []
     with suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            left = _LEFT_OVER.fullmatch(entry.name)
-            if left and left[2] == _HOST and not _alive(int(left[1])):
+        entries = list(os.scandir(folder))
+    for entry in entries:
+        left = _LEFT_OVER.fullmatch(entry.name)
+        if left and left[2] == _HOST and not _alive(int(left[1])):
+            with suppress(OSError):  # another user's, say: the next one may still be ours
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:

@@ -10,6 +10,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 
+# Messages quote what the file says, so that every expression here takes time in proportion to its text: none begins
+# with a repetition that a search could start again at each character.
 _LEVEL = re.compile(
     r"""(?: Parser\ key\ "(?P<key>[^"]+)":
           | Type\ .*?\ expects\ a\ function\ or\ a\ callable\ class:
@@ -17,15 +19,19 @@ _LEVEL = re.compile(
         )\s*""",
     re.VERBOSE,
 )
-_UNION = re.compile(r"Does not validate against any of the Union subtypes\s+Subtypes: .*\s+Errors:\s*\n")
+_UNION = re.compile(r"Does not validate against any of the Union subtypes\s+Subtypes: [^\n]*\n *Errors: *\n")
 _UNKNOWN = [
     re.compile(r"Option '([^']+)' is not accepted"),
     re.compile(r"Group '([\w.]+)' does not accept option '([^']+)'"),
     re.compile(r"unrecognized arguments: --([^\s=]+)"),
 ]
 _VALUE = re.compile(r"\bGot value: (.*?)(?:\. Got value: |$)", re.DOTALL)
-_GIVEN = re.compile(r"^\s*Given value: (.*?)(?:\. Got value: |$)", re.MULTILINE)
+_GIVEN = re.compile(r"^ *Given value: (.*?)(?:\. Got value: |$)", re.MULTILINE)
+_FORBIDDEN = re.compile(r"Importing '([^']+)' is not allowed")
 _PLAIN = {"NoneType": "null", "int": "an int", "float": "a float", "bool": "true or false", "str": "text"}
+
+LONGEST = 200
+"""Characters of a quoted value."""
 
 Accepted = Callable[[list[str]], Iterable[str]]
 """The keys that exist below a path, as far as they are known."""
@@ -42,6 +48,12 @@ def one_line(message: str, accepted: Accepted) -> str:
         names = [".".join([*path, name.strip(". ")]) for name in missing[1].split(". ")[0].split(",")]
         return f"{', '.join(names)}: missing, but needed"
     return f"{'.'.join(path)}: {_said(cause)}" if path else _said(cause)
+
+
+def forbidden(message: str) -> str | None:
+    """The path that the parser refuses to import, where that is what `message` is about."""
+    found = _FORBIDDEN.match(_descend(message)[1])
+    return found[1] if found else None
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -63,7 +75,7 @@ def _descend(text: str) -> tuple[list[str], str]:
             text = text[level.end() :]
             continue
         union = _UNION.match(text)
-        branches = re.split(r"\n\s*- ", "\n" + text[union.end() :])[1:] if union else []
+        branches = re.split(r"\n *- ", "\n" + text[union.end() :])[1:] if union else []
         deeper = [branch for branch in branches if _LEVEL.match(branch)]
         if not deeper:
             return path, text
@@ -87,9 +99,9 @@ def _said(cause: str) -> str:
         return f"{found[1]} is no {found[2].split('.')[-1]}"
     if found := re.match(r"Import path (\S+) does not correspond to a subclass of (\w+)", cause):
         return f"{found[1]} is no {found[2]}"
-    if found := re.match(r"Importing '([^']+)' is not allowed", cause):
+    if found := _FORBIDDEN.match(cause):
         return f"{found[1]} may not be imported here"
-    return " ".join(re.split(r",? but got \{|\.? Got value: ", cause)[0].split()).rstrip(". ")
+    return _short(" ".join(re.split(r",? but got \{|\.? Got value: ", cause)[0].split()).rstrip(". "))
 
 
 def _plain(kind: str) -> str:
@@ -101,7 +113,13 @@ def _plain(kind: str) -> str:
 
 def _literal(value: str) -> str:
     value = " ".join(value.split())
+    if len(value) > LONGEST:
+        return repr(_short(value))
     try:
         return repr(ast.literal_eval(value))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return repr(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."

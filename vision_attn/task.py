@@ -52,6 +52,9 @@ class Task(nn.Module):
 
     renamed: Mapping[str, str] = MappingProxyType({})
     """Beginnings of weights' names that were others in earlier versions: old -> new."""
+    own: tuple[str, ...] = ()
+    """Beginnings of the names of weights that belong to the training of one run and not to its model, such as those of
+    a learned baseline or a schedule. A run that starts from the weights of another keeps its own."""
 
     def initialise(self) -> None:
         """Fetch pretrained parts. Called when a run starts from nothing, never when weights come from a run."""

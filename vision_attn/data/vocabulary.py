@@ -17,7 +17,7 @@ from tokenizers.normalizers import NFKC, Lowercase, Replace, Sequence
 from tokenizers.pre_tokenizers import Split
 
 from vision_attn.contracts import END, PAD
-from vision_attn.files import replacing
+from vision_attn.files import read_json, replacing
 
 UNKNOWN = 2
 SPECIALS = ["<pad>", "<end>", "<unk>"]
@@ -38,6 +38,11 @@ WORD = "|".join(
         rf"{PICTOGRAPH}(?:\u200d{PICTOGRAPH})*",
     ]
 )
+LARGEST, MOST = 2**26, 500_000
+"""A saved vocabulary has at most so many bytes and words."""
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, line separators and halves of characters: no tokenizer makes words of them."""
 
 
 class Vocabulary:
@@ -60,16 +65,24 @@ class Vocabulary:
             counts.update(_tokens(tokenizer, caption))
         frequent = [word for word, count in counts.items() if count >= min_count]
         frequent.sort(key=lambda word: (-counts[word], word))
+        if len(frequent[:max_words]) > MOST - len(SPECIALS):
+            raise ValueError(
+                f"the captions have {len(frequent):,} words: raise min_count, or set max_words below {MOST:,}"
+            )
         return cls(_tokenizer(frequent[:max_words]))
 
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
-        """Read a file that `save` wrote. Raises ValueError naming it where it is missing or something else."""
+        """Read a file that `save` wrote, and of it the words alone: a tokenizer is built here as `build` builds one.
+
+        A file may come from anyone, and the patterns in it may take for ever to match. Raises ValueError naming the
+        file where it is missing, too large, damaged, or written by something else.
+        """
         if not Path(path).is_file():
             raise ValueError(f"{path}: no such vocabulary file")
         try:
-            return cls(Tokenizer.from_file(str(path)))
-        except Exception as error:  # the library raises bare Exception
+            return cls(_tokenizer(_words(path)))
+        except ValueError as error:
             raise ValueError(f"{path} is not a vocabulary written by `vision-attn prepare`: {error}") from error
 
     def save(self, path: str | Path) -> None:
@@ -97,6 +110,29 @@ class Vocabulary:
             if index != PAD:
                 words.append(self.words[index])
         return "".join(word + _gap(word, following) for word, following in pairwise([*words, ""]))
+
+
+def _words(path: str | Path) -> list[str]:
+    """The words of a saved vocabulary after the special ones, in the order of their ids."""
+    if Path(path).stat().st_size > LARGEST:
+        raise ValueError(f"it has more than {LARGEST // 2**20} MiB")
+    content = read_json(path)
+    try:
+        ids, pattern = content["model"]["vocab"], content["pre_tokenizer"]["pattern"]["Regex"]
+        if len(ids) > MOST:
+            raise ValueError(f"it has more than {MOST:,} words")
+        words = sorted(ids, key=ids.__getitem__)
+        numbers = list(map(ids.__getitem__, words))
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError("its words, or the pattern that finds them, are missing") from None
+    if pattern != WORD:
+        raise ValueError("it was made by another version or another tool, which finds words in another way")
+    if words[: len(SPECIALS)] != SPECIALS or numbers != [*range(len(numbers))] or {*map(type, numbers)} != {int}:
+        raise ValueError(f"word ids must count up from 0, beginning with {', '.join(SPECIALS)}")
+    for word in words:
+        if not word or _UNPRINTABLE.search(word):
+            raise ValueError(f"{word[:80]!r} is no word")
+    return words[len(SPECIALS) :]
 
 
 def _tokenizer(words: list[str]) -> Tokenizer:

@@ -97,7 +97,7 @@ def build(
             model.initialise()
     elif fresh:
         best = Path(start_from) / "best"
-        load_weights(model, best if best.is_dir() else Path(start_from))
+        load_weights(model, best if best.is_dir() else Path(start_from), another=True)
         model.restart()
     else:
         load_weights(model, folder / "last")

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, save_model
 from torch import Tensor, nn
+
+from vision_attn.task import Task
 
 NAME = "model.safetensors"
 """The file that holds the weights, in last/ as in best/."""
@@ -16,24 +18,33 @@ def save_weights(task: nn.Module, path: Path) -> None:
     path.chmod(0o644)  # safetensors leaves it readable by its owner alone.
 
 
-def load_weights(task: nn.Module, folder: Path) -> None:
+def load_weights(task: Task, folder: Path, *, another: bool = False) -> None:
     """Load `folder`/model.safetensors, which must hold exactly the weights of `task`.
+
+    another: the weights are those of another run, with which this one starts. What `task.own` names may be missing,
+        left over or different; the task keeps its own.
 
     Raises ValueError as `check_weights` does.
     """
-    check_weights(task, folder)
-    load_model(task, str(Path(folder) / NAME), strict=False)
+    check_weights(task, folder, another=another)
+    stored = load_file(Path(folder) / NAME)
+    renamed = {_renamed(name, task): tensor for name, tensor in stored.items()}
+    kept = {name: tensor for name, tensor in renamed.items() if not (another and _is_own(name, task))}
+    task.load_state_dict(kept, strict=False)
 
 
-def check_weights(task: nn.Module, folder: Path) -> None:
+def check_weights(task: Task, folder: Path, *, another: bool = False) -> None:
     """Compare the names and shapes in `folder`/model.safetensors with those of `task`, reading the file's header alone.
 
     `task` may be on the meta device, where it takes no memory. Raises ValueError when the file is missing or damaged,
-    and naming the first weights that are missing, left over or of another shape.
+    and naming the first weights that are missing, left over or of another shape. `another`: see `load_weights`.
     """
     path = Path(folder) / NAME
     own = task.state_dict()
-    shapes = read_shapes(path)
+    shapes = {_renamed(name, task): shape for name, shape in read_shapes(path).items()}
+    if another:
+        own = {name: tensor for name, tensor in own.items() if not _is_own(name, task)}
+        shapes = {name: shape for name, shape in shapes.items() if not _is_own(name, task)}
     stored = {_place(own[name]) for name in shapes if name in own}
     missing = [name for name in own if name not in shapes and _place(own[name]) not in stored]
     extra = [name for name in shapes if name not in own]
@@ -54,6 +65,15 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def _renamed(name: str, task: Task) -> str:
+    """The name that a weight has in this version."""
+    return next((new + name.removeprefix(old) for old, new in task.renamed.items() if name.startswith(old)), name)
+
+
+def _is_own(name: str, task: Task) -> bool:
+    return name.startswith(tuple(task.own))
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:

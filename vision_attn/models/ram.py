@@ -196,7 +196,7 @@ class RAM(Classifier):
             hidden.append(state.hidden)
         log_prob = class_log_prob(self.action(torch.stack(hidden, dim=2)))
         choice = None
-        if self.reinforced and look == "draw":
+        if self.reinforced and self.training and look == "draw":  # an answer alone needs no estimator
             choice = self.policy.choice(torch.stack(places, dim=2), torch.stack(draws, dim=2))
         return Glance(log_prob, torch.stack(locations, dim=2), choice)
 

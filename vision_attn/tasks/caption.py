@@ -38,6 +38,7 @@ class Captioning(Task):
     """
 
     renamed = {"reinforce.": "criteria.looks.reinforce."}
+    own = ("criteria.", "model.attention.batches")
 
     def __init__(
         self,

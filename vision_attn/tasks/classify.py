@@ -38,6 +38,8 @@ class Classification(Task):
     mean answer of `test_copies` copies with looks that are drawn. Evaluation with a folder gives all three.
     """
 
+    own = ("reinforce.", "model.policy.batches")
+
     def __init__(
         self,
         source: Source,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from PIL import Image, ImageDraw
 from torch import Tensor
 
@@ -14,6 +14,9 @@ from vision_attn.viz.sheet import DARK, PANEL, Box, Palette, Panel, boxed, fitte
 
 SPREAD = 0.8
 """Standard deviation, in regions, of the light that one region gives off."""
+
+EVEN = 0.05
+"""The part of the largest entropy by which the entropy of a map that looks nearly everywhere may lie below it."""
 
 RIM = 2  # pixels of the white line around the region that was seen
 LEGEND = "Above: the one region that each word saw. Below: the map that it was chosen from."
@@ -38,6 +41,17 @@ def weights(alpha: Float[Tensor, "T Y X"]) -> Float[Tensor, "T Y X"]:
     """`alpha` on the CPU in float32, with 0 for what is no weight (NaN, infinite, negative)."""
     alpha = alpha.detach().float().cpu()
     return torch.where(alpha.isfinite(), alpha, 0).clamp(min=0)
+
+
+def even(alpha: Float[Tensor, "T Y X"]) -> Bool[Tensor, "T"]:
+    """Which maps look nearly everywhere: their entropy lies within `EVEN` of its maximum, log(Y X).
+
+    Such a map has a brightest region too, but it is no more than noise. A map without any weight is none of them.
+    """
+    alpha = weights(alpha).flatten(1)
+    total = alpha.sum(dim=1, keepdim=True)
+    alpha = alpha / total.clamp(min=torch.finfo(alpha.dtype).tiny)
+    return (-torch.xlogy(alpha, alpha).sum(dim=1) >= (1 - EVEN) * math.log(alpha.shape[1])) & (total[:, 0] > 0)
 
 
 def cell(region: int, rows: int, columns: int) -> tuple[float, float, float, float]:
@@ -102,7 +116,13 @@ def attention_sheet(
         above, *below = (boxed(look, (boxes or {}).get(word, ()), palette.accent) for look in looks)
         panels.append(Panel(above, word, note, *below))
     caption = (" ".join(words) or "no words") if caption is None else caption
-    return sheet(panels, caption=caption, title=title, legend=LEGEND, palette=palette)
+    return sheet(panels, caption=caption, title=title, remark=_remark(alpha), legend=LEGEND, palette=palette)
+
+
+def _remark(alpha: Float[Tensor, "T Y X"]) -> str:
+    """How many words look nearly everywhere; empty where none does."""
+    number = int(even(alpha).sum())
+    return f"nearly everywhere: {number} of {len(alpha)} words" if number else ""
 
 
 def write_sheet(

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.files import replacing
-from vision_attn.viz.attention import SPREAD, cell, check, weights
+from vision_attn.viz.attention import SPREAD, cell, check, even, weights
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
 
 SIDE = 448  # most pixels of the longer side of a photograph in the page
@@ -125,11 +125,11 @@ def _words(number: int, item: Looked) -> Iterator[str]:
 
 
 def _place(alpha: Float[Tensor, "Y X"]) -> str:
-    """In words, where the most attended region is."""
+    """In words, where the most attended region is, if the map has a place at all."""
     if not alpha.any():
         return "looks nowhere"
-    if alpha.max() < 2 * alpha.mean():
-        return "looks everywhere"
+    if even(alpha[None])[0]:
+        return "looks nearly everywhere"
     return f"looks {_ninth(int(alpha.argmax()), *alpha.shape)}"
 
 

@@ -115,10 +115,17 @@ def boxed(picture: Image.Image, boxes: Iterable[Box], colour: str = DARK.accent)
 
 
 def sheet(
-    panels: Sequence[Panel], *, caption: str, title: str = "", legend: str = "", palette: Palette = DARK
+    panels: Sequence[Panel],
+    *,
+    caption: str,
+    title: str = "",
+    remark: str = "",
+    legend: str = "",
+    palette: Palette = DARK,
 ) -> Image.Image:
     """Panels in reading order under `title` (small) and `caption` (large). All panels have the first one's size.
 
+    A `remark` on the whole stands after the title, which is cut where there is no room for both.
     Where words have two pictures each, `legend` stands in the empty place below the first panel, if it fits.
     A caption that is read from right to left runs from right to left on the sheet too.
     """
@@ -127,7 +134,9 @@ def sheet(
     columns = _columns(len(panels), tall / height)
     inner = columns * (width + GAP) - GAP
     type_ = _Typeface(" ".join([caption, title, *(panel.word for panel in panels)]))
-    title, lines = type_.shortened(title, 15, inner), type_.wrapped(caption, 30, inner)
+    remark = f" · {remark}" if title and remark else remark
+    title = type_.shortened(title, 15, inner - type_.width(remark, 15)) + remark
+    lines = type_.wrapped(caption, 30, inner)
     head = (28 if title else 0) + 40 * len(lines) + (16 if title or lines else 0)
     rows = math.ceil(len(panels) / columns)
     page = Image.new("RGB", (inner + 2 * MARGIN, head + rows * (TITLE + tall + GAP) - GAP + 2 * MARGIN), palette.paper)

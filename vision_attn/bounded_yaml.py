@@ -1,0 +1,152 @@
+"""YAML files from anyone, read within bounds of size, nesting, aliases and time."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+BYTES = 2**18
+"""The largest file. The configs of this project have 2 KiB."""
+
+NODES = 10_000
+"""Keys and values, each counted as often as aliases repeat it: with the parsers of Python, a second's work."""
+
+DEPTH = 100
+"""Nested lists and mappings."""
+
+CHARACTERS = 4096
+"""The longest key or value, below the 4,300 digits that Python makes a number of."""
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file in UTF-8: mappings with text as keys, lists and single values.
+
+    Raises ValueError naming the file, and the line where there is one, when it cannot be read, is not YAML, or exceeds
+    a bound of this module.
+    """
+    text = _text(path)
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            _Expansion().of(node)
+            return None if node is None else loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except _Excess as error:
+        raise ValueError(f"{path}, line {error.line}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{path}{line} is not valid YAML: {_short(getattr(error, 'problem', error))}") from error
+    except Exception as error:  # PyYAML fails in many ways for values that do not fit their tag, such as `!!int x`
+        raise ValueError(f"{path} is not valid YAML: a value does not fit its tag ({_short(error)})") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(BYTES + 1)
+        if len(content) > BYTES:
+            raise ValueError(f"{path} is no config: it has more than {BYTES // 1024} KiB")
+        return content.decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as a config: {error}") from error
+
+
+def _short(reason: object) -> str:
+    words = " ".join(str(reason).split())
+    return words if len(words) <= 200 else f"{words[:200]} ..."
+
+
+class _Excess(Exception):
+    """A bound that is exceeded at a node."""
+
+    def __init__(self, node: Any, said: str) -> None:
+        super().__init__(said)
+        self.line = node.start_mark.line + 1
+
+
+class _Loader(yaml.SafeLoader):
+    """Stops at the first node past a bound, so that a large file does not take long."""
+
+    nodes = depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.nodes += 1
+        self.depth += 1
+        if self.nodes > NODES or self.depth > DEPTH:
+            raise _excess(self.peek_event(), self.nodes, self.depth)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+class _Size(NamedTuple):
+    nodes: int
+    characters: int
+    depth: int
+
+
+class _Expansion:
+    """How large nodes are with every alias replaced by what it stands for."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, _Size | None] = {}
+
+    def of(self, node: Any) -> _Size:
+        """An alias stands after its anchor, so that this goes no deeper than `DEPTH`. Raises `_Excess`."""
+        if id(node) in self.sizes:
+            size = self.sizes[id(node)]
+            if size is None:
+                raise _Excess(node, "contains itself")
+            return size
+        self.sizes[id(node)] = None
+        parts = []
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+            for key, _ in node.value:
+                _check_key(key)
+        elif isinstance(node, yaml.SequenceNode):
+            parts = node.value
+        elif node is not None:
+            _check_value(node)
+        own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+        sizes = [self.of(part) for part in parts]
+        size = _Size(
+            1 + sum(part.nodes for part in sizes),
+            own + sum(part.characters for part in sizes),
+            1 + max((part.depth for part in sizes), default=0),
+        )
+        if size.nodes > NODES or size.depth > DEPTH or size.characters > BYTES:
+            raise _excess(node, size.nodes, size.depth)
+        self.sizes[id(node)] = size
+        return size
+
+
+def _check_key(node: Any) -> None:
+    """A word, or `<<`, which merges another mapping."""
+    if not isinstance(node, yaml.ScalarNode):
+        raise _Excess(node, "a key must be text")
+    if node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+        raise _Excess(node, f"a key must be text, not {_short(node.value)}")
+
+
+def _check_value(node: yaml.ScalarNode) -> None:
+    if len(node.value) > CHARACTERS:
+        raise _Excess(node, f"a value of more than {CHARACTERS:,} characters")
+    if any("\ud800" <= character <= "\udfff" for character in node.value):
+        raise _Excess(node, "a value with half of a character (a lone surrogate)")
+
+
+def _excess(node: Any, nodes: int, depth: int) -> _Excess:
+    if depth > DEPTH:
+        return _Excess(node, f"is nested more than {DEPTH} deep")
+    if nodes > NODES:
+        return _Excess(node, f"has more than {NODES:,} keys and values, aliases counted each time")
+    return _Excess(node, f"has more than {BYTES:,} characters, aliases counted each time")
