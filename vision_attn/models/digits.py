@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vision_attn.models.linear import Linear
 from vision_attn.models.outputs import Glance, class_log_prob
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
@@ -48,6 +49,7 @@ class Convolutional(Whole):
         stride: int = 5,
         hidden_size: int = 256,
     ):
+        check_range("Convolutional", 1, 10_000, filters=filters, size=size, stride=stride)
         channels, *sides = image_shape
         if min(sides) < size:
             raise ValueError(f"Convolutional: filters of {size} pixels do not fit into images of {tuple(sides)}")

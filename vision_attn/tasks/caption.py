@@ -23,6 +23,7 @@ from vision_attn.decode import END, Decoded, beam_search
 from vision_attn.metrics import AttentionCorrectness, AttentionMotion, caption_metrics, write_results
 from vision_attn.metrics.attention import total_variation
 from vision_attn.metrics.variety import same_caption, sameness
+from vision_attn.ranges import check_range
 from vision_attn.task import Source, Task
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import Looked, write_page
@@ -71,6 +72,7 @@ class Captioning(Task):
         validate_with: list[str] = ["BLEU-4", "CIDEr"],  # noqa: B006 (never changed; jsonargparse shows it)
     ):
         super().__init__()
+        check_range("Captioning", 1, 1000, beams=beams, max_words=max_words)
         self.vocabulary = source.vocabulary
         self.content_words = getattr(source, "content_words", frozenset())
         self.encoder = encoder
