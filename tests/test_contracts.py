@@ -13,6 +13,7 @@ import yaml
 from torch import nn
 from torch.nn import functional as F
 
+from tests.fake_mnist import write_mnist
 from vision_attn.commands import main
 from vision_attn.contracts import Caption, Captioner, Classifier, Criterion, Encoder, Evaluator, Glance
 from vision_attn.decode import beam_search, greedy, sample
@@ -111,9 +112,8 @@ def trained(folder: Path, data: str, **task) -> Path:
     (folder / "smallest.yaml").write_text(yaml.safe_dump(config))
     settings = {**SIZES, "run.folder": folder / "run"}
     if kind.startswith("classify"):
-        from tests.fake_mnist import write_mnist
-
-        settings |= {"data.folder": write_mnist(folder / "mnist"), "run.metric": "error"}
+        settings = {name: value for name, value in settings.items() if not name.startswith("data.")}
+        settings |= {"data.folder": write_mnist(folder / "mnist"), "data.batch_size": 100, "run.metric": "error"}
     arguments = [f"--{name}={value}" for name, value in settings.items()]
     assert main(["train", str(folder / "smallest.yaml"), *arguments]) == 0
     return folder / "run"

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
 from vision_attn.layers.precise import precise
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 LARGEST_LOG = 10.0  # e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares stay within float32
@@ -47,8 +48,7 @@ class Filterbank(nn.Module):
 
     def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 12, relative: bool = False):
         super().__init__()
-        if size < 1:
-            raise ValueError(f"Filterbank: size is {size}, and must be at least 1")
+        check_range("Filterbank", 1, 1000, size=size)
         _, self.height, self.width = image_shape
         self.size, self.relative = size, relative
         self.widest_stride = (max(self.height, self.width) - 1) / max(1, size - 1)

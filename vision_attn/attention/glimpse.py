@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
@@ -40,9 +41,8 @@ class Retina(nn.Module):
 
     def __init__(self, *, size: int = 8, num_scales: int = 1):
         super().__init__()
-        for name, number in (("size", size), ("num_scales", num_scales)):
-            if number < 1:
-                raise ValueError(f"Retina: {name} is {number}, and must be at least 1")
+        check_range("Retina", 1, 1000, size=size)
+        check_range("Retina", 1, 10, num_scales=num_scales)  # each doubles the width of what it sees
         self.size, self.num_scales = size, num_scales
 
     @torch.no_grad()

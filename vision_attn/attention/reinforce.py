@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vision_attn.ranges import check_range
+
 Returns = Float[Tensor, "B R T"]
 
 
@@ -82,6 +84,7 @@ class LeaveOneOut(nn.Module):
         super().__init__()
         if num_runs < 2:
             raise ValueError(f"LeaveOneOut: num_runs={num_runs}, but there must be another run to compare with")
+        check_range("LeaveOneOut", 2, 1000, num_runs=num_runs)
         self.num_runs = num_runs
 
     def forward(self, returns: Returns, terms: Returns, choice: Choice) -> Returns:

@@ -16,6 +16,7 @@ from vision_attn.data.features import Features, cached_features
 from vision_attn.data.images import Pixels, View
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.files import find
+from vision_attn.ranges import check_range
 from vision_attn.task import Source, Task
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class Captions(Source):
         for name in ("batch_size", "evaluation_batch_size", "rows", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
+        check_range("Captions", 1, 1000, rows=rows, max_length=max_length)
         self._prepared: nn.Module | None = None
 
     @cached_property

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vision_attn.data.mnist import NUM_VALIDATION, SIDE, SPLITS, DigitBatch, Digits, DigitSource, scaled
 from vision_attn.data.scene_canvas import integers
+from vision_attn.ranges import check_range
 
 FRESH, FIXED = 0, 1  # first word of the seed: training batches, and the images of `split`
 
@@ -62,6 +63,8 @@ class Clutter(DigitSource):
                 f"clutter: epoch_images={epoch_images} must hold a batch of {batch_size}, and val_images={val_images} "
                 f"and test_images={test_images} must be positive"
             )
+        check_range("Clutter", 1, 2**28, pixels_of_a_batch=batch_size * canvas**2)
+        check_range("Clutter", 1, 2**24, digits_and_pieces_of_a_split=(1 + pieces) * max(val_images, test_images))
         self.canvas, self.pieces, self.piece = canvas, pieces, piece
         self.image_shape = (1, canvas, canvas)
         self.epoch_images = epoch_images

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision_attn.files import find
+from vision_attn.ranges import check_range
 from vision_attn.task import Source, Task
 
 SPLITS = ("train", "val", "test")
@@ -61,6 +62,7 @@ class DigitSource(Source):
     def __init__(self, *, folder: str, batch_size: int, download: bool) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: a batch must hold at least one digit")
+        check_range(type(self).__name__, 1, 10**6, batch_size=batch_size)
         self.folder, self.batch_size, self.download = folder, batch_size, download
 
     @cached_property

@@ -17,6 +17,7 @@ from vision_attn.data import scene_grammar as grammar
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.scene_canvas import Arrangement, arrange, draw
 from vision_attn.data.vocabulary import END, PAD, UNKNOWN, Vocabulary
+from vision_attn.ranges import check_range
 from vision_attn.task import Source, Task
 
 SPLITS = ("train", "val", "test")
@@ -60,6 +61,10 @@ class Scenes(Source):
                 f"scenes: batch_size={batch_size}, epoch_images={epoch_images}, val_images={val_images} and "
                 f"test_images={test_images} must be positive, and an epoch must hold at least one batch"
             )
+        check_range("Scenes", 40, 512, size=size)
+        check_range("Scenes", 1, 2**26, pixels_of_a_batch=batch_size * size**2)
+        check_range("Scenes", 1, 100_000, val_images=val_images, test_images=test_images)
+        check_range("Scenes", 1, 2**29, pixels_of_a_split=max(val_images, test_images) * size**2)
         self.size, self.batch_size, self.rows = size, batch_size, rows
         self.epoch_images = epoch_images
         self.split_images = {"train": val_images, "val": val_images, "test": test_images}

@@ -1,22 +1,27 @@
 """Annotation vectors from any torchvision network, cut at a named node."""
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
 import torch
+import torchvision
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
-from torchvision.models import get_model, get_model_weights
+from torchvision.models import get_model, get_model_weights, list_models
 from torchvision.models.feature_extraction import create_feature_extractor
 
 from vision_attn.contracts import Encoder
 from vision_attn.files import find
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 HINT = "; `data.images.read_image` reads a photograph as one of these"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+LARGEST = 4096
+"""Height and width of photographs, in pixels."""
 
 
 class Backbone(Encoder):
@@ -46,13 +51,19 @@ class Backbone(Encoder):
         super().__init__()
         self.name, self.node, self.resolution, self.weights = name, node, resolution, weights
         self.trainable = trainable
+        if name not in list_models(module=torchvision.models):  # others, detectors say, download parts of themselves
+            raise ValueError(f"torchvision.models has no classification network {name!r}")
+        if not re.fullmatch(r"[\w.]+", node):  # torchvision takes it for a regular expression
+            raise ValueError(f"{node!r} is no node of {name}: it would have letters, digits, underscores and dots")
+        check_range(type(self).__name__, 1, LARGEST, resolution=resolution)
         try:
             with torch.device("meta"):  # the layers behind the cut, a VGG's classifier for one, never take memory
                 network = get_model(name, weights=None, **self.options(resolution)).eval()
                 body = create_feature_extractor(network, {node: "map"}).eval()
                 shape = body(torch.empty(1, 3, resolution, resolution))["map"].shape
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"torchvision's {name} cannot be cut at {node}: {error}") from None
+        except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some need numbers while they are built
+            reason = " ".join(str(error).split())
+            raise ValueError(f"torchvision's {name} cannot be cut at {node}: {reason}") from None
         layout = self.layout_of(shape)
         if layout is None:
             raise ValueError(f"{name} at {node} gives {tuple(shape)}, not a map (B, D, Y, X): cut it earlier")
@@ -123,8 +134,8 @@ def checksum(encoder: nn.Module) -> str:
 
 
 def _with_random_weights(body: nn.Module) -> nn.Module:
-    """`body` from the meta device on the CPU: layers as they initialise themselves, loose parameters small."""
-    body.to_empty(device="cpu")
+    """`body` from the meta device on the default one: layers as they initialise themselves, loose parameters small."""
+    body.to_empty(device=torch.get_default_device())
     for parameter in body.parameters():
         nn.init.normal_(parameter, std=0.02)
     for module in body.modules():

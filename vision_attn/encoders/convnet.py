@@ -16,6 +16,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from vision_attn.contracts import Encoder
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
@@ -39,6 +40,7 @@ class ConvNet(Encoder):
             raise ValueError(f"ConvNet: resolution={resolution} must be a multiple of 4 pixels")
         if region_size % 8 or width % 16 or min(region_size, width) < 1:
             raise ValueError(f"ConvNet: region_size={region_size} must be a multiple of 8, width={width} of 16")
+        check_range("ConvNet", 4, 4096, resolution=resolution)
         self.resolution, self.region_size = resolution, region_size
         self.grid = (resolution // 4, resolution // 4)
 

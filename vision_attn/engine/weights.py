@@ -1,5 +1,6 @@
 """The weights of a task, in a safetensors file: written, compared with a model, and loaded."""
 
+import os
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -10,6 +11,9 @@ from vision_attn.task import Task
 
 NAME = "model.safetensors"
 """The file that holds the weights, in last/ as in best/."""
+
+HEADER = 2**22
+"""Bytes of a header at most: names and shapes of some 40,000 tensors."""
 
 
 def save_weights(task: nn.Module, path: Path) -> None:
@@ -27,10 +31,13 @@ def load_weights(task: Task, folder: Path, *, another: bool = False) -> None:
     Raises ValueError as `check_weights` does.
     """
     check_weights(task, folder, another=another)
-    stored = load_file(Path(folder) / NAME)
-    renamed = {_renamed(name, task): tensor for name, tensor in stored.items()}
-    kept = {name: tensor for name, tensor in renamed.items() if not (another and _is_own(name, task))}
-    task.load_state_dict(kept, strict=False)
+    path = Path(folder) / NAME
+    try:
+        renamed = {_renamed(name, task): tensor for name, tensor in load_file(path).items()}
+        kept = {name: tensor for name, tensor in renamed.items() if not (another and _is_own(name, task))}
+        task.load_state_dict(kept, strict=False)
+    except (SafetensorError, RuntimeError, KeyError) as error:  # numbers of a kind that torch cannot convert
+        raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
 
 
 def check_weights(task: Task, folder: Path, *, another: bool = False) -> None:
@@ -54,6 +61,7 @@ def check_weights(task: Task, folder: Path, *, another: bool = False) -> None:
     lines = [f"{kind}: {_few(names)}" for kind, names in problems.items() if names]
     if lines:
         raise ValueError(f"{path} does not fit the model that the config describes; {'; '.join(lines)}")
+    _check_memory(path)
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
@@ -61,6 +69,10 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     if not path.is_file():
         raise ValueError(f"{path} is missing: {path.parent} holds no weights")
     try:
+        with open(path, "rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+        if header > HEADER:
+            raise ValueError(f"{path} is not a whole safetensors file: its header claims {header:,} bytes")
         with safe_open(str(path), framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -74,6 +86,13 @@ def _renamed(name: str, task: Task) -> str:
 
 def _is_own(name: str, task: Task) -> bool:
     return name.startswith(tuple(task.own))
+
+
+def _check_memory(path: Path) -> None:
+    """A file with holes may claim any size."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if path.stat().st_size > machine:
+        raise ValueError(f"{path} holds {path.stat().st_size:,} bytes of weights, and this machine has {machine:,}")
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vision_attn.contracts import Classifier, Glance
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
@@ -47,6 +48,7 @@ class Convolutional(Whole):
         stride: int = 5,
         hidden_size: int = 256,
     ):
+        check_range("Convolutional", 1, 10_000, filters=filters, size=size, stride=stride)
         channels, *sides = image_shape
         if min(sides) < size:
             raise ValueError(f"Convolutional: filters of {size} pixels do not fit into images of {tuple(sides)}")

@@ -17,6 +17,7 @@ from vision_attn.contracts import Classifier, Drawing, Glance, Reads
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
+from vision_attn.ranges import check_range
 
 
 class DRAWReader(Classifier):
@@ -44,8 +45,7 @@ class DRAWReader(Classifier):
         relative: bool = False,
     ):
         super().__init__()
-        if num_glimpses < 1:
-            raise ValueError(f"DRAWReader: num_glimpses is {num_glimpses}, but it must look at least once")
+        check_range("DRAWReader", 1, 1000, num_glimpses=num_glimpses)
         self.num_glimpses, self.hidden_size = num_glimpses, hidden_size
         self.patch_size = image_shape[0] * size**2
         self.filterbank = Filterbank(hidden_size, image_shape, size=size, relative=relative)
@@ -161,8 +161,7 @@ class DRAW(nn.Module):
         write: Callable[[int, tuple[int, int, int]], nn.Module] = WritePatch,
     ):
         super().__init__()
-        if num_turns < 1:
-            raise ValueError(f"DRAW: num_turns is {num_turns}, but it must draw at least once")
+        check_range("DRAW", 1, 1000, num_turns=num_turns)
         self.num_turns, self.hidden_size, self.latent_size = num_turns, hidden_size, latent_size
         self.read = read(hidden_size, image_shape)
         self.write = write(hidden_size, image_shape)

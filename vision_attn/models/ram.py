@@ -18,6 +18,7 @@ from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.lstm import lstm
 from vision_attn.models.policies import Gaussian, Look
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
@@ -92,6 +93,7 @@ class ContextLSTM(nn.Module):
         filters: tuple[int, int] = (16, 32),
     ):
         super().__init__()
+        check_range("ContextLSTM", 1, 1000, context_side=context_side)
         self.hidden_size, self.place_size, self.context_side = hidden_size, place_size, context_side
         self.pixels = channels * context_side**2
         self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
@@ -161,8 +163,7 @@ class RAM(Classifier):
         first: Literal["random", "centre", "policy"] = "random",
     ):
         super().__init__()
-        if num_glimpses < 1:
-            raise ValueError(f"RAM: num_glimpses is {num_glimpses}, but it must look at least once")
+        check_range("RAM", 1, 1000, num_glimpses=num_glimpses)
         self.num_glimpses, self.first, self.channels = num_glimpses, first, image_shape[0]
         self.retina = retina()
         self.glimpse = glimpse(self.retina.num_scales * image_shape[0] * self.retina.size**2)

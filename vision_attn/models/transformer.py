@@ -16,6 +16,7 @@ from vision_attn.attention.soft import normalised
 from vision_attn.contracts import Caption, Captioner, Look
 from vision_attn.layers import ragged
 from vision_attn.layers.linear import Linear
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
@@ -121,6 +122,7 @@ class Transformer(Captioner):
             raise ValueError(
                 f"Transformer: hidden_size={hidden_size} must be a multiple of 2 * num_heads={2 * num_heads}"
             )
+        check_range("Transformer", 1, 1000, num_layers=num_layers, num_heads=num_heads, max_length=max_length)
         self.region_size, self.max_length = region_size, max_length
         self.embedding = nn.Embedding(num_words, hidden_size)  # word 0 starts a caption
         nn.init.normal_(self.embedding.weight, std=hidden_size**-0.5)

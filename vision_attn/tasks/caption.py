@@ -20,6 +20,7 @@ from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, beam_search
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, Motion, Pointing, ReferenceLikelihood
+from vision_attn.ranges import check_range
 from vision_attn.task import Source, Task
 from vision_attn.viz.captions import write_pictures
 
@@ -54,6 +55,7 @@ class Captioning(Task):
         validate_with: list[str] = ["BLEU-4", "CIDEr"],  # noqa: B006 (never changed; jsonargparse shows it)
     ):
         super().__init__()
+        check_range("Captioning", 1, 1000, beams=beams, max_words=max_words)
         self.vocabulary = source.vocabulary
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder

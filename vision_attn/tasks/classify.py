@@ -14,6 +14,7 @@ from vision_attn.attention.reinforce import Reinforce
 from vision_attn.contracts import Classifier, Glance, Glimpses, Reads
 from vision_attn.files import replacing
 from vision_attn.metrics.cost import multiply_adds
+from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles
 from vision_attn.viz.glimpses import Glimpsed, write_film, write_gallery, write_glimpses
@@ -54,9 +55,7 @@ class Classification(Task):
         test_copies: int = 10,
     ):
         super().__init__()
-        for name, number in (("copies", copies), ("test_copies", test_copies)):
-            if number < 1:
-                raise ValueError(f"Classification: {name} is {number}, but must be at least 1")
+        check_range("Classification", 1, 1000, copies=copies, test_copies=test_copies)
         if early_weight < 0:
             raise ValueError(f"Classification: early_weight is {early_weight}, but must not be negative")
         self.image_shape = source.image_shape

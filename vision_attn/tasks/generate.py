@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vision_attn.attention.filterbank import Filterbank, Window
 from vision_attn.data.binary import fixed, stochastic
 from vision_attn.files import replacing
+from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles, write_film, write_strips
 
@@ -38,9 +39,9 @@ class Generation(Task):
         importance_images: int | None = 1000,
     ):
         super().__init__()
-        for name, number in (("importance_samples", importance_samples), ("importance_images", importance_images)):
-            if number is not None and number < 1:
-                raise ValueError(f"Generation: {name} is {number}, but must be at least 1")
+        check_range("Generation", 1, 100_000, importance_samples=importance_samples)
+        if importance_images is not None:
+            check_range("Generation", 1, 10**9, importance_images=importance_images)
         self.model = model(source.image_shape)
         self.binarised = stochastic if binarisation == "stochastic" else fixed
         self.importance_samples, self.importance_images = importance_samples, importance_images

@@ -119,9 +119,9 @@ def attention_sheet(
     return sheet(panels, caption=caption, title=title, remark=_remark(alpha), legend=LEGEND, palette=palette)
 
 
-def _remark(alpha: Float[Tensor, "T Y X"]) -> str:
+def _remark(alpha: Float[Tensor, "T Y X"] | None) -> str:
     """How many words look nearly everywhere; empty where none does."""
-    number = int(even(alpha).sum())
+    number = 0 if alpha is None else int(even(alpha).sum())
     return f"nearly everywhere: {number} of {len(alpha)} words" if number else ""
 
 
