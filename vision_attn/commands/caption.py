@@ -83,11 +83,11 @@ def read(paths: Iterable[Path], resolution: int, complaints: list[str]) -> Itera
 def draw_all(done: list[tuple[Path, Any]], folder: Path) -> Path:
     """A sheet for each photograph and one page for all, in `folder`; returns the page."""
     from vision_attn.data.images import open_square
-    from vision_attn.tasks.caption import draw
+    from vision_attn.viz.captions import write_pictures
 
     pictures = []
     for path, _ in done:
         square = open_square(path, at_least=SIDE)
         square.thumbnail((SIDE, SIDE))
         pictures.append(square)
-    return draw([path.name for path, _ in done], pictures, [described for _, described in done], folder)[0]
+    return write_pictures([path.name for path, _ in done], pictures, [described for _, described in done], folder)[0]
