@@ -17,6 +17,7 @@ from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.looks import ReinforceLooks
 from vision_attn.data.scenes import Scenes
 from vision_attn.encoders.convnet import ConvNet
+from vision_attn.engine.weights import load_weights, save_weights
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.tasks.caption import Captioning
 
@@ -161,3 +162,20 @@ def test_hard_attention_is_pictured_with_what_it_saw(source, batch, tmp_path):
     soft = build(source).eval().show(two, tmp_path / "soft")
     area = [Image.open(kind[1]).width * Image.open(kind[1]).height for kind in (paths, soft)]
     assert area[0] > 1.3 * area[1]  # a square stands above each map
+
+
+def test_hard_attention_starts_from_soft_weights_and_restarts_its_soft_start(source, tmp_path):
+    """The buffers of hard attention and its baseline's weights are its own; the model's weights are taken over."""
+    soft = build(source)
+    save_weights(soft, tmp_path / "model.safetensors")
+    hard = build(source, partial(Hard, soft_start=3), looks=partial(ReinforceLooks, baseline=Learned))
+    with torch.no_grad():
+        hard.model.output.bias.fill_(7)
+    hard.model.attention.batches.fill_(9)
+    load_weights(hard, tmp_path, another=True)
+    hard.restart()
+    assert torch.equal(hard.model.output.bias, soft.model.output.bias) and hard.model.attention.batches == 0
+    with pytest.raises(ValueError, match="missing: .*batches"):
+        load_weights(hard, tmp_path)
+    save_weights(hard, tmp_path / "model.safetensors")
+    load_weights(build(source), tmp_path, another=True)  # and back

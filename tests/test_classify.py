@@ -14,6 +14,7 @@ from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Choice, Learned, LeaveOneOut, MovingAverage, Reinforce
 from vision_attn.contracts import Classifier, Glance
 from vision_attn.data.mnist import DigitBatch
+from vision_attn.metrics.cost import multiply_adds
 from vision_attn.models.digits import FullyConnected
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Gaussian
@@ -261,3 +262,10 @@ def test_every_config_takes_two_steps(name, tmp_path):
     metrics = two_steps(name, tmp_path, **settings)
     assert 0 <= metrics["error_low"] <= metrics["error"] <= metrics["error_high"] <= 100
     assert metrics["pixels"] > 0 and metrics["multiply_adds"] > 1e5
+
+
+def test_sampled_glimpses_cost_what_mean_ones_cost():
+    """An answer runs the policy once for each glimpse, however locations come about."""
+    model = small().model.eval()
+    images = batch(1).images
+    assert multiply_adds(model, images, look="draw") == multiply_adds(model, images, look="mean")

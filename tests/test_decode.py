@@ -127,3 +127,20 @@ def test_samples_are_seeded_and_top_p_narrows(model, regions):
     for options in ({"temperature": 0.0}, {"top_p": 0.0}):
         with pytest.raises(ValueError, match="temperature"):
             draw(**options)
+
+
+def test_a_beam_wider_than_the_language_ranks_whole_captions_only():
+    """With more beams than captions, rows that were never filled come last, without words."""
+    torch.manual_seed(0)
+    model = ShowAttendTell(5, D, hidden_size=6, word_size=8, score=partial(Additive, attention_size=7)).eval()
+    regions = torch.randn(2, L, D)
+    captions = sum(2**n for n in range(4)) + 2**4  # of the words 3 and 4: those that end before the limit, and the rest
+    decoded = beam_search(model, regions, beams=400, max_words=4, never=(2,))
+    for b in range(2):
+        found = [spelled(decoded, b, r) for r in range(decoded.words.shape[1])]
+        filled = decoded.score[b].isfinite()
+        assert int(filled.sum()) == captions and filled[:captions].all()
+        assert all(words[-1] == END or len(words) == 4 for words in found[:captions])
+        assert len(set(found[:captions])) == captions and set(found[captions:]) == {()}
+        best = model(regions[b : b + 1], decoded.words[b : b + 1, :1]).log_prob.sum()
+        torch.testing.assert_close(decoded.score[b, 0], best)

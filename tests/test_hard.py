@@ -7,6 +7,7 @@ from tests import references
 from tests.test_show_attend_tell import UNSORTED, build, draw
 from vision_attn.attention import hard
 from vision_attn.attention.hard import Hard, StraightThrough
+from vision_attn.attention.scores import General
 from vision_attn.decode import beam_search, greedy
 
 B, R, L, D = 3, 2, 5, 4
@@ -150,3 +151,35 @@ def test_nonsense_is_refused():
         Hard(expected=1.5)
     with pytest.raises(ValueError, match="temperature=0"):
         StraightThrough(temperature=0.0)
+
+
+@pytest.mark.parametrize("attention", [Hard, StraightThrough])
+def test_everything_after_the_softmax_is_float32_under_autocast(attention):
+    model = build(attention=attention, score=General).float().train()
+    regions, words = draw(UNSORTED)
+    with torch.autocast("cpu", torch.bfloat16):
+        caption = model(regions.float(), words)
+    assert caption.alpha.dtype == torch.float32
+    sums = caption.alpha.sum(-1)
+    torch.testing.assert_close(sums, (words != 0).float(), rtol=0, atol=2e-6)
+    if caption.choice is not None:
+        assert caption.choice.log_prob.dtype == caption.choice.entropy.dtype == torch.float32
+
+
+def test_runs_of_a_caption_share_their_dropout():
+    """Without samples, the runs of a caption are then the same; captions still differ from each other."""
+    model = build(dropout=0.5, forget_looks=0.5).train()
+    regions, words = draw([[6, 6], [6, 6], [4, 4]])
+    words[:, 1] = words[:, 0]
+    caption = model(regions, words, runs=3)
+    runs = caption.log_prob.unflatten(1, (2, 3))
+    assert torch.equal(runs[:, :, :1].expand_as(runs), runs)
+    assert not torch.allclose(runs[:, 0], runs[:, 1])
+
+
+def test_a_run_that_starts_from_another_starts_its_soft_start_again():
+    attention = Hard(expected=0.0, soft_start=2)
+    for _ in range(4):
+        attention.coins(3, torch.zeros(1))
+    attention.restart()
+    assert attention.coins(3, torch.zeros(1)).all()
