@@ -108,8 +108,10 @@ class Reinforce(nn.Module):
     `credit`: the rewards that count for a draw: all of the row's, as in the paper, or only those to go.
     `reward_weight` is lambda_r: 1 gives the gradient of the expected reward. `entropy_weight` is lambda_e.
 
-    Differs from the authors' code: rewards are summed over words, as the likelihood beside them is; there both are
-    means and the reward is divided by ten.
+    Differs from the authors' code: rewards are summed over words, and the loss is a mean over captions. There the cost
+    is a mean over the batch too, but the gradient handed to alpha is not divided by the batch size B: it is the mean
+    reward of T words over 10, and the entropy term with a weight of 0.002. In our units lambda_r is B / (10 T), about
+    0.5 for 64 captions of 12 words, and lambda_e is 0.002 B, about 0.13.
     """
 
     def __init__(
