@@ -4,7 +4,7 @@ A score derives from `Score`. `project(regions) -> keys` runs once per image, ou
 `forward(query, keys, carry) -> (scores, carry)` once per word. Keys are held once per image, queries once per row (a
 caption or a beam).
 
-Sizes of regions and queries that a score cannot compare are refused at construction, with a ValueError.
+Constructors raise ValueError for sizes of regions and queries that a score cannot compare.
 """
 
 import torch
@@ -20,41 +20,41 @@ from vision_attn.shapes import require
 UNPROJECTED = "; `project(regions)` makes them, once per image"
 
 CACHED = 2**19
-"""Numbers that a CPU's cache holds with room to spare: 2 MiB in float32."""
+"""Elements of a tensor that fits into a CPU's cache with room to spare: 2 MiB in float32."""
 
 
 class Score(nn.Module):
-    """Constructed as `score(region_size, query_size)`. Override `project` and `forward`."""
+    """Base class of scores. Constructed as `score(region_size, query_size)`. Override `project` and `forward`."""
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Tensor:
-        """The keys (B, L, ...) that `forward` compares queries with."""
+        """Compute the keys (B, L, ...) that `forward` compares queries with."""
         raise NotImplementedError
 
     def start(self, keys: Tensor, rows: int) -> Nested:
-        """What the score remembers before the first word of `rows` rows: tensors (B, R, ...), or None for nothing.
+        """The initial `carry` of `rows` rows: tensors (B, R, ...), or None for a score that remembers nothing.
 
-        It lies in the state of the captioner, so beams reorder it.
+        The carry is part of the captioner's state, so beam search reorders it.
         """
         return None
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Tensor, carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
-        """The scores of one word, and what the score remembers for the next."""
+        """Return the scores of one word and the carry for the next word."""
         raise NotImplementedError
 
 
 class Additive(Score):
-    """e_i = v^T tanh(W_a a_i + W_h h + b): the attention of Show, Attend and Tell, after Bahdanau et al. (2015).
+    """Additive score, e_ti = v^T tanh(W_a a_i + W_h h_{t-1} + b) (Xu et al. 2015, eq. 4; Bahdanau et al. 2015).
 
-    The tanh of every (region, row) pair is where a captioner spends its time, so it is never taken. With
-    t = 1 / (1 + e^{2k} e^{2q}) it holds that tanh(k + q) = 1 - 2t: the exponentials are taken once per key and once per
-    query, and a pair costs a multiplication and a division. t is computed again in the backward pass rather than kept,
-    because T words would keep T tensors of (R, L, A) per image.
+    A direct implementation spends most of a captioner's time in the tanh of every (region, row) pair. This one computes
+    no tanh: with t = 1 / (1 + e^{2k} e^{2q}), tanh(k + q) = 1 - 2t. The exponentials are computed once per key and once
+    per query, and a pair costs one multiplication, one addition and one division. The backward pass recomputes t
+    instead of storing it, because T words would store T tensors of (R, L, A) per image.
     """
 
     LIMIT = 40.0
-    """Projections are clipped to +-40, so that e^{2k} stays finite in float32; short of it tanh(k + q) is exact."""
+    """Projections are clipped to +-40, so that e^{2k} stays finite in float32. Below it, tanh(k + q) is exact."""
 
     def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512):
         super().__init__()
@@ -63,7 +63,7 @@ class Additive(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """e^{2k}, k = W_a a_i + b; in float32 at least, whatever autocast does."""
+        """e^{2k} with k = W_a a_i + b, in float32 or wider also under autocast."""
         return self._exponential(self.key(regions))
 
     def forward(
@@ -71,7 +71,7 @@ class Additive(Score):
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
         query = self._exponential(self.query(query))
-        if torch.compiler.is_compiling():  # the compiler fuses this, and recomputes it by itself
+        if torch.compiler.is_compiling():  # the compiler fuses this expression and decides itself what to recompute
             return self.weight.sum() - 2 * (_reciprocal(query, keys) * self.weight).sum(dim=-1), None
         return _AdditiveScore.apply(query, keys, self.weight), None
 
@@ -80,7 +80,7 @@ class Additive(Score):
 
 
 class _AdditiveScore(torch.autograd.Function):
-    """sum_a v_a (1 - 2 t), t = 1 / (1 + e^{2q} e^{2k}), a few images at a time, so that t stays in cache."""
+    """sum_a v_a (1 - 2 t) with t = 1 / (1 + e^{2q} e^{2k}), for a few images at a time, so that t stays in cache."""
 
     @staticmethod
     def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
@@ -107,19 +107,20 @@ class _AdditiveScore(torch.autograd.Function):
 
 
 def _reciprocal(query: Tensor, keys: Tensor) -> Tensor:
-    """1 / (1 + e^{2q} e^{2k}) of every row and region, (..., R, L, A). Overflow to infinity has the right limit, 0."""
+    """1 / (1 + e^{2q} e^{2k}) of every row and region, (..., R, L, A). A product that overflows gives the limit, 0."""
     return torch.mul(query[..., :, None, :], keys[..., None, :, :]).add_(1).reciprocal_()
 
 
 def _chunks(query: Tensor, keys: Tensor) -> list[slice]:
-    """All images at once on a GPU; on a CPU as many as have their pairs in its cache together."""
+    """Slices of the batch: all images on a GPU; on a CPU, as many as keep their (row, region) pairs in cache."""
     images, rows, _ = query.shape
     at_once = images if keys.is_cuda else max(1, CACHED // (rows * keys[0].numel()))
     return [slice(first, first + at_once) for first in range(0, images, at_once)]
 
 
 class Dot(Score):
-    """e_i = a_i . h: no weights, so annotation vectors and states must have the same size (Luong et al. 2015)."""
+    """Dot product, e_i = a_i . h (Luong et al. 2015). Has no weights, so annotation vectors and states must have the
+    same size."""
 
     def __init__(self, region_size: int, query_size: int):
         super().__init__()
@@ -140,18 +141,24 @@ class Dot(Score):
 
 
 class ScaledDot(Dot):
-    """e_i = a_i . h / sqrt(D): the size no longer sharpens the softmax (Vaswani et al. 2017, eq. 1)."""
+    """Scaled dot product, e_i = a_i . h / sqrt(D) (Vaswani et al. 2017, eq. 1).
+
+    The scale keeps the variance of the scores, and so the sharpness of their softmax, independent of D.
+    """
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         return regions / regions.shape[-1] ** 0.5
 
 
 class Cosine(Dot):
-    """e_i = tau cos(a_i, h), after Graves et al. (2014). The scale tau is learned, through its logarithm: cosines lie
-    between -1 and 1, and without a scale their softmax over 196 regions stays nearly uniform."""
+    """Scaled cosine similarity, e_i = tau cos(a_i, h), after Graves et al. (2014).
+
+    The scale tau is learned, through its logarithm. Cosines lie between -1 and 1; without a scale their softmax over
+    196 regions stays nearly uniform.
+    """
 
     def __init__(self, region_size: int, query_size: int, *, sharpness: float = 10.0):
-        """`sharpness`: tau at the beginning."""
+        """`sharpness`: the initial tau."""
         super().__init__(region_size, query_size)
         if sharpness <= 0:
             raise ValueError(f"Cosine: sharpness={sharpness} must be positive")
@@ -168,7 +175,8 @@ class Cosine(Dot):
 
 
 class General(Dot):
-    """e_i = h^T W a_i: a dot product after a learned map, for any two sizes (Luong et al. 2015)."""
+    """Bilinear score, e_i = h^T W a_i (Luong et al. 2015, "general"): a dot product after a learned map, so that
+    annotation vectors and states may have any sizes."""
 
     def __init__(self, region_size: int, query_size: int):
         super().__init__(query_size, query_size)
@@ -179,14 +187,17 @@ class General(Dot):
 
 
 class Location(Score):
-    """e = W h, one number per place, whatever is there: softmax(W h) ignores the image (Luong et al. 2015)."""
+    """Location-based score, e = W h + b (Luong et al. 2015): one number per region position, independent of the image.
+
+    Differs from the paper, which has no bias b.
+    """
 
     def __init__(self, region_size: int, query_size: int, *, num_regions: int = 196):
         super().__init__()
         self.query = nn.Linear(query_size, num_regions)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 0"]:
-        """Nothing of the regions but their number. Raises ValueError where that is not `num_regions`."""
+        """Return empty keys: only the number of regions matters. Raises ValueError if it is not `num_regions`."""
         if regions.shape[1] != self.query.out_features:
             raise ValueError(
                 f"Location was built for num_regions={self.query.out_features}, but images have {regions.shape[1]}"
@@ -200,11 +211,14 @@ class Location(Score):
 
 
 class ContentLocation(Score):
-    """e_i = v^T tanh(W_a a_i + W_h h + U f_i + b), f = F * alpha_{t-1}: the additive score that also sees the
-    previous map, through a convolution (Chorowski et al. 2015, eqs. 8 and 9).
+    """Location-aware additive score: it also sees the previous attention map, through a convolution.
 
-    Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time. Every pair has its
-    own tanh here, so this costs several times the additive score; the pairs are computed twice rather than kept.
+    f = F * alpha_{t-1} (Chorowski et al. 2015, eq. 8) and e_i = v^T tanh(W_a a_i + W_h h + U f_i + b) (eq. 9).
+
+    Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time.
+
+    Computes the tanh of every (row, region) pair, so it costs several times the additive score. The backward pass
+    recomputes the pairs instead of storing them.
     """
 
     def __init__(
@@ -219,7 +233,7 @@ class ContentLocation(Score):
     ):
         super().__init__()
         if filter_size % 2 == 0:
-            raise ValueError(f"ContentLocation: filter_size={filter_size} must be odd, to have a middle")
+            raise ValueError(f"ContentLocation: filter_size={filter_size} must be odd, so that filters have a centre")
         self.grid = tuple(grid)
         self.key = nn.Linear(region_size, attention_size)
         self.query = nn.Linear(query_size, attention_size, bias=False)
@@ -228,19 +242,21 @@ class ContentLocation(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """Raises ValueError where the regions do not fill `grid`."""
+        """k_i = W_a a_i + b. Raises ValueError if the number of regions is not that of `grid`."""
         if regions.shape[1] != self.grid[0] * self.grid[1]:
-            raise ValueError(f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]}")
+            raise ValueError(
+                f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]} regions"
+            )
         return self.key(regions)
 
     def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
-        """No map before the first word: zeros."""
+        """The map before the first word: zeros."""
         return keys.new_zeros(len(keys), rows, keys.shape[1])
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
-        """`carry` is alpha_{t-1}; returns the scores e_t and alpha_t = softmax(e_t)."""
+        """`carry` is alpha_{t-1}. Return the scores e_t and, as the next carry, alpha_t = softmax(e_t)."""
         require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
         previous = self.start(keys, query.shape[1]) if carry is None else carry
         features = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))
