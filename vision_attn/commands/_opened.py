@@ -46,8 +46,8 @@ def open_with(arguments: argparse.Namespace) -> Opened:
     if arguments.beams is not None:
         if not hasattr(task, "beams"):
             raise ValueError(f"--beams is for captioners, but {arguments.folder} holds a {type(task).__name__}")
-        if arguments.beams < 1:
-            raise ValueError(f"--beams is {arguments.beams}, but must be at least 1")
+        if not 1 <= arguments.beams <= 1000:
+            raise ValueError(f"--beams is {arguments.beams}, but must be from 1 to 1,000")
         task.beams = arguments.beams
     torch.manual_seed(config.get("run", {}).get("seed", 0))
     return Opened(task.to(device), source, config, device)

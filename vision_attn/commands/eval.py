@@ -33,6 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     opened = open_with(arguments)
     out = writable(arguments.out or Path(arguments.folder), "--out")
+    if (out / "pictures").is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
+        raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")
     metrics = evaluate(opened, arguments.split, out, run_folder=arguments.folder, overrides=arguments.overrides)
     width = max(map(len, metrics))
     for name, value in metrics.items():
