@@ -360,6 +360,20 @@ def test_a_run_knows_its_keys_too() -> None:
     assert _hints.meant("x.yaml: epochs: there is no such key", content) == "x.yaml: epochs: there is no such key"
 
 
+def test_options_of_the_verb_and_words_without_dashes_are_told(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"beams": None, "time_limit": 1}
+    assert _hints.meant("beans: there is no such key", {"optimizer": {"betas": 1}}, options).endswith("or --beams?")
+    assert _hints.meant("timelimit: there is no such key", {}, options).endswith("did you mean --time-limit?")
+    _hints.options_only(["--run.epochs", "3", "--data.images=a=b", "--task.penalty", "-1"])
+    assert main(["train", SCENES, "run.epochs=3"]) == 1
+    assert capsys.readouterr().err == "vision-attn: error: run.epochs=3 is no option: did you mean --run.epochs=3?\n"
+    assert main(["train", SCENES, "--run.epochs=3", "4"]) == 1
+    assert capsys.readouterr().err == "vision-attn: error: 4 is no option\n"
+    assert main(["train", SCENES, "--run.epochs=0"]) == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_config_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()

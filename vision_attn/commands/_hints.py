@@ -5,6 +5,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,22 @@ def read_config(arguments: argparse.Namespace) -> Any:
     from vision_attn.config import dump, read
 
     path = config_file(arguments.config)
+    options_only(arguments.overrides)
     try:
         return read(path, arguments.overrides)
     except ValueError as error:
         if not unknown_key(str(error)) or not arguments.overrides:
             raise
         raise ValueError(meant(str(error), yaml.safe_load(dump(read(path))))) from error
+
+
+def options_only(overrides: Sequence[str]) -> None:
+    """Raise ValueError for a word among the overrides that is neither an option, --KEY=VALUE, nor the value of one."""
+    for before, word in pairwise(["", *overrides]):
+        value = before.startswith("--") and "=" not in before
+        if not word.startswith("--") and not value:
+            hint = f": did you mean --{word}?" if "=" in word else ""
+            raise ValueError(f"{word} is no option{hint}")
 
 
 def config_file(name: str | Path) -> Path:
@@ -65,16 +76,16 @@ def unknown_key(message: str) -> str | None:
     return found[1] if found else None
 
 
-def meant(message: str, config: Mapping[str, Any]) -> str:
+def meant(message: str, config: Mapping[str, Any], options: Iterable[str] = ()) -> str:
     """`message`, that a key does not exist, with the keys of `config` that end in the same name, or in one like it.
 
-    `--epochs=3` was probably `--run.epochs=3`. Unchanged where no key comes close, or where the key has the right
-    beginning: then the message already knows better.
+    `--epochs=3` was probably `--run.epochs=3`. `options`: the verb's own. Unchanged where nothing comes close, or where
+    the key has the right beginning: then the message already knows better.
     """
     key = unknown_key(message)
     if key is None or (key.split(".")[0] in config and "did you mean" in message):
         return message
-    places: dict[str, list[str]] = {}
+    places = {option.replace("_", "-"): [option.replace("_", "-")] for option in options}
     for path in dotted(config):
         places.setdefault(path.rpartition(".")[2], []).append(path)
     name = key.rpartition(".")[2]

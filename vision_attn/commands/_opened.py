@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vision_attn.commands._hints import meant, unknown_key
+from vision_attn.commands._hints import meant, options_only, unknown_key
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.task import Source, Task
@@ -37,12 +37,15 @@ def open_with(arguments: argparse.Namespace) -> Opened:
     from vision_attn.config import find_best, load, open_run
 
     device = torch_device(arguments.device)
+    options_only(arguments.overrides)
     try:
         task, source, config = open_run(arguments.folder, trust=arguments.trust, overrides=arguments.overrides)
     except ValueError as error:
         if not unknown_key(str(error)):
             raise
-        raise ValueError(meant(str(error), load(find_best(Path(arguments.folder)) / "config.yaml"))) from error
+        content = load(find_best(Path(arguments.folder)) / "config.yaml")
+        below = {key: content[key] for key in ("task", "data") if key in content}
+        raise ValueError(meant(str(error), below, options=vars(arguments))) from error
     if arguments.beams is not None:
         if not hasattr(task, "beams"):
             raise ValueError(f"--beams is for captioners, but {arguments.folder} holds a {type(task).__name__}")

@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.metrics.variety import sameness
 
     config = read_config(arguments)
+    parts = build(config)
     first = os.environ.get("RANK", "0") == "0"
     if first:
         writable(Path(config.run.folder), "--run.folder")
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     if first:
         epochs = f"{config.run.epochs} epoch" + "s" * (config.run.epochs != 1)
         say(f"training {arguments.config} for {epochs} into {folder}")
-    metrics = fit(**build(config))
+    metrics = fit(**parts)
     if first:
         best = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         say(f"best on validation: {best or 'not validated'}")
