@@ -198,7 +198,7 @@ def test_a_run_that_is_no_captioner(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         (ValueError("two\nlines"), 1, "error: two lines"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (OSError(28, "No space left on device", "x"), 1, "error: [Errno 28] No space left on device: 'x'"),
+        (OSError(13, "Permission denied", "x"), 1, "error: x: Permission denied"),
     ],
 )
 def test_errors_become_one_line(error, status: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -112,9 +112,6 @@ def test_a_cache_of_another_is_refused(views, tmp_path):
     shutil.copy(theirs / "index.json", ours / "index.json")
     with pytest.raises(ValueError, match="made for another encoder.*theirs.*ours.*remove the folder"):
         cached_features(tmp_path / "cache", Pool("ours"), views)
-    (ours / "index.json").write_text("{")
-    with pytest.raises(ValueError, match="index.json: not a feature index"):
-        cached_features(tmp_path / "cache", Pool("ours"), views)
 
 
 def test_lost_and_damaged_shards_are_computed_again(views, tmp_path, caplog):
@@ -130,6 +127,97 @@ def test_lost_and_damaged_shards_are_computed_again(views, tmp_path, caplog):
         file.write(b"changed")
     assert cached_features(tmp_path / "cache", Pool(), views, verify=True) == folder
     assert contents(folder) == whole and "00000.npy: damaged" in caplog.text
+
+
+def listed(change) -> object:
+    """Makes a text of an index out of what `change` does to it."""
+
+    def damage(index: dict) -> str:
+        return json.dumps(change(index) or index)
+
+    return damage
+
+
+DAMAGES = {
+    "text": lambda index: "{",
+    "list": listed(lambda index: [index]),
+    "number": listed(lambda index: 7),
+    "nested": lambda index: "[" * 100_000,
+    "no shards": listed(lambda index: index.pop("shards") and None),
+    "no format": listed(lambda index: index.pop("format") and None),
+    "shards of another type": listed(lambda index: index.update(shards={"a": 1})),
+    "format of another type": listed(lambda index: index.update(format="1")),
+    "a shard of another type": listed(lambda index: index["shards"].__setitem__(1, [])),
+    "a name of another type": listed(lambda index: index["shards"][1].update(file=[])),
+    "a name outside": listed(lambda index: index["shards"][1].update(file="../00001.npy")),
+    "no checksum": listed(lambda index: index["shards"][1].pop("sha256") and None),
+    "no complaints": listed(lambda index: index["shards"][1].update(unreadable=[])),
+    "complaints of another type": listed(lambda index: index["shards"][1].update(unreadable={"a": {}})),
+    "another shape": listed(lambda index: index["shards"][1].update(shape=[16, 196, 4])),
+    "no size": listed(lambda index: index["shards"][1].update(bytes=None)),
+    "twice": listed(lambda index: index["shards"].append(index["shards"][1])),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_index_is_computed_again(views, tmp_path, caplog, damage):
+    folder = cached_features(tmp_path / "cache", Pool(), views)
+    whole, index = contents(folder), json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(DAMAGES[damage](index))
+    with pytest.raises(ValueError, match=folder.name) as refused:
+        Features(folder, "memmap", CPU)
+    assert "\n" not in str(refused.value)
+    encoder = Pool()
+    assert cached_features(tmp_path / "cache", encoder, views) == folder
+    assert contents(folder) == whole and "of 3 parts are missing or damaged" in caplog.text
+    assert encoder.calls == (3 if "1 of 3" not in caplog.text else 1)
+
+
+def lie(path: Path, array: np.ndarray) -> None:
+    """Another array in place of that in `path`, in a file of the same size."""
+    size = path.stat().st_size
+    with open(path, "wb") as file:
+        np.lib.format.write_array(file, array, allow_pickle=True)
+    os.truncate(path, size)
+
+
+LIES = {
+    "objects": lambda path: lie(path, np.array([{"a": 1}] * 16, dtype=object)),
+    "another type": lambda path: lie(path, np.zeros((16, 196, 3), np.int16)),
+    "another shape": lambda path: lie(path, np.zeros((16, 3, 196), np.float16)),
+    "another order": lambda path: lie(path, np.asfortranarray(np.zeros((16, 196, 3), np.float16))),
+    "too many": lambda path: lie(path, np.zeros((17, 196, 3), np.float16)),
+    "no header": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "an archive": lambda path: path.write_bytes(b"PK\x03\x04" + path.read_bytes()[4:]),
+    "odd text": lambda path: path.write_bytes(path.read_bytes()[:10] + b"(" * 118 + path.read_bytes()[128:]),
+}
+
+
+@pytest.mark.parametrize("damage", LIES)
+def test_a_shard_whose_header_lies_is_computed_again(views, tmp_path, damage):
+    folder = cached_features(tmp_path / "cache", Pool(), views)
+    whole = contents(folder)
+    LIES[damage](folder / "00001.npy")
+    with pytest.raises(ValueError, match=f"{folder.name}: these features are damaged"):
+        Features(folder, "memory", CPU)
+    encoder = Pool()
+    cached_features(tmp_path / "cache", encoder, views)
+    assert contents(folder) == whole and encoder.calls == 1
+
+
+def test_a_folder_that_promises_endless_features_is_refused(tmp_path):
+    (tmp_path / "index.json").write_text(json.dumps({"shape": [10**18, 1, 1], "shards": []}))
+    with pytest.raises(ValueError, match="damaged or not finished"):
+        Features(tmp_path, "memmap", CPU)
+    with pytest.raises(ValueError, match="damaged or not finished"):
+        Features(tmp_path / "none", "memmap", CPU)
+
+
+def test_names_of_any_bytes(views, tmp_path):
+    odd = [views[0]._replace(name=os.fsdecode(b"\xff.png")), views[1]._replace(name="half\ud800.png")]
+    views[1].file.write_text("no image")
+    cache = Features(cached_features(tmp_path / "cache", Pool(), odd), "memmap", CPU)
+    assert list(cache.unreadable) == ["half\ud800.png"]
 
 
 def test_unreadable_images_are_named_and_the_rest_goes_on(views, tmp_path):

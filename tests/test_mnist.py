@@ -2,6 +2,8 @@
 
 import gzip
 import hashlib
+import os
+import struct
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -9,11 +11,12 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
+from chaos.children import attempt_all
 from fake_mnist import FILES, NUM_TEST, NUM_TRAIN, NUM_VAL, number, numbered, write_idx, write_mnist
 from torch import nn
 from torchvision import datasets
 
-from vision_attn.data.mnist import MNIST, moved, read_mnist
+from vision_attn.data.mnist import MNIST, moved, read_idx, read_mnist
 from vision_attn.task import Task
 
 NAMES = [name for pair in FILES.values() for name in pair]
@@ -155,6 +158,58 @@ def test_files_that_are_not_mnist_are_refused(tmp_path):
         read_mnist(str(folder))
     with pytest.raises(ValueError, match="batch_size=0"):
         MNIST(batch_size=0)
+
+
+def header(*shape: int) -> bytes:
+    return struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
+
+
+PROMISES = {
+    "promises 4294967295 bytes": header(2**32 - 1),
+    "promises 0 x 28 x 28 bytes": header(0, 28, 28),
+    "promises 60000 x 0 x 28 bytes": header(60000, 0, 28),
+    "promises 4294967295 x 4294967295 x 4294967295 bytes": header(*[2**32 - 1] * 3),
+    "is no file of MNIST": header(2, 2, 2, 2) + bytes(16),
+    "is no file of MNIST:": header() + bytes(1),
+    "is no complete file of MNIST": header(10, 28, 28) + bytes(7841),
+    "is no complete file": header(10, 28, 28) + bytes(7839),
+}
+
+
+@pytest.mark.parametrize("complaint", PROMISES)
+def test_a_header_is_judged_before_what_follows_is_read(complaint, tmp_path):
+    for name in ("a", "a.gz"):
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(PROMISES[complaint]) if path.suffix else PROMISES[complaint])
+        with pytest.raises(ValueError, match=f"{name} {complaint}.* fetch it again"):
+            read_idx(path)
+
+
+@pytest.mark.parametrize("shape", [(10, 28, 28), (2**31,)])
+def test_a_packed_file_of_gigabytes_is_not_unpacked(shape, tmp_path):
+    member = gzip.compress(bytes(2**26))
+    (tmp_path / "a.gz").write_bytes(gzip.compress(header(*shape)) + member * 48)  # 3 GB in 3 MB
+    (outcome,) = attempt_all(read_idx, [tmp_path / "a.gz"], megabytes=100)
+    assert outcome.status == "refused" and "a.gz" in outcome.said
+
+
+def test_labels_that_are_no_digits_are_named_with_their_place(tmp_path):
+    folder = tmp_path / "mnist"
+    write_mnist(folder, packed=True)
+    labels = np.arange(NUM_TEST) % 10
+    labels[[7, 9]] = 200, 10
+    write_idx(folder / NAMES[3], labels, packed=True)
+    with pytest.raises(ValueError, match=f"{NAMES[3]}.gz: label 200 of image 7 is no digit"):
+        read_mnist(str(folder))
+
+
+def test_a_fifo_is_not_opened(tmp_path):
+    folder = tmp_path / "mnist"
+    write_mnist(folder)
+    (folder / NAMES[0]).unlink()
+    os.mkfifo(folder / NAMES[0])
+    with pytest.raises(ValueError, match=f"{NAMES[0]} is not a regular file"):
+        read_mnist(str(folder))
 
 
 def test_the_real_set(data_folder):

@@ -58,7 +58,7 @@ def assert_same(one: Path, other: Path, *, parts: Collection[str] = ("last", "pr
     assert trainers[0].keys() == trainers[1].keys() and len(trainers[0]) > 20
     assert all(torch.equal(trainers[0][name], trainers[1][name]) for name in trainers[0])
     assert lines(one) == lines(other)
-    for part in ("", "last", "previous", "best"):  # and nothing is left over
+    for part in ("", *parts):  # and nothing is left over
         assert {path.name for path in (one / part).iterdir()} == {path.name for path in (other / part).iterdir()}
 
 

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import resource
@@ -9,9 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -137,13 +140,19 @@ def toy_run(folder: Path, **settings: object) -> Run:
 
 
 def train_toy(
-    folder: Path, *, bad: int | None = None, dropout: float = 0.3, batch: int = 8, **settings: object
+    folder: Path,
+    *,
+    bad: int | None = None,
+    dropout: float = 0.3,
+    hidden: int = 16,
+    batch: int = 8,
+    **settings: object,
 ) -> dict:
     """Train the toy with all on that must survive a kill: dropout, Adam, schedule, average, accumulation, pictures."""
     torch.set_num_threads(1)
     everything = {"average": 0.9, "accumulate": 2, "warmup": 2, "clip": 5.0, "log_every": 4, "show": 2, **settings}
     return fit(
-        task=lambda source: Plane(source, dropout=dropout),
+        task=lambda source: Plane(source, dropout=dropout, hidden=hidden),
         data=Points(bad=bad, batch=batch),
         optimizer=adam,
         schedule=cosine,
@@ -152,15 +161,20 @@ def train_toy(
 
 
 class Server:
-    """Trains toys in processes of their own, forked from one that has imported torch already, so that many can die."""
+    """Runs a function in processes of their own, forked from one that has imported torch already, so that many can die.
 
-    def __init__(self) -> None:
-        root = Path(__file__).parents[1]
+    Its methods may be called from several threads.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        """`modules` are imported before the first fork."""
+        places = (Path(__file__).parents[1], Path(__file__).parent, Path(__file__).parent / "chaos")
         self.server = subprocess.Popen(
-            [sys.executable, __file__],
-            env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+            [sys.executable, __file__, *modules],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places)), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+        self.lock = threading.Lock()
 
     @classmethod
     @functools.cache
@@ -170,68 +184,92 @@ class Server:
         atexit.register(server.close)
         return server
 
-    def start(self, folder: Path, *, die_at: int | None = None, environment: dict | None = None, **settings) -> int:
-        """Start training and return the process id."""
-        command = {"die_at": die_at, "environment": environment or {}, "settings": {"folder": str(folder), **settings}}
-        return int(self._ask(command))
+    def start(
+        self,
+        folder: Path,
+        *,
+        call: str = "toy:train_toy",
+        die_at: int | None = None,
+        environment: dict | None = None,
+        **settings,
+    ) -> int:
+        """Start `call`, by default training, on a folder and with settings; return the process id."""
+        command = {"call": call, "die_at": die_at, "environment": environment or {}, "folder": str(folder)}
+        return self._ask(command | {"settings": settings})
 
     def wait(self, process: int) -> tuple[int, str]:
         """Its exit code, or minus the signal that ended it, and what it printed."""
-        return tuple(json.loads(self._ask(process)))
+        while (answer := self._ask(process)) is None:
+            time.sleep(0.002)
+        return tuple(answer)
 
     def train(self, folder: Path, **settings) -> tuple[int, str]:
         return self.wait(self.start(folder, **settings))
 
-    def _ask(self, question: object) -> str:
-        print(json.dumps(question), file=self.server.stdin, flush=True)
-        return self.server.stdout.readline()
+    def _ask(self, question: object) -> Any:
+        with self.lock:
+            print(json.dumps(question), file=self.server.stdin, flush=True)
+            return json.loads(self.server.stdout.readline())
 
     def close(self) -> None:
         self.server.stdin.close()
         self.server.wait()
 
 
-def serve() -> None:
-    """The other end of `Server`: each line on standard input starts a process or waits for one."""
+def serve(modules: Iterable[str]) -> None:
+    """The other end of `Server`: each line on standard input starts a process or asks whether one has ended."""
     import torch._dynamo  # noqa: F401 (slow, and every optimizer imports it)
 
+    sys.modules["toy"] = sys.modules["__main__"]
+    for module in modules:
+        importlib.import_module(module)
     outputs = {}
     for line in sys.stdin:
         question = json.loads(line)
         if isinstance(question, int):
-            code = os.waitstatus_to_exitcode(os.waitpid(question, 0)[1])
-            print(json.dumps([code, outputs[question].read_text()]), flush=True)
+            ended, status = os.waitpid(question, os.WNOHANG)
+            answer = None
+            if ended:
+                output = outputs.pop(question)
+                answer = [os.waitstatus_to_exitcode(status), output.read_text(errors="replace")]
+                output.unlink()
+            print(json.dumps(answer), flush=True)
             continue
         output = Path(tempfile.mkstemp()[1])
         if process := os.fork():
             outputs[process] = output
             print(process, flush=True)
             continue
-        descriptor = os.open(output, os.O_WRONLY)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        os.environ.update(question["environment"])
-        settings = question["settings"]
-        deadly = Deadly(settings["folder"], question["die_at"])
-        sys.addaudithook(deadly)
-        code = 1
-        try:
-            print(json.dumps(train_toy(Path(settings.pop("folder")), **settings)), flush=True)
-            print(deadly.count, "operations on files", flush=True)
-            code = 0
-        except SystemExit as stop:
-            code = stop.code
-        except KeyboardInterrupt:
-            code = 130
-        except BaseException as error:
-            print(f"{type(error).__name__}: {error}", flush=True)
-        os._exit(code)
+        _child(question, output)
+
+
+def _child(question: dict, output: Path) -> None:
+    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.environ.update(question["environment"])
+    module, name = question["call"].split(":")
+    function = getattr(importlib.import_module(module), name)
+    deadly = Deadly(question["folder"], question["die_at"])
+    sys.addaudithook(deadly)
+    code = 1
+    try:
+        print(json.dumps(function(Path(question["folder"]), **question["settings"])), flush=True)
+        print(deadly.count, "changes of files", flush=True)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    os._exit(code)
 
 
 class Deadly:
-    """Counts what its own process does to files below a folder, and kills it just before the `last`-th such thing."""
+    """Counts the changes that its own process makes to files below a folder; kills it just before the `last`-th one."""
 
-    KINDS = frozenset(
+    CHANGES = frozenset(
         ["open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "os.utime", "os.link"]
     )
 
@@ -239,10 +277,10 @@ class Deadly:
         self.folder, self.last, self.count = folder, last, 0
 
     def __call__(self, event: str, arguments: tuple) -> None:
-        if event not in self.KINDS:
+        if event not in self.CHANGES or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR)):
             return
         # What `shutil.rmtree` removes is named relative to an open folder.
-        inside = isinstance(arguments[-1], int) and arguments[-1] >= 0 and event in ("os.remove", "os.rmdir")
+        inside = event in ("os.remove", "os.rmdir") and arguments[1] >= 0
         if inside or str(arguments[0]).startswith(self.folder):
             if self.count == self.last:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -253,4 +291,4 @@ if __name__ == "__main__":
     if "RANK" in os.environ:  # torchrun tests/toy.py FOLDER SETTINGS
         train_toy(Path(sys.argv[1]), **json.loads(sys.argv[2]))
     else:
-        serve()
+        serve(sys.argv[1:])

@@ -33,9 +33,9 @@ def progress(
     )  # fmt: skip
 
 
-def say(text: str) -> None:
-    """Print one line on standard output, above any progress bar."""
-    tqdm.write(printable(text))
+def say(*columns: str) -> None:
+    """Print one line on standard output, above any progress bar; columns are set apart by tabs."""
+    tqdm.write("\t".join(map(printable, columns)))
     sys.stdout.flush()
 
 

@@ -74,6 +74,14 @@ def _json_lines(text: str) -> list[Any] | None:
         return None
 
 
+def brief(value: Any, most: int = 60) -> str:
+    """A JSON value in a few words for a message: short ones as they are, lists and objects by their kind alone."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    text = json.dumps(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """A temporary sibling of `path` to write to; renamed onto `path` on success, removed on failure.

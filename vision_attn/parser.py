@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ArgumentParser, Namespace, _stubs_resolver, set_parsing_settings
 
 from vision_attn.engine.loop import fit
 from vision_attn.mistakes import one_line
@@ -21,6 +21,12 @@ FORMAT = 2
 """The version of run folders that this code writes. It reads all versions up to it (`migrate`)."""
 
 _allowed: set[str] = set()
+
+if _stubs_resolver.typeshed_client_support:
+    # Where a signature lacks types, jsonargparse looks for stubs. To learn where, it would start a Python in the
+    # current folder, whose `import json` imports a json.py that lies there.
+    _places = _stubs_resolver.tc.get_search_context(search_path=[Path(place) for place in sys.path if place])
+    _stubs_resolver.stubs_resolver = _stubs_resolver.StubsResolver(search_context=_places)
 
 
 def make_parser(skip: Iterable[str] = ()) -> ArgumentParser:

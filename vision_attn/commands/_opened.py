@@ -1,7 +1,10 @@
 """What the verbs that use a trained run share: their options, and the run opened on a device."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vision_attn.commands._hints import meant, options_only, unknown_key
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.task import Source, Task
@@ -31,15 +34,23 @@ def open_with(arguments: argparse.Namespace) -> Opened:
     """The run that `arguments` name. Raises ValueError for what does not fit it."""
     import torch
 
-    from vision_attn.config import open_run
+    from vision_attn.config import find_best, load, open_run
 
     device = torch_device(arguments.device)
-    task, source, config = open_run(arguments.folder, trust=arguments.trust, overrides=arguments.overrides)
+    options_only(arguments.overrides)
+    try:
+        task, source, config = open_run(arguments.folder, trust=arguments.trust, overrides=arguments.overrides)
+    except ValueError as error:
+        if not unknown_key(str(error)):
+            raise
+        content = load(find_best(Path(arguments.folder)) / "config.yaml")
+        below = {key: content[key] for key in ("task", "data") if key in content}
+        raise ValueError(meant(str(error), below, options=vars(arguments))) from error
     if arguments.beams is not None:
         if not hasattr(task, "beams"):
             raise ValueError(f"--beams is for captioners, but {arguments.folder} holds a {type(task).__name__}")
-        if arguments.beams < 1:
-            raise ValueError(f"--beams is {arguments.beams}, but must be at least 1")
+        if not 1 <= arguments.beams <= 1000:
+            raise ValueError(f"--beams is {arguments.beams}, but must be from 1 to 1,000")
         task.beams = arguments.beams
     torch.manual_seed(config.get("run", {}).get("seed", 0))
     return Opened(task.to(device), source, config, device)

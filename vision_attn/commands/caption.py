@@ -1,17 +1,23 @@
 """Caption photographs with a trained run, and draw where each word looked.
 
-Prints FILE, a tab and the caption, a line for each photograph; in a folder, all images are captioned. Needs the run's
-best/ alone, not the data it was trained on.
+Prints FILE, a tab and the caption, a line for each photograph; in a folder, all images are captioned, and with
+--recursive those of its subfolders too (hidden files are left out, links to folders are not followed). Control
+characters of names are written as escapes such as \\n. What is worth knowing of the whole is said on standard error:
+what could not be read (exit status 1), files that are no images, captions without a word, and the same caption
+everywhere. Needs the run's best/ alone, not the data it was trained on.
 """
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._opened import add_run_arguments, open_with
+from vision_attn.commands._places import writable
+from vision_attn.commands._search import photographs
+from vision_attn.console import complain, progress, say
 
 BATCH = 16
 SIDE = 672  # pixels of a photograph in the drawings
@@ -21,46 +27,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn caption`."""
     add_run_arguments(parser)
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph, or a folder of them")
+    parser.add_argument("--recursive", action="store_true", help="caption the photographs in subfolders too")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also draw there: a PNG for each, and one HTML page")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Caption all that can be read; the exit status is 1 when something could not be."""
-    import torch
-
     task, _, _, device = open_with(arguments)
     if not hasattr(task, "describe"):
         raise ValueError(f"{arguments.folder} holds a {type(task).__name__}, which writes no captions")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # names of files may be any bytes
-    complaints: list[str] = []
+    if arguments.out:
+        writable(arguments.out, "--out")
+    found = photographs(arguments.images, recursive=arguments.recursive)
+    complaints = list(found.complaints)
+    captions: list[tuple[Path, str]] = []
     done: list[tuple[Path, Any]] = []
-    readable = read(photographs(arguments.images, complaints), task.encoder.resolution, complaints)
-    while batch := list(islice(readable, BATCH)):
-        images = torch.stack([image for _, image in batch]).to(device)
-        for (path, _), described in zip(batch, task.describe(images), strict=True):
-            print(f"{path}\t{described.text}", flush=True)
-            if arguments.out:
-                done.append((path, described))
-    if done:
-        print(f"drawn: {draw_all(done, arguments.out)}", file=sys.stderr)
-    for complaint in complaints:
-        print(f"vision-attn: {complaint}", file=sys.stderr)
+    for path, described in caption_all(task, device, found.files, complaints):
+        say(str(path), described.text)
+        captions.append((path, described.text))
+        if arguments.out:
+            done.append((path, described))
+    if done and (page := draw_all(done, arguments.out, complaints)):
+        complain(f"drawn: {page}")
+    for line in (*found.notes, *remarks(captions), *complaints):
+        complain(line)
     return 1 if complaints else 0
 
 
-def photographs(places: Iterable[Path], complaints: list[str]) -> Iterator[Path]:
-    """The files that are named, and all images in the folders that are."""
-    from PIL import Image
+def caption_all(task: Any, device: Any, paths: Sequence[Path], complaints: list[str]) -> Iterator[tuple[Path, Any]]:
+    """Each photograph with its `Described`, in batches; those that cannot be read are complained of."""
+    import torch
 
-    for place in places:
-        if not place.is_dir():
-            yield place
-            continue
-        found = [path for path in sorted(place.iterdir()) if path.suffix.lower() in Image.registered_extensions()]
-        if not found:
-            complaints.append(f"{place}: no images in this folder")
-        yield from found
+    readable = read(progress(paths, what="captions", unit="image"), task.encoder.resolution, complaints)
+    while batch := list(islice(readable, BATCH)):
+        images = torch.stack([image for _, image in batch]).to(device)
+        yield from zip([path for path, _ in batch], task.describe(images), strict=True)
 
 
 def read(paths: Iterable[Path], resolution: int, complaints: list[str]) -> Iterator[tuple[Path, Any]]:
@@ -80,14 +83,31 @@ def read(paths: Iterable[Path], resolution: int, complaints: list[str]) -> Itera
             yield path, image
 
 
-def draw_all(done: list[tuple[Path, Any]], folder: Path) -> Path:
-    """A sheet for each photograph and one page for all, in `folder`; returns the page."""
+def remarks(captions: Sequence[tuple[Path, str]]) -> Iterator[str]:
+    """What is worth knowing of all captions: that some are empty, or that nearly all are the same."""
+    from vision_attn.metrics.variety import same_caption, sameness
+
+    silent = [path for path, text in captions if not text]
+    if silent:
+        names = ", ".join(map(str, silent[:3])) + ", ..." * (len(silent) > 3)
+        yield f"captions without a word: {len(silent)} of {len(captions)} ({names}); the captioner ended at once"
+    yield from sameness(same_caption(text for _, text in captions))
+
+
+def draw_all(done: Sequence[tuple[Path, Any]], folder: Path, complaints: list[str]) -> Path | None:
+    """A sheet for each photograph and one page for all, in `folder`; returns the page, if there is anything on it."""
     from vision_attn.data.images import open_square
     from vision_attn.viz.captions import write_pictures
 
-    pictures = []
-    for path, _ in done:
-        square = open_square(path, at_least=SIDE)
+    drawn, pictures = [], []
+    for path, described in done:
+        try:
+            square = open_square(path, at_least=SIDE)
+        except ValueError as error:  # it could be read a moment ago
+            complaints.append(str(error))
+            continue
         square.thumbnail((SIDE, SIDE))
         pictures.append(square)
-    return write_pictures([path.name for path, _ in done], pictures, [described for _, described in done], folder)[0]
+        drawn.append((path.name, described))
+    titles, captions = [name for name, _ in drawn], [described for _, described in drawn]
+    return write_pictures(titles, pictures, captions, folder)[0] if drawn else None

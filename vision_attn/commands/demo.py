@@ -8,6 +8,8 @@ import argparse
 import shutil
 from pathlib import Path
 
+from vision_attn.console import say
+
 NAME = "sat_soft_scenes.yaml"
 SHOWN = 12
 
@@ -29,20 +31,23 @@ def run(arguments: argparse.Namespace) -> int:
     if not config.is_file():
         raise ValueError(f"{config} does not exist: the demo runs from a checkout of the project, not from a wheel")
     if outdated(out, [config, *Path(vision_attn.__file__).parent.rglob("*.py")]):
-        print(f"{out} was made by other code or another config: training anew")
+        say(f"{out} was made by other code or another config: training anew")
         shutil.rmtree(out)
 
     overrides = [f"--run.folder={out}", *arguments.overrides]
     status = train.run(argparse.Namespace(config=config, overrides=overrides))
-    print("\non scenes of combinations that were never trained on:")
+    say("")
+    say("on scenes of combinations that were never trained on:")
     options = {"beams": None, "device": "auto", "trust": [], "overrides": [], "out": None, "split": "test"}
     status = status or evaluation.run(argparse.Namespace(folder=out, show=SHOWN, **options))
-    print("\npointing: how often the most attended region lies on the thing that the word names.")
-    print(f"point at a word to see where it looked: {(out / 'pictures' / 'index.html').resolve()}")
+    say("")
+    say("pointing: how often the most attended region lies on the thing that the word names.")
+    say(f"point at a word to see where it looked: {(out / 'pictures' / 'index.html').resolve()}")
     return status
 
 
 def outdated(out: Path, sources: list[Path]) -> bool:
-    """Whether a config or code is newer than the run that it made."""
+    """Whether a config or code is newer than the run that it made. Anything else in `out` is not ours to delete."""
     made = out / "config.yaml"
-    return made.is_file() and max(source.stat().st_mtime for source in sources) > made.stat().st_mtime
+    ours = made.is_file() and "vision_attn.data.scenes.Scenes" in made.read_text(encoding="utf-8", errors="replace")
+    return ours and max(source.stat().st_mtime for source in sources) > made.stat().st_mtime

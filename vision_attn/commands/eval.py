@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._opened import Opened, add_run_arguments, open_with
+from vision_attn.commands._places import writable
+from vision_attn.console import progress, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,16 +32,18 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.engine.batches import few, on_device
 
     opened = open_with(arguments)
-    out = arguments.out or Path(arguments.folder)
-    out.mkdir(parents=True, exist_ok=True)
+    out = writable(arguments.out or Path(arguments.folder), "--out")
+    if (out / "pictures").is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
+        raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")
     metrics = evaluate(opened, arguments.split, out, run_folder=arguments.folder, overrides=arguments.overrides)
     width = max(map(len, metrics))
-    print("\n".join(f"{name:{width}}  {value:8.4f}" for name, value in metrics.items()))
-    print(f"written to {out / f'metrics_{arguments.split}.json'}")
+    for name, value in metrics.items():
+        say(f"{name:{width}}  {value:8.4f}")
+    say(f"written to {out / f'metrics_{arguments.split}.json'}")
     if arguments.show > 0:
         batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
         paths = opened.task.show(on_device(batch, opened.device), out / "pictures")
-        print(f"{len(paths)} files of pictures: {paths[0]} and others" if paths else "no pictures")
+        say(f"{len(paths)} files of pictures: {paths[0]} and others" if paths else "no pictures")
     return 1 if any(math.isnan(value) for value in metrics.values()) else 0
 
 
@@ -49,7 +53,6 @@ def evaluate(
     """The metrics of `split`, also written into `out` with all that one needs to know of how they came about."""
     import torch
 
-    from vision_attn.console import progress
     from vision_attn.engine.batches import on_device
     from vision_attn.files import replacing, scratch
 

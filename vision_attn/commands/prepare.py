@@ -6,6 +6,10 @@ Training does it too, when it is not done yet; stopped or killed, the same comma
 import argparse
 from pathlib import Path
 
+from vision_attn.commands._hints import read_config
+from vision_attn.commands._places import writable
+from vision_attn.console import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn prepare`."""
@@ -16,9 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build the task of the config, with its pretrained encoder, and let the source prepare for it."""
     from vision_attn.commands._opened import torch_device
-    from vision_attn.config import build, read
+    from vision_attn.config import build
 
-    config = read(arguments.config, arguments.overrides)
+    config = read_config(arguments)
+    folder = writable(Path(config.run.folder), "--run.folder")
     device = torch_device(config.run.device)
     parts = build(config)
     source = parts["data"]
@@ -28,15 +33,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     vocabulary = getattr(source, "vocabulary", None)
     if vocabulary is not None:
-        folder = Path(config.run.folder)
-        folder.mkdir(parents=True, exist_ok=True)
         source.export(folder)
-        print(f"vocabulary: {len(vocabulary):,} words, written into {folder}")
+        say(f"vocabulary: {len(vocabulary):,} words, written into {folder}")
     encoder, cache = getattr(task, "encoder", None), getattr(source, "cache", None)
     if encoder is not None:
         rows, columns = encoder.grid
         vectors = f"{rows} x {columns} annotation vectors of {encoder.region_size} numbers per image"
         kept = f"kept in {cache}" if cache and not encoder.trainable else "computed anew for each batch"
-        print(f"{vectors}, {kept}")
-    print(f"{len(source):,} batches in an epoch; train with: vision-attn train {arguments.config}")
+        say(f"{vectors}, {kept}")
+    say(f"{len(source):,} batches in an epoch; train with: vision-attn train {arguments.config}")
     return 0

@@ -8,13 +8,15 @@ import argparse
 import json
 from pathlib import Path
 
+from vision_attn.commands._places import writable
+from vision_attn.console import say
 from vision_attn.files import find, replacing
 from vision_attn.metrics import METRICS, caption_metrics, read_references, read_results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn score`."""
-    parser.add_argument("results", metavar="RESULTS.json", help='a list of {"image_id": ..., "caption": ...}')
+    parser.add_argument("results", metavar="RESULTS.json", help='a list (or lines) of {"image_id":, "caption":}')
     parser.add_argument("annotations", metavar="ANNOTATIONS.json", help="reference captions in COCO's format")
     parser.add_argument(
         "--out", metavar="FILE.json", help="where to write (default: RESULTS_metrics.json beside RESULTS)"
@@ -29,6 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out) if arguments.out else results.with_name(f"{results.stem}_metrics.json")
     if out.is_dir():
         raise ValueError(f"{out} is a folder: --out must name a file")
+    if arguments.out:
+        writable(out.parent, "--out")
     candidates, references = read_results(results), read_references(annotations)
     check(candidates, references, results, annotations)
 
@@ -36,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     coverage = f"{len(candidates):,} of {len(references):,} annotated images have a caption"
     if len(candidates) < len(references):
         coverage += "; the others are left out"
-    print(f"{results}\n{coverage}\n\n{report.table()}")
+    for line in (str(results), coverage, "", *report.table().split("\n")):
+        say(line)
     content = {**report.metrics, "images": len(candidates), "annotated_images": len(references)}
     content |= {"failed": report.failed, "notes": report.notes}
     try:
@@ -44,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
             temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{out} cannot be written: {error.strerror}; name another file with --out") from error
-    print(f"\nwritten to {out}")
+    say("")
+    say(f"written to {out}")
     return 1 if report.failed else 0
 
 

@@ -7,6 +7,11 @@ torchrun --nproc-per-node=4 train.py CONFIG.
 
 import argparse
 import os
+from pathlib import Path
+
+from vision_attn.commands._hints import read_config
+from vision_attn.commands._places import writable
+from vision_attn.console import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,16 +22,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, claim the folder, build, fit. Raises ValueError for mistakes in config, data or folder."""
-    from vision_attn.config import build, claim, read
+    from vision_attn.config import build, claim
     from vision_attn.engine.loop import fit
+    from vision_attn.metrics.variety import sameness
 
-    config = read(arguments.config, arguments.overrides)
+    config = read_config(arguments)
+    parts = build(config)
+    first = os.environ.get("RANK", "0") == "0"
+    if first:
+        writable(Path(config.run.folder), "--run.folder")
     folder = claim(config)
-    if os.environ.get("RANK", "0") == "0":
+    if first:
         epochs = f"{config.run.epochs} epoch" + "s" * (config.run.epochs != 1)
-        print(f"training {arguments.config} for {epochs} into {folder}", flush=True)
-    metrics = fit(**build(config))
-    if os.environ.get("RANK", "0") == "0":
+        say(f"training {arguments.config} for {epochs} into {folder}")
+    metrics = fit(**parts)
+    if first:
         best = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        print(f"best on validation: {best or 'not validated'}\nevaluate it with: vision-attn eval {folder}")
+        say(f"best on validation: {best or 'not validated'}")
+        for line in sameness(metrics):
+            say(line)
+        say(f"evaluate it with: vision-attn eval {folder}")
     return 0

@@ -1,16 +1,17 @@
 """Caption files: COCO's format and Karpathy's, with their splits."""
 
-import io
-import json
 import logging
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vision_attn.console import printable
+from vision_attn.files import brief, read_json
+
 SPLITS = ("train", "val", "test")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 log = logging.getLogger(__name__)
 
 
@@ -34,12 +35,12 @@ def read_annotations(
     the image's own `split` field; images of another split or of none are left out. Raises ValueError naming the file
     and the record that is wrong.
     """
-    record = _load(path)
+    record = read_json(path)
     images = record.get("images") if isinstance(record, dict) else None
     if not isinstance(images, list) or not images or not all(isinstance(image, dict) for image in images):
         raise ValueError(_expected(path))
     if "annotations" in record:
-        photographs = _coco(path, record)
+        photographs = _coco(path, images, record["annotations"])
     elif all("sentences" in image for image in images):
         photographs = _karpathy(path, images)
     else:
@@ -80,25 +81,18 @@ def locate(photographs: Mapping[str, Sequence[Photograph]], folders: Mapping[str
             name, file = (below / photograph.name).as_posix(), folders[split] / photograph.name
             if split_of.setdefault(name, split) != split:
                 raise ValueError(f"{file} is in two splits, {split_of[name]} and {split}")
-            if file.is_file():
+            if os.path.isfile(file):  # Path.is_file raises for names that are too long
                 found[split].append(photograph._replace(name=name, file=file))
             else:
                 missing.append(file)
     if not any(found.values()):
-        raise ValueError(f"no photograph was found, not even {missing[0] if missing else root}: check `images`")
+        some = printable(str(missing[0] if missing else root))
+        raise ValueError(f"no photograph was found, not even {some}: check `images`")
     if missing:
-        log.warning("%d photographs do not exist and are left out, such as %s", len(missing), missing[0])
+        log.warning(
+            "%d photographs do not exist and are left out, such as %s", len(missing), printable(str(missing[0]))
+        )
     return found
-
-
-def _load(path: Path) -> Any:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise ValueError(f"{path}: not a JSON file ({error})") from error
 
 
 def _expected(path: Path) -> str:
@@ -108,53 +102,89 @@ def _expected(path: Path) -> str:
     )
 
 
-def _coco(path: Path, record: Mapping[str, Any]) -> list[Photograph]:
-    from pycocotools.coco import COCO
-
-    coco = COCO()
-    coco.dataset = record
-    try:
-        _refuse_twice(path, (image["id"] for image in record["images"]))  # the index would keep the last, silently
-        with redirect_stdout(io.StringIO()):
-            coco.createIndex()
-        strays = sum(len(coco.imgToAnns[image]) for image in coco.imgToAnns.keys() - coco.imgs.keys())
-        if strays:
-            log.warning("%s: %d captions of images that the file does not list are left out", path, strays)
-        return [
-            Photograph(
-                image["id"],
-                _text(path, f"file name of image {image['id']}", image["file_name"]),
-                [
-                    _text(path, f"caption of annotation {note.get('id')}", note["caption"])
-                    for note in coco.imgToAnns.get(image["id"], [])
-                ],
-            )
-            for image in record["images"]
-        ]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{_expected(path)}; something lacks {error}") from error
+def _coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
+    said: dict[int | str, list[str]] = {}
+    for number, image in enumerate(images):
+        key = _id(path, f"image {number}", _field(path, f"image {number}", image, "id"))
+        if key in said:
+            raise ValueError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
+        said[key] = []
+    strays = 0
+    for number, note in enumerate(_list(path, "annotations", notes)):
+        where = f"annotation {number}"
+        key = _id(path, where, _field(path, where, note, "image_id"))
+        caption = _caption(path, where, _field(path, where, note, "caption"))
+        if key in said:
+            said[key].append(caption)
+        else:
+            strays += 1
+    if strays:
+        log.warning("%s: %d captions of images that the file does not list are left out", path, strays)
+    return [
+        Photograph(key, _name(path, f"image {number}", _field(path, f"image {number}", image, "file_name")), captions)
+        for number, (image, (key, captions)) in enumerate(zip(images, said.items(), strict=True))
+    ]
 
 
 def _karpathy(path: Path, images: list[dict]) -> list[Photograph]:
-    try:
-        _refuse_twice(path, (image.get("cocoid", image.get("imgid", image["filename"])) for image in images))
-        return [
-            Photograph(
-                image.get("cocoid", image.get("imgid", image["filename"])),
-                str(Path(image.get("filepath", "")) / _text(path, "filename", image["filename"])),
-                [_text(path, f"sentence of {image['filename']}", said["raw"]) for said in image["sentences"]],
-            )
-            for image in images
+    photographs, seen = [], set()
+    for number, image in enumerate(images):
+        where = f"image {number}"
+        file = _name(path, where, _field(path, where, image, "filename"))
+        key = _id(path, where, image.get("cocoid", image.get("imgid", file)))
+        if key in seen:
+            raise ValueError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
+        seen.add(key)
+        if (folder := image.get("filepath")) not in (None, ""):
+            file = str(Path(_name(path, where, folder)) / file)
+        captions = [
+            _caption(path, where, _field(path, where, said, "raw"))
+            for said in _list(path, f"sentences of {where}", image["sentences"])
         ]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{_expected(path)}; something lacks {error}") from error
+        photographs.append(Photograph(key, file, captions))
+    return photographs
 
 
-def _text(path: Path, what: str, value: Any) -> str:
-    """`value` on one line: line breaks of any kind inside a caption would break the tools that score them."""
+def _field(path: Path, where: str, record: Any, name: str) -> Any:
+    if not isinstance(record, dict) or name not in record:
+        raise ValueError(f"{_expected(path)}; {where} lacks {name!r}")
+    return record[name]
+
+
+def _list(path: Path, what: str, value: Any) -> list:
+    if not isinstance(value, list):
+        raise ValueError(f"{path}: the {what} must be a list, not {brief(value)}")
+    return value
+
+
+def _id(path: Path, where: str, value: Any) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{path}: the id of {where} must be a whole number or a text, not {brief(value)}")
+    return value
+
+
+def _caption(path: Path, where: str, value: Any) -> str:
+    """`value` on one line: line breaks of any kind inside a caption would break the tools that score them.
+
+    A lone surrogate (half a character, such as the JSON escape \\ud800) becomes a space: it cannot be written.
+    """
     if not isinstance(value, str):
-        raise ValueError(f"{path}: the {what} is {value!r}, not a text")
-    return " ".join(value.split())
+        raise ValueError(f"{path}: the caption of {where} must be a text, not {brief(value)}")
+    return " ".join(_SURROGATE.sub(" ", value).split())
+
+
+def _name(path: Path, where: str, value: Any) -> str:
+    """A path below the image folder. Raises ValueError for one that could lead out of it."""
+    if not isinstance(value, str):
+        raise ValueError(f"{path}: the file name of {where} must be a text, not {brief(value)}")
+    name = " ".join(value.splitlines()).strip()
+    parts = re.split(r"[/\\]", name)
+    if not name or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
+        raise ValueError(
+            f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
+            "not absolute, and without `..`"
+        )
+    return name
 
 
 def _split_name(path: Path, name: Any) -> str | None:
@@ -163,13 +193,13 @@ def _split_name(path: Path, name: Any) -> str | None:
     if name == "restval":
         return "train"
     if name not in SPLITS:
-        raise ValueError(f"{path}: unknown split {name!r}; expected {', '.join(SPLITS)}, restval or unused")
+        raise ValueError(f"{path}: unknown split {brief(name)}; expected {', '.join(SPLITS)}, restval or unused")
     return name
 
 
 def _named_by_file(path: Path, splits: Path, photographs: list[Photograph]) -> list[str | None]:
     """The split of each photograph by a JSON file of split name -> image ids, names, or names without ending."""
-    members = _load(splits)
+    members = read_json(splits)
     if not isinstance(members, dict) or not all(isinstance(names, list) for names in members.values()):
         raise ValueError(
             f"{splits}: expected JSON of the form {{'train': [names or ids], 'val': [...], 'test': [...]}}"
@@ -177,9 +207,11 @@ def _named_by_file(path: Path, splits: Path, photographs: list[Photograph]) -> l
     split_of: dict[str, str | None] = {}
     for name, entries in members.items():
         split = _split_name(splits, name)
-        for entry in map(str, entries):
-            if split_of.setdefault(entry, split) != split:
-                raise ValueError(f"{splits}: {entry} is in two splits, {split_of[entry]} and {split}")
+        for entry in entries:
+            if isinstance(entry, bool) or not isinstance(entry, int | str):
+                raise ValueError(f"{splits}: {brief(entry)} in {brief(name)} is no image name and no id")
+            if split_of.setdefault(str(entry), split) != split:
+                raise ValueError(f"{splits}: {entry} is in two splits, {split_of[str(entry)]} and {split}")
 
     keys = (
         lambda photograph: str(photograph.id),
@@ -191,9 +223,10 @@ def _named_by_file(path: Path, splits: Path, photographs: list[Photograph]) -> l
     key = max(keys, key=lambda key: sum(key(photograph) in split_of for photograph in photographs))
     unknown = list(split_of.keys() - {key(photograph) for photograph in photographs})
     if len(unknown) == len(split_of):
-        raise ValueError(f"{splits}: none of its entries ({', '.join(unknown[:3])} ...) is an image of {path}")
+        some = ", ".join(map(brief, unknown[:3]))
+        raise ValueError(f"{splits}: none of its entries ({some} ...) is an image of {path}")
     if unknown:
-        log.warning("%s: %d entries are no image of %s, such as %s", splits, len(unknown), path, min(unknown))
+        log.warning("%s: %d entries are no image of %s, such as %s", splits, len(unknown), path, brief(min(unknown)))
     return [split_of.get(key(photograph)) for photograph in photographs]
 
 
@@ -206,14 +239,8 @@ def _captioned(path: Path, split: str, photographs: list[Photograph]) -> list[Ph
             captioned.append(photograph._replace(captions=captions))
     bare = len(photographs) - len(captioned)
     if bare:
-        first = next(photograph.name for photograph in photographs if not any(photograph.captions))
+        first = next(printable(photograph.name) for photograph in photographs if not any(photograph.captions))
         if not captioned:
             raise ValueError(f"{path}: no image of split {split} has a caption, such as {first}")
         log.warning("%s: %d images of split %s have no caption and are left out, such as %s", path, bare, split, first)
     return captioned
-
-
-def _refuse_twice(path: Path, values: Iterable[Any]) -> None:
-    value, count = max(Counter(values).items(), key=lambda item: item[1])
-    if count > 1:
-        raise ValueError(f"{path}: image id {value!r} occurs {count} times; ids must be unique")

@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vision_attn.console import progress
+from vision_attn.data.feature_index import existing_shards, finished_shards, folder_name, make_header
 from vision_attn.data.images import View, in_threads
 from vision_attn.files import replacing
 
@@ -37,8 +37,8 @@ class Features:
     """The annotation vectors of a finished cache, (N, L, D) float16, in the order of its images."""
 
     def __init__(self, folder: Path, residency: Literal["memmap", "memory", "device"], device: torch.device) -> None:
-        """Held as memory-mapped files, in memory, or on `device`."""
-        shards = _read_index(folder)["shards"]
+        """Held as memory-mapped files, in memory, or on `device`. ValueError where `folder` is no finished cache."""
+        shards = finished_shards(folder, SHARD)
         self.unreadable: dict[str, str] = {name: why for shard in shards for name, why in shard["unreadable"].items()}
         """Images that could not be read, with the reason; their vectors are zero."""
         self.shards: list[NDArray] = [np.load(folder / shard["file"], mmap_mode="r") for shard in shards]
@@ -82,8 +82,8 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
     hand. `verify` reads every shard again and replaces the damaged ones. Raises ValueError where the folder belongs to
     another encoder or other images, and where the disk is full.
     """
-    header = _header(encoder, views)
-    folder = cache / _folder_name(header)
+    header = make_header(encoder, views)
+    folder = cache / folder_name(header)
     if int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))):
         if not _finished(folder, header):
             log.warning("%s: waiting until the first process has prepared it", folder)
@@ -103,57 +103,8 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
     return folder
 
 
-def _header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
-    """What a cache belongs to. An image is known by its name and its size in bytes."""
-    listing = hashlib.sha256()
-    for view in views:
-        listing.update(f"{view.name}\t{view.file.stat().st_size}{' mirrored' * view.mirrored}\n".encode())
-    return {
-        "format": 1,
-        "encoder": {key: value for key, value in sorted(encoder.identity().items())},
-        "shape": [len(views), encoder.grid[0] * encoder.grid[1], encoder.region_size],
-        "images": listing.hexdigest(),
-    }
-
-
-def _folder_name(header: dict[str, Any]) -> str:
-    """Named after what it belongs to, so that caches of several encoders and image lists stand side by side."""
-    encoder = header["encoder"]
-    parts = [str(encoder[key]) for key in ("backbone", "node", "resolution") if key in encoder]
-    parts.append(hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:12])
-    return re.sub(r"[^\w.-]+", "_", "-".join(parts))
-
-
-def _read_index(folder: Path) -> dict[str, Any]:
-    path = folder / "index.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {"shards": []}
-    except ValueError as error:
-        raise ValueError(f"{path}: not a feature index ({error}); remove {folder} to compute it again") from error
-
-
-def _shards(folder: Path, header: dict[str, Any]) -> list[dict[str, Any] | None]:
-    """What the index says of each shard; None for those not there yet. ValueError where the index is of another."""
-    index = _read_index(folder)
-    for key in header if "format" in index else ():
-        if index.get(key) != header[key]:
-            raise ValueError(
-                f"{folder}: these features were made for another {key}: {index.get(key)}, not {header[key]}; "
-                "name another `cache` or remove the folder"
-            )
-    listed = {shard["file"]: shard for shard in index["shards"]}
-    shards = [listed.get(f"{first // SHARD:05}.npy") for first in range(0, header["shape"][0], SHARD)]
-    return [shard if shard and _whole(folder / shard["file"], shard["bytes"]) else None for shard in shards]
-
-
-def _whole(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
-
-
 def _finished(folder: Path, header: dict[str, Any]) -> bool:
-    return folder.is_dir() and all(_shards(folder, header))
+    return folder.is_dir() and all(existing_shards(folder, header, SHARD))
 
 
 @contextmanager
@@ -173,9 +124,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: Sequence[View]) -> None:
     """Compute the shards that are missing or damaged, listing each in the index as it is done."""
-    for leftover in folder.glob(".*.part"):
+    for leftover in folder.glob(".*.part"):  # of any machine: whoever wrote it did not hold the lock any more
         leftover.unlink()
-    shards = _shards(folder, header)
+    shards = existing_shards(folder, header, SHARD)
+    if (folder / "index.json").exists() and None in shards:
+        log.warning(
+            "%s: %d of %d parts are missing or damaged and are computed", folder, shards.count(None), len(shards)
+        )
     for number, shard in enumerate(shards):
         if shard and _checksum(folder / shard["file"]) != shard["sha256"]:
             log.warning("%s: damaged, computed again", folder / shard["file"])

@@ -11,6 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
+from io import BufferedIOBase
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,8 @@ FILES = {
     "training": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 }
+MOST_BYTES = 2**28
+"""What a file may hold at most, unpacked; MNIST's largest holds 47 million."""
 SIDE = 28
 """Height and width of a digit in pixels."""
 NUM_VALIDATION = 5000
@@ -157,6 +160,9 @@ def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
         if part.images.shape[1:] != (SIDE, SIDE) or part.labels.shape != part.images.shape[:1]:
             shapes = f"{tuple(part.images.shape)} and {tuple(part.labels.shape)}"
             raise ValueError(f"{place}: {images} and {labels} hold {shapes}, not (N, {SIDE}, {SIDE}) and (N,)")
+        if wrong := (part.labels > 9).nonzero().flatten().tolist():
+            what = f"label {int(part.labels[wrong[0]])} of image {wrong[0]} is no digit"
+            raise ValueError(f"{existing(place, labels)}: {what}: it is damaged, fetch it again")
     if len(training.labels) <= NUM_VALIDATION:
         raise ValueError(
             f"{place} has {len(training.labels)} training digits: the last {NUM_VALIDATION} are for validation, "
@@ -215,16 +221,28 @@ def fetch(place: Path, names: list[str]) -> None:
 def read_idx(path: Path) -> UInt8[Tensor, "..."]:
     """A file in the format of MNIST: two zero bytes, type 8 (bytes), the number of dimensions, their sizes, the data.
 
-    Raises ValueError for anything else.
+    Raises ValueError for anything else. A packed file is unpacked only as far as its header promises.
     """
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} is not a regular file")
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            content = bytearray(file.read())
-        zeros, kind, dimensions = struct.unpack_from(">HBB", content)
-        shape = struct.unpack_from(f">{dimensions}I", content, 4)
+            shape = _promised(path, file)
+            content = bytearray(file.read(prod(shape) + 1))
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise ValueError(f"{path} cannot be read ({error}): it is damaged, fetch it again") from error
-    start = 4 + 4 * dimensions
-    if (zeros, kind) != (0, 8) or len(content) != start + max(prod(shape), 1):
+    if len(content) != prod(shape):
         raise ValueError(f"{path} is no complete file of MNIST: it is damaged, fetch it again")
-    return torch.frombuffer(content, dtype=torch.uint8, offset=start).view(shape)
+    return torch.frombuffer(content, dtype=torch.uint8).view(shape)
+
+
+def _promised(path: Path, file: BufferedIOBase | gzip.GzipFile) -> tuple[int, ...]:
+    """The shape in the header of `file`; ValueError naming `path` where it is none of MNIST."""
+    zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
+    if (zeros, kind) != (0, 8) or not 1 <= dimensions <= 3:
+        raise ValueError(f"{path} is no file of MNIST: it is damaged, fetch it again")
+    shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+    if not 0 < prod(shape) <= MOST_BYTES:
+        sizes = " x ".join(map(str, shape))
+        raise ValueError(f"{path} promises {sizes} bytes, which no file of MNIST holds: it is damaged, fetch it again")
+    return shape

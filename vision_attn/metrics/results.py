@@ -16,8 +16,13 @@ def write_results(path: str | Path, captions: Mapping[int | str, str]) -> None:
 
 
 def read_results(path: str | Path) -> dict[int | str, str]:
-    """The caption of each image id in a COCO results file; ValueError names the file and the record at fault."""
-    records = read_json(path)
+    """The caption of each image id in a COCO results file, or in JSON lines of the same records.
+
+    Raises ValueError naming the file and the record at fault.
+    """
+    records = read_json(path, lines=True)
+    if isinstance(records, dict) and "image_id" in records:  # a single line
+        records = [records]
     if not isinstance(records, list):
         raise ValueError(f'{path} is not a COCO results file: it must be a list of {{"image_id": ..., "caption": ...}}')
     captions: dict[int | str, str] = {}

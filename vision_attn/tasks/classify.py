@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Reinforce
+from vision_attn.console import progress
 from vision_attn.contracts import Classifier, Glance, Glimpses, Reads
 from vision_attn.files import replacing
 from vision_attn.metrics.cost import multiply_adds
@@ -151,7 +152,7 @@ class Classification(Task):
         parts = (batch.images, glance.locations[:, 0], view.patches, batch.labels.tolist(), said, probabilities)
         items = [Glimpsed(*part) for part in zip(*parts, strict=True)]
         paths = [write_gallery(folder / "gallery.png", items)]
-        for number, item in enumerate(items, start=1):
+        for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
             looked = item._asdict()
             paths.append(write_glimpses(folder / f"{number:02d}.png", **looked))
             paths.append(write_film(folder / f"{number:02d}.gif", **looked))

@@ -1,0 +1,154 @@
+"""Annotation files from anyone: names that leave the folder, odd types, half characters; one line for each."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from test_captions import coco, karpathy, source, write
+
+from vision_attn.data.annotations import locate, read_annotations
+from vision_attn.data.vocabulary import Vocabulary
+
+OUTSIDE = [
+    "/etc/passwd", "../00.png", "a/../../00.png", "..", "a\\..\\..\\00.png", "\\\\server\\00.png", "\\00.png",
+    "C:\\00.png", "c:00.png", "", " ", "\n", "00.png\0.jpg",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_file_names_that_leave_the_folder_are_refused(tmp_path, name):
+    record = coco()
+    record["images"][3]["file_name"] = name
+    theirs = karpathy()
+    theirs["images"][3]["filename"] = name
+    records = {"coco": record, "karpathy": theirs}
+    if name.strip():
+        theirs = karpathy()
+        theirs["images"][3]["filepath"] = name
+        records["folders"] = theirs
+    for kind, content in records.items():
+        file = Path(write(tmp_path / f"{kind}.json", content))
+        with pytest.raises(ValueError, match=rf"{kind}.json: the file name of image 3 is .*below the image") as refused:
+            read_annotations(file)
+        assert "\n" not in str(refused.value)
+
+
+def test_file_names_below_the_folder_are_kept(tmp_path):
+    record = coco()
+    names = ["a/b.png", "two  spaces.png", "..hidden.png", "a..b.png", "end\n", "é.png", "3:40.png", "./dot.png"]
+    for image, name in zip(record["images"], names, strict=False):
+        image["file_name"] = name
+    read = read_annotations(Path(write(tmp_path / "a.json", record)))["train"]
+    assert [photograph.name for photograph in read[:8]] == [*names[:4], "end", *names[5:]]
+
+
+def test_names_that_no_file_system_takes_do_not_exist(tmp_path, caplog):
+    record = coco()
+    record["images"][0]["file_name"] = "x" * 300
+    record["images"][1]["file_name"] = "half\ud800.png"
+    record["images"][2]["file_name"] = "\x1b[2Jforged.png"
+    (tmp_path / "03.png").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "04.png")
+    photographs = read_annotations(Path(write(tmp_path / "a.json", record)))
+    with caplog.at_level(logging.WARNING):
+        found = locate({"train": photographs["train"]}, {"train": tmp_path})
+    assert [photograph.name for photograph in found["train"]] == ["04.png"]
+    assert "11 photographs do not exist" in caplog.text
+    with pytest.raises(ValueError, match=r"not even .*x1b\[2Jforged.png"):
+        locate({"train": photographs["train"][2:3]}, {"train": tmp_path})
+
+
+def changed(change, make=coco) -> str:
+    record = make()
+    change(record)
+    return json.dumps(record)
+
+
+ODD = {
+    "the id of image 2 must be a whole number or a text, not 1.5": lambda r: r["images"][2].update(id=1.5),
+    "the id of image 3 must be a whole number or a text, not null": lambda r: r["images"][3].update(id=None),
+    "the id of image 4 must be .*not true": lambda r: r["images"][4].update(id=True),
+    "the id of image 5 must be .*not a list": lambda r: r["images"][5].update(id=[1]),
+    "the id of annotation 1 must be .*not an object": lambda r: r["annotations"][1].update(image_id={}),
+    "the annotations must be a list, not 7": lambda r: r.update(annotations=7),
+    "the annotations must be a list, not an object": lambda r: r.update(annotations={}),
+    "; annotation 0 lacks 'image_id'": lambda r: r["annotations"].insert(0, [1]),
+    "not a caption file": lambda r: r.update(images={"a": 1}),
+    "not a caption file; expected": lambda r: r["images"].append(7),
+    "the caption of annotation 2 must be a text, not null": lambda r: r["annotations"][2].update(caption=None),
+    "the file name of image 1 must be a text, not 7": lambda r: r["images"][1].update(file_name=7),
+    "unknown split a list": lambda r: r["images"][1].update(split=[["train"]]),
+    "unknown split true": lambda r: r["images"][1].update(split=True),
+}
+ODD_KARPATHY = {
+    "the sentences of image 1 must be a list, not null": lambda r: r["images"][1].update(sentences=None),
+    "; image 1 lacks 'raw'": lambda r: r["images"][1].update(sentences=[7]),
+    "the caption of image 1 must be a text, not 7": lambda r: r["images"][1].update(sentences=[{"raw": 7}]),
+    "the file name of image 2 must be a text, not an object": lambda r: r["images"][2].update(filepath={}),
+    "; image 3 lacks 'filename'": lambda r: r["images"][3].pop("filename"),
+    "the id of image 4 must be .*not a list": lambda r: r["images"][4].update(cocoid=[]),
+    "image id 101 occurs twice": lambda r: r["images"][0].update(cocoid=101),
+}
+
+
+@pytest.mark.parametrize("complaint", [*ODD, *ODD_KARPATHY])
+def test_odd_types_are_named_with_file_and_record(tmp_path, complaint):
+    text = changed(ODD[complaint]) if complaint in ODD else changed(ODD_KARPATHY[complaint], karpathy)
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=f"a.json: .*{complaint}|a.json: {complaint}") as refused:
+        read_annotations(tmp_path / "a.json")
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
+
+
+def test_damaged_json_is_one_line(tmp_path):
+    deep, digits = '{"images": ' + "[" * 100_000, '{"images": [{"id": ' + "9" * 5000 + "}]}"
+    for content, complaint in ((deep, "is nested too deeply"), (digits, "is not JSON"), ("\0", "is not JSON")):
+        (tmp_path / "a.json").write_text(content)
+        with pytest.raises(ValueError, match=f"a.json {complaint}") as refused:
+            read_annotations(tmp_path / "a.json")
+        assert "\n" not in str(refused.value)
+        (tmp_path / "b.json").write_text(json.dumps(coco(split=False)))
+        with pytest.raises(ValueError, match=f"a.json {complaint}"):
+            read_annotations(tmp_path / "b.json", splits=tmp_path / "a.json")
+
+
+def test_a_byte_order_mark_is_accepted(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps(coco(split=False)), encoding="utf-8-sig")
+    (tmp_path / "s.json").write_text(json.dumps({"train": [100, 101]}), encoding="utf-8-sig")
+    assert len(read_annotations(tmp_path / "a.json", splits=tmp_path / "s.json")["train"]) == 2
+
+
+def test_entries_of_splits_are_names_or_ids(tmp_path):
+    file = Path(write(tmp_path / "a.json", coco(split=False)))
+    for entry, said in ((None, "null"), (1.5, "1.5"), ([[]], "a list"), (True, "true")):
+        splits = Path(write(tmp_path / "s.json", {"train": [100, entry]}))
+        with pytest.raises(ValueError, match=f's.json: {said} in "train" is no image name and no id'):
+            read_annotations(file, splits=splits)
+
+
+def test_half_characters_in_captions_become_spaces_everywhere(tmp_path):
+    """Python reads the escape of a lone surrogate from JSON, but can neither write it nor count it as a word."""
+    (tmp_path / "images").mkdir()
+    record = coco()
+    for number, note in enumerate(record["annotations"]):
+        note["caption"] += f" caf\u00e9\ud83d{number} \U0001f600"
+    for image in record["images"]:
+        Image.new("RGB", (8, 8)).save(tmp_path / "images" / image["file_name"])
+    write(tmp_path / "captions.json", record)
+    captions = source(tmp_path)
+    first = captions.photographs["train"][0].captions[0]
+    assert first == "a 0-0 . caf\u00e9 0 \U0001f600"
+    captions.export(tmp_path / "run")
+    assert "caf\u00e9" in Vocabulary.load(tmp_path / "run" / "vocabulary.json").words
+    for batch in captions.split("val"):
+        assert all(caption.encode() for those in batch.references for caption in those)
+
+
+def test_many_annotations_are_grouped_by_image(tmp_path):
+    images = [{"id": f"image {number}", "file_name": f"{number}.jpg", "split": "train"} for number in range(20_000)]
+    notes = [{"image_id": f"image {number % 20_000}", "caption": f"a {number}"} for number in range(100_000)]
+    file = Path(write(tmp_path / "a.json", {"images": images, "annotations": notes}))
+    read = read_annotations(file)["train"]
+    assert [photograph.captions[4] for photograph in read[::9999]] == ["a 80000", "a 89999", "a 99998"]

@@ -1,0 +1,140 @@
+"""What a cache of annotation vectors holds, and whether it is whole: `index.json`, and the headers of its shards.
+
+A cache can be computed again, so whatever is damaged counts as missing. An index that is whole but belongs to other
+features is an error: computing would overwrite them.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from math import ceil, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from vision_attn.data.images import View
+from vision_attn.files import brief, read_json
+
+FORMAT = 1
+Shard = dict[str, Any]
+"""An entry of the index: file, shape, bytes, sha256, and the images that could not be read, with the reason."""
+
+
+def make_header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
+    """What a cache belongs to. An image is known by its name and its size in bytes."""
+    listing = hashlib.sha256()
+    for view in views:
+        line = f"{view.name}\t{view.file.stat().st_size}{' mirrored' * view.mirrored}\n"
+        listing.update(line.encode(errors="surrogatepass"))  # names of files may be any bytes
+    return {
+        "format": FORMAT,
+        "encoder": {key: value for key, value in sorted(encoder.identity().items())},
+        "shape": [len(views), encoder.grid[0] * encoder.grid[1], encoder.region_size],
+        "images": listing.hexdigest(),
+    }
+
+
+def folder_name(header: dict[str, Any]) -> str:
+    """Named after what it belongs to, so that caches of several encoders and image lists stand side by side."""
+    encoder = header["encoder"]
+    parts = [str(encoder[key]) for key in ("backbone", "node", "resolution") if key in encoder]
+    parts.append(hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:12])
+    return re.sub(r"[^\w.-]+", "_", "-".join(parts))
+
+
+def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Shard | None]:
+    """The index's entry for each shard of `size` images; None for those that are missing or damaged.
+
+    Raises ValueError where the index belongs to other features.
+    """
+    try:
+        index = _read(folder)
+    except ValueError:
+        return [None] * ceil(header["shape"][0] / size)
+    if not all(type(index.get(key)) is type(value) for key, value in header.items()):
+        index = {}
+    for key in index and header:
+        if index[key] != header[key]:
+            raise ValueError(
+                f"{folder}: these features were made for another {key}: {_flat(index[key])}, not {header[key]}; "
+                "name another `cache` or remove the folder"
+            )
+    return _listed(folder, index.get("shards"), header["shape"], size)
+
+
+def finished_shards(folder: Path, size: int) -> list[Shard]:
+    """The entries of a finished cache. Raises ValueError where `folder` holds none, or a damaged one."""
+    index = _read(folder)
+    shape, shards = index.get("shape"), index.get("shards")
+    if (
+        index.get("format") == FORMAT
+        and isinstance(shards, list)
+        and isinstance(shape, list)
+        and len(shape) == 3
+        and all(type(length) is int and length > 0 for length in shape)
+        and ceil(shape[0] / size) == len(shards)
+    ):
+        found = _listed(folder, shards, shape, size)
+        if None not in found:
+            return found
+    raise ValueError(f"{folder}: these features are damaged or not finished; prepare them again")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """What index.json says; nothing where there is none. ValueError where it is no JSON object."""
+    path = folder / "index.json"
+    if not path.is_file():  # nor a FIFO, which would be waited for
+        return {}
+    index = read_json(path)
+    if not isinstance(index, dict):
+        raise ValueError(f"{path} is not a feature index")
+    return index
+
+
+def _listed(folder: Path, entries: Any, shape: list[int], size: int) -> list[Shard | None]:
+    """The entry of each shard, by the name that it must have; None where the entry or the shard itself is wrong."""
+    named: dict[str, Any] = {}
+    for entry in entries if isinstance(entries, list) else ():
+        name = entry.get("file") if isinstance(entry, dict) else None
+        if isinstance(name, str):
+            named[name] = None if name in named else entry
+    shards: list[Shard | None] = []
+    for number, first in enumerate(range(0, shape[0], size)):
+        entry = named.get(f"{number:05}.npy")
+        expected = [min(size, shape[0] - first), *shape[1:]]
+        shards.append(entry if entry and _described(entry, expected) and _whole(folder, entry) else None)
+    return shards
+
+
+def _described(entry: Shard, shape: list[int]) -> bool:
+    """Whether an entry has all that is needed, in the right types."""
+    unreadable = entry.get("unreadable")
+    texts = [*unreadable.values(), entry.get("sha256")] if isinstance(unreadable, dict) else [None]
+    whole = type(entry.get("bytes")) is int and all(isinstance(text, str) for text in texts)
+    return whole and entry.get("shape") == shape
+
+
+def _whole(folder: Path, entry: Shard) -> bool:
+    """Whether the file has the size that was noted, and begins with the header of just this array."""
+    path = folder / entry["file"]
+    try:
+        if not path.is_file() or path.stat().st_size != entry["bytes"]:
+            return False
+        with open(path, "rb") as file:
+            if np.lib.format.read_magic(file) != (1, 0):
+                return False
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            size = file.tell() + prod(shape) * dtype.itemsize
+    except Exception:  # numpy parses the header as Python text, and damaged text may fail in many ways
+        return False
+    return (list(shape), fortran, dtype.str, size) == (entry["shape"], False, "<f2", entry["bytes"])
+
+
+def _flat(value: Any) -> str:
+    """For a message: an object with its values in a few words."""
+    if isinstance(value, dict):
+        return ", ".join(f"{brief(key)}: {brief(part)}" for key, part in value.items())[:300]
+    return brief(value)
