@@ -8,7 +8,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from vision_attn.commands import main
-from vision_attn.config import open_run
+from vision_attn.config import open_run, read
 from vision_attn.migrate import migrated
 
 OLD = {
@@ -76,3 +76,16 @@ def test_a_run_of_the_first_format_opens_with_its_weights(tmp_path: Path) -> Non
     assert json.dumps(opened["task"]["init_args"]["criteria"]["penalty"]["init_args"]) == '{"weight": 0.0}'
     for (name, one), (other, two) in zip(task.state_dict().items(), again.state_dict().items(), strict=True):
         assert name == other and torch.equal(one, two)
+
+
+def test_a_config_of_an_earlier_version_trains(tmp_path: Path) -> None:
+    new = Path("configs/sat_hard_scenes.yaml").read_text()
+    content = yaml.safe_load(new)
+    options = content["task"]["init_args"]
+    options |= {"penalty": 0.0, "reinforce": options.pop("criteria")["looks"]}
+    options["encoder"] = "vision_attn.models.convnet.ConvNet"
+    (tmp_path / "sat_hard_scenes.yaml").write_text(yaml.safe_dump(content))
+    old = read(tmp_path / "sat_hard_scenes.yaml", ["--task.criteria.looks.credit=all"])
+    assert old.task.init_args.encoder.class_path == "vision_attn.encoders.convnet.ConvNet"
+    assert old.task.init_args.criteria["looks"].init_args.credit == "all"
+    assert old.run.folder == "runs/sat_hard_scenes"

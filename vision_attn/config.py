@@ -20,7 +20,7 @@ from vision_attn.engine import checkpoint
 from vision_attn.engine.folders import claim as lock
 from vision_attn.engine.loop import fit
 from vision_attn.engine.weights import check_weights, load_weights
-from vision_attn.files import replacing
+from vision_attn.files import replacing, scratch
 from vision_attn.migrate import migrated
 from vision_attn.mistakes import forbidden, suggest
 from vision_attn.parser import FORMAT, allow_only, make_parser, message, names, packages_of, parse
@@ -44,8 +44,15 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Namespace:
     path = Path(path)
     content = load(path)
     allow_only({*OURS, *packages_of(content), *packages_of(list(overrides))})
-    arguments = [f"--run.folder={Path('runs') / path.stem}", f"--config={path}", *overrides]
-    return parse(make_parser(), arguments, content, where=path, overrides=overrides)
+    with scratch("config") as folder:
+        written = path
+        if content != read_yaml(path):  # of an earlier version
+            written = folder / path.name
+            written.write_text(yaml.safe_dump(content), encoding="utf-8")
+        arguments = [f"--run.folder={Path('runs') / path.stem}", f"--config={written}", *overrides]
+        config = parse(make_parser(), arguments, content, where=path, overrides=overrides)
+    config.config = None
+    return config
 
 
 def build(config: Namespace) -> dict[str, Any]:

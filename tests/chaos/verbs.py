@@ -15,7 +15,7 @@ import vision_attn.commands.prepare
 import vision_attn.commands.train
 import vision_attn.config
 import vision_attn.data.captions
-import vision_attn.models.backbone
+import vision_attn.encoders.backbone
 import vision_attn.models.show_attend_tell
 import vision_attn.tasks.caption  # noqa: F401 (all of these: what the verbs import, once for all forks)
 from vision_attn.commands import main
@@ -29,7 +29,7 @@ task:
   class_path: vision_attn.tasks.caption.Captioning
   init_args:
     encoder:
-      class_path: vision_attn.models.backbone.Backbone
+      class_path: vision_attn.encoders.backbone.Backbone
       init_args: {{name: squeezenet1_1, node: features.2, resolution: 32}}
     model:
       class_path: vision_attn.models.show_attend_tell.ShowAttendTell
