@@ -141,7 +141,7 @@ def test_hard_attention_adds_what_reinforce_asks_for(source, batch):
     other = gained.unflatten(1, (-1, 2)).flip(2).flatten(1, 2)
     score = (gained - other) * caption.choice.log_prob + 0.002 * caption.choice.entropy
     torch.testing.assert_close(metrics["loss"], -(caption.log_prob + score).sum(-1).mean())
-    assert caption.choice.drawn.any() and metrics["look_variance"] > 0
+    assert caption.choice.sampled.any() and metrics["look_variance"] > 0
     assert 0 < metrics["entropy"] < torch.tensor(196.0).log() and 1 / 196 < metrics["at_mode"] < 1
 
 

@@ -112,7 +112,7 @@ def test_nothing_is_drawn_at_padding_or_where_the_coin_fell():
     regions, words = draw(UNSORTED)
     torch.manual_seed(5)  # of three coins, some fall
     caption = model(regions, words)
-    drawn = caption.choice.drawn
+    drawn = caption.choice.sampled
     by_image = drawn.flatten(1).any(1)
     assert by_image.any() and not by_image.all()
     assert torch.equal(drawn, (words != 0) & by_image[:, None, None])

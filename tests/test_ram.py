@@ -53,7 +53,7 @@ def test_shapes(core, first):
     assert glance.log_prob.shape == (B, R, T, N) and glance.locations.shape == (B, R, T, 2)
     torch.testing.assert_close(glance.log_prob.exp().sum(-1), torch.ones(B, R, T))
     draws = T if first == "policy" else T - 1
-    assert glance.choice.log_prob.shape == glance.choice.entropy.shape == glance.choice.drawn.shape == (B, R, draws)
+    assert glance.choice.log_prob.shape == glance.choice.entropy.shape == glance.choice.sampled.shape == (B, R, draws)
     assert glance.choice.state.shape == (B, R, draws, model.state_size) and not glance.choice.state.requires_grad
     assert model(images(), look="mean").choice is None
 

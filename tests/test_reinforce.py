@@ -1,4 +1,4 @@
-"""REINFORCE against the truth: on tiny captions every path of looks is enumerated, and the exact gradient known."""
+"""REINFORCE against the exact gradient, which is known for tiny captions by enumerating every path of regions."""
 
 from functools import partial
 
@@ -67,7 +67,7 @@ def exact(model: ShowAttendTell, regions: torch.Tensor) -> torch.Tensor:
 
 
 def estimates(model: ShowAttendTell, regions: torch.Tensor, reinforce: Reinforce | None) -> torch.Tensor:
-    """(REPEATS, weights): the gradients of -log p(y | s, a) and of REINFORCE's loss, if any, over ROWS draws each."""
+    """(REPEATS, weights): the gradients of -log p(y | s, a) and of REINFORCE's loss, if any, over ROWS samples each."""
     gradients = []
     for _ in range(REPEATS):
         model.zero_grad()
@@ -86,8 +86,8 @@ def test_paths_are_all_the_paths():
 
 
 def off(found: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
-    """How many standard errors the worst weight is off, and the squared distance of the mean to the truth in units of
-    what chance makes of it."""
+    """How many standard errors the worst weight is off, and the squared distance of the mean to the exact gradient in
+    units of its expectation under sampling noise alone."""
     error = found.std(0) / REPEATS**0.5
     away = found.mean(0) - truth
     kept = error > 1e-9 * truth.abs().max()
@@ -103,14 +103,14 @@ def test_every_estimator_has_the_exact_gradient_for_a_mean(baseline, credit, rec
     found = estimates(model, regions, reinforce)
     variance = (found.var(0).sum() * ROWS).item()
     record_property("variance", variance)
-    print(f"variance of one draw's gradient, {type(reinforce.baseline).__name__}, {credit}: {variance:.1f}")
+    print(f"variance of one sample's gradient, {type(reinforce.baseline).__name__}, {credit}: {variance:.1f}")
     worst, distance = off(found, truth)
     assert worst < 5.5 and distance < 8
     assert (found.mean(0) - truth).norm() < 0.1 * truth.norm()
 
 
 def test_without_the_score_function_the_gradient_is_wrong():
-    """The test above can fail: leave REINFORCE out, and the gradient of the map is far from the truth."""
+    """The test above can fail: without REINFORCE, the gradient of the map is far from the exact one."""
     model, regions = build()
     truth = exact(model, regions)
     found = estimates(model, regions, Reinforce(H, reward_weight=0.0, entropy_weight=0.0).double())
@@ -120,7 +120,7 @@ def test_without_the_score_function_the_gradient_is_wrong():
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0])
 def test_straight_through_is_biased_and_yet_points_the_right_way(temperature):
-    """What it is compared by: no score function, little variance, but not the exact gradient."""
+    """It needs no score function and has little variance, but its mean is not the exact gradient."""
     model, regions = build(partial(StraightThrough, temperature=temperature))
     truth = exact(model, regions)
     found = estimates(model, regions, None)
@@ -132,11 +132,11 @@ def test_straight_through_is_biased_and_yet_points_the_right_way(temperature):
     assert worst > 8 and likeness > 0.9
 
 
-def choice(drawn=None, log_prob=None) -> Choice:
+def choice(sampled=None, log_prob=None) -> Choice:
     torch.manual_seed(3)
-    drawn = torch.ones(2, 4, 3, dtype=torch.bool) if drawn is None else drawn
+    sampled = torch.ones(2, 4, 3, dtype=torch.bool) if sampled is None else sampled
     log_prob = torch.randn(2, 4, 3).requires_grad_() if log_prob is None else log_prob
-    return Choice(log_prob, torch.ones(2, 4, 3), drawn, torch.randn(2, 4, 3, H))
+    return Choice(log_prob, torch.ones(2, 4, 3), sampled, torch.randn(2, 4, 3, H))
 
 
 def test_credit_goes_to_what_could_cause_it():
@@ -149,8 +149,8 @@ def test_credit_goes_to_what_could_cause_it():
     torch.testing.assert_close(terms[0, 1], torch.full((3,), 3.0))
 
 
-def test_a_reward_at_the_end_counts_for_every_draw():
-    """RAM's: 1 where the answer is right."""
+def test_a_reward_at_the_end_counts_for_every_sample():
+    """As in RAM, where it is 1 for a correct answer."""
     reward = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
     made = choice()
     estimate = Reinforce(H, baseline=partial(LeaveOneOut, num_runs=4), entropy_weight=0.0)(made, reward)
@@ -159,10 +159,10 @@ def test_a_reward_at_the_end_counts_for_every_draw():
     torch.testing.assert_close(estimate.loss, -(estimate.advantage * made.log_prob).sum(-1))
 
 
-def test_what_was_not_drawn_has_no_gradient():
-    drawn = torch.ones(2, 4, 3, dtype=torch.bool)
-    drawn[0] = False
-    made = choice(drawn)
+def test_what_was_not_sampled_has_no_gradient():
+    sampled = torch.ones(2, 4, 3, dtype=torch.bool)
+    sampled[0] = False
+    made = choice(sampled)
     Reinforce(H)(made, torch.randn(2, 4, 3)).loss.mean().backward()
     assert (made.log_prob.grad[0] == 0).all() and (made.log_prob.grad[1] != 0).all()
 
@@ -181,7 +181,7 @@ def test_the_moving_average_is_the_papers_and_lives_in_the_checkpoint():
     torch.testing.assert_close(before, again(ones, ones, choice()))  # evaluation learns nothing
 
 
-def test_where_nothing_is_drawn_the_moving_average_stays_finite():
+def test_where_nothing_is_sampled_the_moving_average_stays_finite():
     baseline, nothing = MovingAverage(H), torch.zeros(2, 4, 3, dtype=torch.bool)
     assert baseline(torch.randn(2, 4, 3), torch.zeros(2, 4, 3), choice(nothing)).isfinite().all()
     torch.testing.assert_close(baseline(torch.full((2, 4, 3), 2.0), torch.ones(2, 4, 3), choice())[0, 0, 0].item(), 2.0)
@@ -205,8 +205,8 @@ def test_the_learned_baseline_learns_the_return_and_leaves_the_state_alone():
     assert estimate.advantage.square().mean() < first / 2
 
 
-def test_the_variance_that_is_logged_is_that_of_draws():
-    """R (1[s] - alpha) over many draws with R = 1: its mean squared length is 1 - sum alpha^2."""
+def test_the_variance_that_is_logged_is_that_of_samples():
+    """R (1[s] - alpha) over many samples with R = 1: its mean squared length is 1 - sum alpha^2."""
     torch.manual_seed(0)
     alpha = torch.tensor([0.6, 0.3, 0.1]).expand(1, 20_000, 1, -1)
     region = torch.multinomial(alpha[0, 0, 0], 20_000, replacement=True).view(1, -1, 1)

@@ -1,11 +1,11 @@
-"""REINFORCE: the gradient of an expected reward with regard to what was drawn (Williams 1992), for hard attention and
-RAM alike.
+"""REINFORCE (Williams 1992): an estimate of the gradient of an expected reward with respect to the distribution of
+samples. Used by hard attention and by RAM.
 
-grad E[R] = E[(R - b) grad log p(s)], for any b that does not depend on the draw. The baseline b decides the variance;
-which of the rewards count for which draw decides it too: a draw cannot change what came before it.
+grad E[R] = E[(R - b) grad log p(s)] for any baseline b that does not depend on the sample s. The variance of the
+estimate depends on b, and on which rewards are credited to which sample: a sample cannot change earlier rewards.
 
-A baseline is built with the size of the state that draws are made from, and called as `baseline(returns, terms,
-choice)`; it returns one value for each return. `terms` is how many rewards are summed in each return.
+A baseline is constructed with the size of the state that samples are made from, and called as `baseline(returns, terms,
+choice)`. It returns one value for each return. `terms` is the number of rewards that each return sums.
 """
 
 from collections.abc import Callable
@@ -21,23 +21,24 @@ Returns = Float[Tensor, "B R T"]
 
 
 class Choice(NamedTuple):
-    """What a sampling model drew at each turn, for a score-function estimator. Zero where nothing was drawn."""
+    """What a score-function estimator needs to know of the sample of each time step. Zero where nothing was sampled."""
 
     log_prob: Float[Tensor, "B R T"]
-    """log p of each draw, in nats."""
+    """log p of each sample, in nats."""
     entropy: Float[Tensor, "B R T"]
-    """Of what was drawn from, in nats; also where an expectation took the draw's place."""
-    drawn: Bool[Tensor, "B R T"]
-    """Where there was a draw: not past a row's end, nor where an expectation took its place."""
+    """The entropy of the distribution, in nats; also where its expectation replaced the sample."""
+    sampled: Bool[Tensor, "B R T"]
+    """True where there is a sample; False past the end of a row and where an expectation replaced the sample."""
     state: Float[Tensor, "B R T H"]
-    """What the draw was made from, without a gradient: a learned baseline sees it."""
+    """The state that the distribution was computed from, without a gradient: the input of a learned baseline."""
 
 
 class MovingAverage(nn.Module):
-    """b_k = 0.9 b_{k-1} + 0.1 R_k (Xu et al. 2015, section 4.1), in buffers, so that it is in every checkpoint.
+    """Exponential moving average of rewards, b_k = 0.9 b_{k-1} + 0.1 R_k (Xu et al. 2015, section 4.1).
 
-    It averages the reward per term, so that long captions and short ones share it, and the gradient uses the value
-    before the update: b may not depend on the draw. Only the first call must do with its own mean.
+    Kept in buffers, so that checkpoints contain it. Averages the reward per term, so that it serves long and short
+    captions. The gradient uses the value before the update, because b may not depend on the sample; only the first call
+    has no such value and uses the mean of its own batch.
     """
 
     num_runs = 1
@@ -49,18 +50,18 @@ class MovingAverage(nn.Module):
         self.register_buffer("number", torch.zeros(()))
 
     def forward(self, returns: Returns, terms: Returns, choice: Choice) -> Returns:
-        total = (returns / terms.clamp(min=1)).where(choice.drawn, 0).sum()
-        number = choice.drawn.sum().to(total.dtype)
+        total = (returns / terms.clamp(min=1)).where(choice.sampled, 0).sum()
+        number = choice.sampled.sum().to(total.dtype)
         value = torch.where(self.number > 0, self.total / self.number, total / number.clamp(min=1))
-        if self.training:  # sums, not means: those of two processes then average to those of one
+        if self.training:  # sums, not means, so that the sums of two processes average to those of one process
             self.total.lerp_(total.to(self.total), 1 - self.decay)
             self.number.lerp_(number.to(self.number), 1 - self.decay)
         return value * terms
 
 
 class Learned(nn.Module):
-    """b_t = f(state_t) per term, fitted to the returns by squared error; the state gets no gradient. f has one hidden
-    layer, or is linear (`hidden_size: null`)."""
+    """Learned baseline, b_t = f(state_t) per term, trained by squared error against the returns (b_t of Mnih et al.
+    2014, eq. 3). The state gets no gradient. f has one hidden layer, or is linear (`hidden_size: null`)."""
 
     num_runs = 1
 
@@ -74,16 +75,17 @@ class Learned(nn.Module):
 
 
 class LeaveOneOut(nn.Module):
-    """The mean return of the other sampled runs of the same row (Kool et al. 2019): `num_runs` neighbouring rows.
+    """Leave-one-out baseline: the mean return of the other sampled runs of the same row (Kool et al. 2019).
 
-    Nothing to learn and nothing to remember; each run costs what a row costs. Of all baselines here it leaves the least
-    variance, in a caption's gradient and for the time it takes (docs/results.md), so it is the default.
+    `num_runs` neighbouring rows are runs of the same row. Has no parameters and no state; each run costs as much as a
+    row. Of the baselines here it has the lowest variance, both per gradient of a caption and per unit of time
+    (docs/results.md), so it is the default.
     """
 
     def __init__(self, state_size: int, *, num_runs: int = 4):
         super().__init__()
         if num_runs < 2:
-            raise ValueError(f"LeaveOneOut: num_runs={num_runs}, but there must be another run to compare with")
+            raise ValueError(f"LeaveOneOut: num_runs={num_runs} must be at least 2, to compare a run with another")
         check_range("LeaveOneOut", 2, 1000, num_runs=num_runs)
         self.num_runs = num_runs
 
@@ -93,25 +95,28 @@ class LeaveOneOut(nn.Module):
 
 
 class Estimate(NamedTuple):
-    """What `Reinforce` makes of rewards: minimise the mean of `loss`."""
+    """What `Reinforce` computes from rewards. Minimise the mean of `loss`."""
 
     loss: Float[Tensor, "B R"]
-    """Its gradient is the estimated one of minus the expected return, minus that of the entropy bonus; with it, what a
-    learned baseline minimises."""
+    """Its gradient estimates that of -(expected return + entropy bonus). Includes the squared error of a learned
+    baseline."""
     advantage: Float[Tensor, "B R T"]
-    """Return less baseline, of each draw."""
+    """Return minus baseline, for each sample."""
 
 
 class Reinforce(nn.Module):
-    """lambda_r (R - b) grad log p(s | a) + lambda_e grad H[s] (Xu et al. 2015, eq. 12), as a loss.
+    """The REINFORCE loss. Its gradient is -(lambda_r (R - b) grad log p(s | a) + lambda_e grad H[s]).
 
-    `credit`: the rewards that count for a draw: all of the row's, as in the paper, or only those to go.
-    `reward_weight` is lambda_r: 1 gives the gradient of the expected reward. `entropy_weight` is lambda_e.
+    For hard attention this is Xu et al. 2015, eq. 12 with baseline and entropy term; it estimates the gradient of the
+    bound of eq. 10, whose exact form is eq. 11. For RAM it is Mnih et al. 2014, eq. 2, or with a baseline eq. 3.
 
-    Differs from the authors' code: rewards are summed over words, and the loss is a mean over captions. There the cost
-    is a mean over the batch too, but the gradient handed to alpha is not divided by the batch size B: it is the mean
-    reward of T words over 10, and the entropy term with a weight of 0.002. In our units lambda_r is B / (10 T), about
-    0.5 for 64 captions of 12 words, and lambda_e is 0.002 B, about 0.13.
+    `credit`: which rewards count for a sample: "all" of its row, as in the papers, or those "to go", from its own time
+    step on. `reward_weight` is lambda_r; 1 gives the gradient of the expected reward. `entropy_weight` is lambda_e.
+
+    Differs from the authors' code (Xu et al.): rewards are summed over words, and the loss is a mean over captions.
+    Their cost is a mean over the batch too, but the gradient that they pass to alpha is not divided by the batch size
+    B: it is the mean reward of T words divided by 10, plus the entropy term with a weight of 0.002. In our units
+    lambda_r is B / (10 T), about 0.5 for 64 captions of 12 words, and lambda_e is 0.002 B, about 0.13.
     """
 
     def __init__(
@@ -130,28 +135,28 @@ class Reinforce(nn.Module):
 
     @property
     def num_runs(self) -> int:
-        """How many neighbouring rows must be sampled runs of the same row."""
+        """The number of neighbouring rows that must be sampled runs of the same row."""
         return self.baseline.num_runs
 
     def forward(self, choice: Choice, reward: Float[Tensor, "B R"] | Float[Tensor, "B R T"]) -> Estimate:
-        """`reward`: one for each row, given after its last turn, or one for each turn, zero past a row's end."""
+        """`reward`: one for each row, given after its last time step, or one for each time step, 0 past a row's end."""
         precise = torch.promote_types(reward.dtype, torch.float32)
         returns, terms = self._returns(choice, reward.detach().to(precise))
         value = self.baseline(returns, terms, choice)
-        advantage = ((returns - value) * choice.drawn).detach()
+        advantage = ((returns - value) * choice.sampled).detach()
         score = self.reward_weight * advantage * choice.log_prob + self.entropy_weight * choice.entropy
         loss = -score.sum(dim=-1)
         if value.requires_grad:
-            error = ((returns - value) / terms.clamp(min=1) * choice.drawn).square()
+            error = ((returns - value) / terms.clamp(min=1) * choice.sampled).square()
             loss = loss + error.sum(dim=-1)
         return Estimate(loss, advantage)
 
     def _returns(self, choice: Choice, reward: Tensor) -> tuple[Returns, Returns]:
-        """The rewards that count for each draw, summed; and how many they are."""
+        """For each sample, the sum of the rewards that count for it, and their number."""
         if reward.dim() == 2:
             returns = reward[..., None].expand_as(choice.log_prob)
             return returns, torch.ones_like(returns)
-        return self._summed(reward), self._summed(choice.drawn.to(reward.dtype))
+        return self._summed(reward), self._summed(choice.sampled.to(reward.dtype))
 
     def _summed(self, reward: Tensor) -> Tensor:
         if self.credit == "all":
@@ -162,8 +167,10 @@ class Reinforce(nn.Module):
 def look_variance(
     advantage: Float[Tensor, "B R T"], alpha: Float[Tensor, "B R T L"], choice: Choice
 ) -> Float[Tensor, ""]:
-    """Mean squared length of a draw's gradient with regard to its scores, R (1[s] - alpha): nearly its variance, since
-    its mean is small beside it. What a better baseline lowers."""
+    """Mean squared length of R (1[s] - alpha), the gradient of a sample's loss with respect to its scores.
+
+    Nearly the variance of that gradient, since its mean is small in comparison. A better baseline lowers it.
+    """
     p = choice.log_prob.exp()
     length = 1 - 2 * p + alpha.square().sum(dim=-1)
-    return (advantage.square() * length * choice.drawn).sum() / choice.drawn.sum().clamp(min=1)
+    return (advantage.square() * length * choice.sampled).sum() / choice.sampled.sum().clamp(min=1)
