@@ -1,8 +1,7 @@
-"""DRAW's filterbank (Gregor et al., ICML 2015, section 3.2): N x N Gaussian filters on a grid read a patch of an image,
-or write one, with a gradient for where.
+"""DRAW's filterbank (Gregor et al., ICML 2015, section 3.2): a grid of N x N Gaussian filters that reads a patch of an
+image, or writes one, differentiable with respect to its position and size.
 
-Everything here is computed in float32 at least, whatever autocast does: in bfloat16 a place near pixel 100 would be
-rounded to half a pixel.
+Runs in float32 or wider also under autocast: bfloat16 would round positions near pixel 100 to half a pixel.
 """
 
 from math import log
@@ -18,32 +17,36 @@ from vision_attn.layers.precise import precise
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
-LARGEST_LOG = 10.0  # e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares stay within float32
-NARROWEST = 0.25  # pixels between filters that zoom in
+LARGEST_LOG = 10.0
+"""Bound of logarithms: e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares fit into float32."""
+NARROWEST = 0.25
+"""The smallest stride of a relative window, in pixels."""
 
 
 class Window(NamedTuple):
-    """Where a grid of filters lies, in pixels as the paper counts them: the first pixel's centre is 1, the last's X."""
+    """Position, spacing and width of a grid of filters, in pixels counted from 1 as in the paper: the centre of the
+    first pixel is at 1, that of the last at X."""
 
     centre: Float[Tensor, "B R 2"]
-    """(g_X, g_Y), of the grid."""
+    """(g_X, g_Y), the centre of the grid."""
     stride: Float[Tensor, "B R"]
-    """delta, from one filter's centre to the next one's."""
+    """delta, the distance between the centres of neighbouring filters."""
     sigma: Float[Tensor, "B R"]
-    """The width of each filter."""
+    """The standard deviation of each filter."""
     intensity: Float[Tensor, "B R"]
-    """gamma: what is read is multiplied by it, what is written is divided by it."""
+    """gamma: reads are multiplied by it, writes are divided by it."""
 
 
 class Filterbank(nn.Module):
-    """`size` x `size` filters (N x N), placed by a state of `state_size` numbers on images of shape (C, Y, X).
+    """N x N Gaussian filters, N = `size`, for images (C, Y, X), in a window set by a state of `state_size` numbers.
 
-    Differs from the paper: where the state is 0, sigma is at first half a stride, so that the grid, which then spans
-    the image, sees all of it. (With sigma at one pixel it would see 12 x 12 dots of a large image.)
+    Differs from the paper: the bias of sigma is initialised so that for a state of 0, whose grid spans the image, sigma
+    is half a stride and the filters cover the whole image. (With sigma at one pixel they would cover 12 x 12 dots of a
+    large image.)
 
-    `relative`: the five numbers move and zoom the window before, where the paper's place each window anew. What a state
-    has seen off the middle of its window it then centres by the same move wherever on the image, and at whatever
-    size, that was.
+    `relative`: the five numbers move and zoom the previous window; in the paper they define each window by themselves.
+    Because moves are relative to the current window, the same state update recentres an object anywhere in the image
+    and at any zoom.
     """
 
     def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 12, relative: bool = False):
@@ -56,7 +59,7 @@ class Filterbank(nn.Module):
         with torch.no_grad():
             self.numbers.bias.zero_()[2] = 0 if relative else 2 * log(max(1.0, self.widest_stride) / 2)
         offsets = torch.arange(size) - (size - 1) / 2  # i - N/2 - 0.5 for i = 1..N
-        # as buffers, so that no turn makes them anew or copies them to a GPU
+        # buffers, so that no time step rebuilds them or copies them to a GPU
         self.register_buffer("offsets", offsets, persistent=False)
         self.register_buffer("pixels", torch.arange(1.0, max(self.height, self.width) + 1), persistent=False)
         self.register_buffer("extent", torch.tensor([float(self.width), float(self.height)]), persistent=False)
@@ -64,11 +67,15 @@ class Filterbank(nn.Module):
         self.register_buffer("powers", torch.tensor([0.5, 1.0, 1.0]), persistent=False)
 
     def window(self, state: Float[Tensor, "B R H"], before: Window | None = None) -> Window:
-        """g~_X, g~_Y, log sigma^2, log delta~ and log gamma are one linear map of the state (eqs. 21 to 24).
+        """The window that a state asks for (Gregor et al. 2015, eq. 21, eq. 22, eq. 23 and eq. 24).
 
-        The logarithms are kept within +-10. Relative numbers move the centre by g~ times half of what the window
-        `before` covers, and zoom its stride by delta~, to between a quarter of a pixel and twice the widest; sigma is
-        in half strides. Before the first window comes one that covers the image.
+        (g~_X, g~_Y, log sigma^2, log delta~, log gamma) is a linear map of the state (eq. 21); then
+        g_X = (X + 1) / 2 (g~_X + 1) (eq. 22), g_Y = (Y + 1) / 2 (g~_Y + 1) (eq. 23) and
+        delta = (max(X, Y) - 1) / (N - 1) delta~ (eq. 24). The logarithms are clipped to +-10.
+
+        A `relative` filterbank moves the centre of `before` by g~ times half the width that `before` covers, multiplies
+        its stride by delta~ within a quarter of a pixel and twice the widest stride, and measures sigma in half
+        strides. Without `before`, it starts from a window that covers the image.
         """
         with torch.autocast(state.device.type, enabled=False):
             numbers = self.numbers(precise(state))
@@ -86,15 +93,15 @@ class Filterbank(nn.Module):
             return Window(centre, stride, stride * sigma / 2, intensity)
 
     def filters(self, window: Window) -> tuple[Float[Tensor, "B R N X"], Float[Tensor, "B R N Y"]]:
-        """F_X and F_Y (eqs. 19, 20, 25, 26).
+        """F_X and F_Y, Gaussian filters over columns and rows of pixels (Gregor et al. 2015, eq. 25 and eq. 26).
 
-        Each row sums to 1, also where a filter lies wholly outside the image: what it sees then is the border next to
-        it.
+        Their means are mu_X^i = g_X + (i - N/2 - 0.5) delta (eq. 19) and, likewise, mu_Y^j (eq. 20). Each row sums to
+        1. A filter that lies wholly outside the image reads the nearest border pixels.
         """
         with torch.autocast(window.centre.device.type, enabled=False):
             centres = torch.addcmul(window.centre[..., None], self.offsets, window.stride[..., None, None])
             precision = (0.5 / window.sigma.square())[..., None].expand_as(window.centre)
-            if self.width == self.height:  # both at once
+            if self.width == self.height:  # both axes in one call
                 return _Gaussians.apply(self.pixels, centres, precision).unbind(dim=2)
             F_x, F_y = (
                 _Gaussians.apply(self.pixels[:pixels], centres[:, :, axis], precision[:, :, axis])
@@ -103,33 +110,34 @@ class Filterbank(nn.Module):
             return F_x, F_y
 
     def read(self, images: Float[Tensor, "B C Y X"], window: Window) -> Float[Tensor, "B R C N N"]:
-        """gamma F_Y x F_X^T (eq. 27), from images that are held once however many rows read them."""
+        """gamma F_Y x F_X^T (Gregor et al. 2015, eq. 27). Images are not repeated for the rows that read them."""
         require("images", images, "B C Y X", "float", B=len(window.stride), Y=self.height, X=self.width)
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
         F_x, F_y = self.filters(window)
         with torch.autocast(images.device.type, enabled=False):
-            beside = precise(images).transpose(1, 2).reshape(B, Y, C * X)  # channels side by side: one product for all
-            rows = F_y.reshape(B, R * N, Y) @ beside
+            side_by_side = precise(images).transpose(1, 2).reshape(B, Y, C * X)  # channels: one product for all
+            rows = F_y.reshape(B, R * N, Y) @ side_by_side
             patches = rows.reshape(B * R, N * C, X) @ F_x.reshape(B * R, N, X).mT
             return _scaled(patches.view(B, R, N, C, N).transpose(2, 3), window.intensity)
 
     def write(self, patches: Float[Tensor, "B R C N N"], window: Window) -> Float[Tensor, "B R C Y X"]:
-        """F_Y^T w F_X / gamma (eq. 29)."""
+        """F_Y^T w F_X / gamma of patches w (Gregor et al. 2015, eq. 29)."""
         (B, R, C, N, _), Y, X = patches.shape, self.height, self.width
         F_x, F_y = self.filters(window)
         with torch.autocast(patches.device.type, enabled=False):
-            beside = _scaled(precise(patches), 1 / window.intensity).transpose(2, 3)
-            rows = beside.reshape(B * R, N * C, N) @ F_x.reshape(B * R, N, X)
+            side_by_side = _scaled(precise(patches), 1 / window.intensity).transpose(2, 3)
+            rows = side_by_side.reshape(B * R, N * C, N) @ F_x.reshape(B * R, N, X)
             images = F_y.reshape(B * R, N, Y).mT @ rows.view(B * R, N, C * X)
             return images.view(B, R, Y, C, X).transpose(2, 3)
 
     def locations(self, window: Window) -> Float[Tensor, "B R 2"]:
-        """The centre as (x, y) in [-1, 1]; (-1, -1) is the image's top left corner and (1, 1) the opposite one."""
+        """The centre of each window as (x, y) in [-1, 1]; (-1, -1) is the top left corner of the image, (1, 1) the
+        bottom right one."""
         return (2 * window.centre - 1) / self.extent - 1
 
     def boxes(self, window: Window) -> Float[Tensor, "B R 4"]:
-        """(x0, y0, x1, y1) in [-1, 1] of what the grid covers, a square of one stride around each filter's centre: at
-        stride 1, the pixels that a crop would take."""
+        """(x0, y0, x1, y1) in [-1, 1] of the area that the grid covers: a square of one stride around the centre of
+        each filter. At stride 1 these are the pixels of a crop."""
         centre, half = self.locations(window), self.size * window.stride[..., None] / self.extent
         return torch.cat([centre - half, centre + half], dim=-1)
 
@@ -137,9 +145,10 @@ class Filterbank(nn.Module):
 class _Gaussians(torch.autograd.Function):
     """F_ia = exp(-p (a - mu_i)^2) / Z_i for pixels a, centres mu (..., N) and precisions p = 1 / (2 sigma^2) (...).
 
-    Stable however far mu lies outside: numerator and Z are divided by what the nearest pixel b has, which leaves
-    exp(p (b - a) (b + a - 2 mu)), whose largest value is 1. As a softmax with its own derivative it takes half of what
-    autograd's takes; a power of 2, because float32 powers of e are slow on AMD's processors.
+    Computes Gregor et al. 2015, eq. 25 and eq. 26. Stable however far outside the image mu lies: numerator and Z_i are
+    divided by the numerator of the nearest pixel b, which leaves exp(p (b - a) (b + a - 2 mu)), at most 1. The backward
+    pass is that of a softmax, written by hand: half the time of autograd's. Computes powers of 2 instead of e, because
+    float32 `exp` is slow on AMD processors.
     """
 
     @staticmethod

@@ -1,6 +1,7 @@
-"""Glimpses: RAM's retina, which sees a place sharply and its surroundings ever more coarsely (Mnih et al., 2014, rho).
+"""The glimpse sensor (retina) of RAM, rho in Mnih et al. (2014): patches around a location at several resolutions.
 
-`pyramid(images)` runs once per batch, `forward(pyramid, locations)` once per glimpse: the inner loop of RAM.
+The patch at the location itself is the sharpest; wider patches are coarser. `pyramid(images)` runs once per batch,
+`forward(pyramid, locations)` once per glimpse: the inner loop of RAM.
 """
 
 from typing import NamedTuple
@@ -15,39 +16,39 @@ from vision_attn.shapes import require
 
 
 class Pyramid(NamedTuple):
-    """Images ready to be looked at, held once however many rows look at them."""
+    """Images prepared for glimpses. Shared by all rows of an image."""
 
     averages: Tensor
-    """(K, B, C, H, W): in scale k each pixel is the mean of the 2^k x 2^k image pixels to its right and below it, zeros
-    counted where they leave the image. Nothing is left out between them, so a patch may begin at any pixel. A canvas
-    has W - X columns and H - Y rows before the image's first: from there the widest square still reaches into it."""
+    """(K, B, C, H, W), K canvases per image. In scale k each pixel is the mean of the 2^k x 2^k image pixels that start
+    there and extend right and down; pixels outside the image count as 0. Scales are not subsampled, so a patch may
+    start at any pixel. A canvas has W - X columns and H - Y rows before the first of the image: the widest square that
+    starts in them still overlaps the image."""
     cells: Tensor
-    """(K, 2, g, g): x and y in a canvas of each cell of a glimpse at (0, 0), as `grid_sample` counts them."""
+    """(K, 2, g, g): x and y of each cell of a glimpse at (0, 0), in the canvas coordinates of `grid_sample`."""
     extent: Tensor
-    """(2,): how much of a canvas's width and height the image takes."""
+    """(2,): the width and height of the image as a fraction of those of a canvas."""
 
 
 class Retina(nn.Module):
-    """K square patches around each location, of g, 2g, .. 2^(K-1) g pixels, all averaged down to g x g.
+    """Extracts K square patches around each location, g, 2g, .. 2^(K-1) g pixels wide, all averaged down to g x g.
 
-    A patch is zero outside the image. Where its window falls on whole pixels it equals slicing the image and averaging
-    squares of 2^k pixels; elsewhere the window is interpolated bilinearly, which is the mean over the exact area when
-    pixels are seen as squares. An even patch at the centre of an even image falls on whole pixels, an odd patch does
-    so around the centre of a pixel.
+    A patch is zero outside the image. Where its window falls on whole pixels, it equals slicing the image and averaging
+    squares of 2^k pixels. Elsewhere the window is interpolated bilinearly, which is the mean over the exact area if
+    pixels are squares of constant intensity. A patch of even width falls on whole pixels when centred on a corner
+    between pixels, such as the centre of an image of even width; a patch of odd width does when centred on a pixel.
 
-    Nothing here has a gradient: locations are drawn, and images are given. Computed in float32 at least, whatever
-    autocast does.
+    Has no gradient: locations are sampled, and images are data. Runs in float32 or wider also under autocast.
     """
 
     def __init__(self, *, size: int = 8, num_scales: int = 1):
         super().__init__()
         check_range("Retina", 1, 1000, size=size)
-        check_range("Retina", 1, 10, num_scales=num_scales)  # each doubles the width of what it sees
+        check_range("Retina", 1, 10, num_scales=num_scales)  # each scale doubles the width of the widest patch
         self.size, self.num_scales = size, num_scales
 
     @torch.no_grad()
     def pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid:
-        """What all glimpses at these images share."""
+        """Compute what all glimpses of these images share."""
         require("images", images, "B C Y X", "float")
         averages = _averages(images, self.num_scales)
         Y, X, H, W = *images.shape[-2:], *averages.shape[-2:]
@@ -62,11 +63,12 @@ class Retina(nn.Module):
 
     @torch.no_grad()
     def forward(self, pyramid: Pyramid, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
-        """What is seen at locations (x, y), where (-1, -1) is the image's top left corner and (1, 1) the opposite."""
+        """Extract a glimpse at each of `locations` (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image,
+        (1, 1) the bottom right one."""
         require("locations", locations, "B R 2", "float", B=pyramid.averages.shape[1])
         (K, B, C, H, W), R, g = pyramid.averages.shape, locations.shape[1], self.size
         centre = (locations * pyramid.extent).mT.contiguous()[..., None, None]
-        # in memory (K, B, 2, R, g, g), all x and then all y: five times as fast to write as pairs
+        # stored as (K, B, 2, R, g, g), all x before all y: five times as fast to write as (x, y) pairs
         grid = (centre + pyramid.cells[:, None, :, None]).view(K * B, 2, R * g, g).permute(0, 2, 3, 1)
         patches = functional.grid_sample(pyramid.averages.view(K * B, C, H, W), grid, align_corners=False)
         return patches.view(K, B, C, R, g, g).permute(1, 3, 0, 2, 4, 5)
@@ -74,11 +76,13 @@ class Retina(nn.Module):
 
 @torch.library.custom_op("vision_attn::averages", mutates_args=())
 def _averages(images: Tensor, num_scales: int) -> Tensor:
-    """(K, B, C, H, W) of images (B, C, Y, X): scale k + 1 is the mean of four pixels of scale k, 2^k apart.
+    """(K, B, C, H, W) from images (B, C, Y, X): a pixel of scale k + 1 is the mean of four of scale k, 2^k apart.
 
-    All rows of all canvases are averaged as one line of numbers. Where a row ends, the next one's beginning stands for
-    what lies to the right of it, and where a canvas ends, the next one's for what lies below: rightly, since both are
-    zero there. One operator to `torch.compile`, which would take each scale's average anew in each of its readers.
+    Treats all rows of all canvases as one contiguous line of numbers. Past the end of a row it therefore reads the
+    start of the next row, and past the end of a canvas the start of the next canvas. Both are zero, as padding would
+    be.
+
+    Registered as a custom operator so that `torch.compile` does not recompute the averages for every consumer.
     """
     averages = _canvases(images, num_scales)
     before = averages.shape[-1] - images.shape[-1]
@@ -88,7 +92,7 @@ def _averages(images: Tensor, num_scales: int) -> Tensor:
     for k in range(num_scales - 1):
         right, down = 2**k, 2**k * averages.shape[-1]
         finer, coarser = line[k * length :], line[(k + 1) * length : (k + 2) * length]
-        coarser[: down + right] = 0  # what lies below the last of the finer canvases, until it is overwritten
+        coarser[: down + right] = 0  # read as the zeros below the last finer canvas; overwritten afterwards
         rows = torch.lerp(finer[: length + right], finer[down : length + right + down], 0.5)
         torch.lerp(rows[:length], rows[right:], 0.5, out=coarser)
     return averages
@@ -96,7 +100,7 @@ def _averages(images: Tensor, num_scales: int) -> Tensor:
 
 @_averages.register_fake
 def _canvases(images: Tensor, num_scales: int) -> Tensor:
-    """Room for the averages: 2^(K-1) - 1 rows and columns before the image's first, in float32 at least."""
+    """Empty canvases, with 2^(K-1) - 1 rows and columns before the first of the image; in float32 or wider."""
     B, C, Y, X = images.shape
     before = 2 ** (num_scales - 1) - 1
     dtype = torch.promote_types(images.dtype, torch.float32)
