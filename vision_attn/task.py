@@ -11,6 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+SPLITS = ("train", "val", "test")
+"""The parts of a data set."""
+
 Batch = Any
 """A NamedTuple of tensors and plain values. A field `ids`, where there is one, names the images in error messages."""
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from vision_attn.console import printable
 from vision_attn.files import brief, read_json
+from vision_attn.task import SPLITS
 
-SPLITS = ("train", "val", "test")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 log = logging.getLogger(__name__)
 

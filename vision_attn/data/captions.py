@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from vision_attn.data.annotations import SPLITS, Photograph, locate, read_annotations
+from vision_attn.data.annotations import Photograph, locate, read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
 from vision_attn.data.features import Features, cached_features
 from vision_attn.data.images import Pixels, View
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.files import find
 from vision_attn.ranges import check_range
-from vision_attn.task import Source, Task
+from vision_attn.task import SPLITS, Source, Task
 
 log = logging.getLogger(__name__)
 

@@ -8,16 +8,15 @@ import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.data.mnist import NUM_VALIDATION, SIDE, SPLITS, DigitBatch, Digits, DigitSource, scaled
+from vision_attn.data.mnist import NUM_VALIDATION, SIDE, DigitBatch, Digits, DigitSource, scaled
 from vision_attn.data.scene_canvas import integers
+from vision_attn.data.streams import FIXED, FRESH, stream
 from vision_attn.ranges import check_range
-
-FRESH, FIXED = 0, 1  # first word of the seed: training batches, and the images of `split`
+from vision_attn.task import SPLITS
 
 
 class Clutter(DigitSource):
@@ -98,9 +97,9 @@ class Clutter(DigitSource):
         content.update(labels)
         return content.hexdigest()[:16]
 
-    def draw(self, name: str, stream: tuple[int, ...], num_images: int) -> Int[Tensor, "B columns"]:
+    def draw(self, name: str, numbers: tuple[int, ...], num_images: int) -> Int[Tensor, "B columns"]:
         """Everything that chance decides, one row per image, on the CPU; `Placement` names the columns."""
-        bits = np.random.PCG64(np.random.SeedSequence(stream))
+        bits = stream(*numbers)
         num_digits, cut, put = len(self.digits[name].labels), SIDE - self.piece, self.canvas - self.piece
         piece = [num_digits - 1, cut, cut, put, put]
         digit = [num_digits - 1, self.canvas - SIDE, self.canvas - SIDE]

@@ -22,11 +22,11 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from vision_attn.data.streams import stream
 from vision_attn.files import find
 from vision_attn.ranges import check_range
-from vision_attn.task import Source, Task
+from vision_attn.task import SPLITS, Source, Task
 
-SPLITS = ("train", "val", "test")
 FILES = {
     "training": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
@@ -110,7 +110,7 @@ class MNIST(DigitSource):
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
         digits, part = self.digits["train"], self.part(rank, world)
-        bits = np.random.PCG64(np.random.SeedSequence((seed % 2**64, epoch)))
+        bits = stream(seed % 2**64, epoch)
         shuffled = bits.random_raw(len(digits.labels)).argsort(kind="stable")  # numpy's shuffle may change, this not
         raw = bits.random_raw((len(shuffled), 2)) % (2 * self.shift + 1)
         order, moves = (torch.from_numpy(table.astype(np.int64)).to(digits.labels.device) for table in (shuffled, raw))

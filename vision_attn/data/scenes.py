@@ -8,21 +8,20 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from vision_attn.contracts import END, PAD
 from vision_attn.data import scene_grammar as grammar
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.scene_canvas import Arrangement, arrange, draw
-from vision_attn.data.vocabulary import END, PAD, UNKNOWN, Vocabulary
+from vision_attn.data.streams import FIXED, FRESH, stream
+from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.ranges import check_range
-from vision_attn.task import Source, Task
+from vision_attn.task import SPLITS, Source, Task
 
-SPLITS = ("train", "val", "test")
 RELATIONS = ("to the left of", "to the right of"), ("above", "below")  # by axis: before, behind
-FRESH, FIXED = 0, 1  # first word of the seed: training batches, and the scenes of `split`
 
 
 class Scenes(Source):
@@ -105,8 +104,8 @@ class Scenes(Source):
             part = slice(first, first + self.batch_size)
             yield self.batch(scenes.take(part), ids[part])
 
-    def arrange(self, split: str, stream: tuple[int, ...], num_images: int) -> Arrangement:
-        return arrange(np.random.PCG64(np.random.SeedSequence(stream)), num_images, split, self.mixture, self.size)
+    def arrange(self, split: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:
+        return arrange(stream(*numbers), num_images, split, self.mixture, self.size)
 
     def batch(self, scenes: Arrangement, ids: Sequence[int]) -> CaptionBatch:
         """Draw and word these scenes: images with the longest caption first, and an image's captions likewise."""
