@@ -1,14 +1,14 @@
-"""Dropout whose mask may be shared by neighbouring rows."""
+"""Dropout with a mask that neighbouring rows can share."""
 
 from torch import Tensor
 from torch.nn import functional as F
 
 
 def dropout(input: Tensor, p: float, training: bool, *, shared: int = 1) -> Tensor:
-    """Dropout of (..., N, H) with one mask for each `shared` neighbours along N.
+    """Dropout of (..., N, H) with one mask for every `shared` neighbours along N.
 
-    Sampled runs of one caption are compared with each other: independent masks would add their own variance to the
-    difference.
+    Sampled runs of the same caption are compared with each other, and independent masks would add to the variance of
+    the difference.
     """
     if not training or not p:
         return input

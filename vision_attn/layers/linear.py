@@ -1,8 +1,8 @@
-"""Linear layers at the speed of the processor.
+"""Linear layers that are fast on any CPU.
 
-On CPUs torch multiplies float32 matrices with Intel's MKL, which on AMD's processors stays below half of what they can
-do. oneDNN, which is part of torch too, does not: on an EPYC of 2.6 GHz and one thread, products of RAM's sizes ran at
-200 to 245 Gflop/s forward and backward, against 105 to 110.
+On CPUs torch multiplies float32 matrices with Intel's MKL, which reaches less than half of the peak rate of AMD
+processors. oneDNN, which is part of torch too, has no such limit: on one thread of a 2.6 GHz EPYC, products of RAM's
+sizes ran at 200 to 245 Gflop/s forward and backward, against 105 to 110 with MKL.
 """
 
 import torch
@@ -15,19 +15,19 @@ _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, multiplied by oneDNN where that is faster: eagerly, on a CPU, in float32."""
+    """`nn.Linear` that uses oneDNN where that is faster: in eager mode, on a CPU, in float32."""
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
         return _Product.apply(input, self.weight, self.bias, False) if self._fast(input) else super().forward(input)
 
     def _fast(self, input: Tensor) -> bool:
-        single = input.device.type == "cpu" and input.dtype == self.weight.dtype == torch.float32
-        elsewhere = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-        return single and not elsewhere
+        float32_on_cpu = input.device.type == "cpu" and input.dtype == self.weight.dtype == torch.float32
+        unsupported = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+        return float32_on_cpu and not unsupported
 
 
 class Rectified(Linear):
-    """max(0, x W^T + b), in one operation where `Linear` is fast."""
+    """A linear layer followed by ReLU, max(0, x W^T + b), in a single operation where `Linear` uses oneDNN."""
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
         if self._fast(input):
@@ -36,7 +36,7 @@ class Rectified(Linear):
 
 
 class _Product(torch.autograd.Function):
-    """input weight^T + bias, rectified or not."""
+    """input weight^T + bias, followed by a ReLU if `rectified`."""
 
     @staticmethod
     def forward(ctx, input: Tensor, weight: Tensor, bias: Tensor | None, rectified: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""Nested tuples of tensors, such as the state and the memory of a captioner, treated as one value."""
+"""Functions of nested tuples of tensors, such as the state and the memory of a captioner."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ Nested = Any
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], nested: Nested) -> Nested:
-    """The same nested tuples with `function(tensor)` in place of each tensor."""
+    """Apply `function` to every tensor; return the same nested tuples."""
     if nested is None:
         return None
     if isinstance(nested, Tensor):
@@ -21,12 +21,12 @@ def map_tensors(function: Callable[[Tensor], Tensor], nested: Nested) -> Nested:
 
 
 def take_images(nested: Nested, images: Int[Tensor, "N"]) -> Nested:
-    """The given images of tensors (B, ...)."""
+    """Select images of tensors (B, ...): (N, ...)."""
     return map_tensors(lambda part: part[images], nested)
 
 
 def take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
-    """For each image the given rows of tensors (B, R, ...): (B, K, ...)."""
+    """Select `rows` of each image, of tensors (B, R, ...): (B, K, ...)."""
     return map_tensors(lambda part: gather_rows(part, rows), nested)
 
 

@@ -1,9 +1,9 @@
-"""Where half precision is too coarse."""
+"""Conversion to float32 where half precision is too coarse."""
 
 import torch
 from torch import Tensor
 
 
 def precise(numbers: Tensor) -> Tensor:
-    """`numbers` in float32 at least, whatever autocast made of them; wider ones stay as they are."""
+    """Convert half precision, such as autocast produces, to float32. Wider tensors are returned unchanged."""
     return numbers.to(torch.promote_types(numbers.dtype, torch.float32))

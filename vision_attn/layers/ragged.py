@@ -1,7 +1,7 @@
-"""Captions of unequal length without computing padding.
+"""Ragged batches: captions of unequal length without computing padding.
 
-Images, and the captions of each, are sorted by falling length (`CaptionBatch`), so the images and rows that still have
-a word at a time step come first. A step runs on these leading images and rows alone.
+`CaptionBatch` sorts images, and the captions of each image, by decreasing length, so the images and rows that still
+have a word at a time step come first. A time step computes only these leading images and rows.
 """
 
 import torch
@@ -16,7 +16,7 @@ from vision_attn.layers.nested import Nested, map_tensors
 def schedule(words: Int[Tensor, "B R T"]) -> list[tuple[int, int]]:
     """For each time step, how many leading images and leading rows still have a word.
 
-    On a GPU every step runs on all images and rows: there a synchronisation costs more than padding.
+    On a GPU every time step computes all images and rows: there a synchronisation costs more than padding.
     """
     B, R, T = words.shape
     if words.is_cuda:
@@ -28,14 +28,14 @@ def schedule(words: Int[Tensor, "B R T"]) -> list[tuple[int, int]]:
 
 
 def positions(words: Int[Tensor, "B R T"], steps: list[tuple[int, int]]) -> Int[Tensor, "N"]:
-    """Where the words of the scheduled steps lie in `words.flatten()`, step by step."""
+    """The index of each scheduled word in `words.flatten()`, time step by time step."""
     index = torch.arange(words.numel(), device=words.device).view(words.shape)
     return torch.cat([index[:b, :r, t].flatten() for t, (b, r) in enumerate(steps)])
 
 
 def leading(nested: Nested, images: int, rows: int | None = None) -> Nested:
-    """The leading images, and rows, of nested tensors. A tensor that has no others is returned as it is, because the
-    gradient of a slice is as large as the whole."""
+    """Select the leading images, and rows, of nested tensors. A tensor that has no others is returned unchanged,
+    because the gradient of a slice is as large as the whole tensor."""
 
     def cut(part: Tensor) -> Tensor:
         if len(part) == images and (rows is None or part.shape[1] == rows):
@@ -46,7 +46,7 @@ def leading(nested: Nested, images: int, rows: int | None = None) -> Nested:
 
 
 def padded(steps: list[Tensor], words: Int[Tensor, "B R T"]) -> Tensor:
-    """The outputs of scheduled steps, (b, r, ...) each, as one tensor (B, R, T, ...) with zeros for the others."""
+    """Stack the outputs of scheduled time steps, (b, r, ...) each, into (B, R, T, ...), with zeros elsewhere."""
     B, R, T = words.shape
     sizes = [(0, 0) * (step.dim() - 2) + (0, R - step.shape[1], 0, B - step.shape[0]) for step in steps]
     stacked = torch.stack([F.pad(step, size) for step, size in zip(steps, sizes, strict=True)], dim=2)
@@ -62,7 +62,7 @@ def caption_log_prob(
     """
     target = words.flatten()[position]
     if not words.is_cuda:
-        said = target.nonzero().squeeze(1)
-        deep, target, position = deep[said], target[said], position[said]
+        real = target.nonzero().squeeze(1)  # words, not padding
+        deep, target, position = deep[real], target[real], position[real]
     log_prob = word_log_prob(output, deep, target).where(target != 0, 0)
     return log_prob.new_zeros(words.numel()).scatter(0, position, log_prob).view(words.shape)
