@@ -134,9 +134,9 @@ def test_the_location_network_climbs_the_expected_reward(baseline):
     axis = torch.linspace(-3, 3, 181).double()
     plane = torch.cartesian_prod(axis, axis)
     state = []
-    policy.place = lambda shown, noise: state.append(shown[:, :1]) or plane[None]
+    policy.locate = lambda shown, noise: state.append(shown[:, :1]) or plane[None]
     said = model(image, len(plane)).log_prob[0, :, -1].argmax(-1)
-    del policy.place
+    del policy.locate
     label = said.mode().values
     right = (said == label).double()
     assert 0.1 < right.mean() < 0.9

@@ -37,11 +37,11 @@ def led(model: RAM, path: torch.Tensor) -> list:
     """Make the policy place the looks after the first at `path` (turns, 2), and return the states that it was shown."""
     shown, turns = [], iter(path)
 
-    def place(state, noise):
+    def locate(state, noise):
         shown.append(state)
         return next(turns).expand(*state.shape[:-1], 2)
 
-    model.policy.place = place
+    model.policy.locate = locate
     return shown
 
 

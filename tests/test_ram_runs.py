@@ -62,13 +62,13 @@ def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> N
     change(Classification, "initialise", initialise)
 
 
-def joint_noise(policy: Gaussian, turns: torch.Tensor, look: str) -> torch.Tensor:
-    """Noise for the joined batch, which follows from how many came before it; each process takes its images' part."""
+def joint_noise(policy: Gaussian, like: torch.Tensor, way: str) -> torch.Tensor:
+    """Noise for the joined batch, which depends only on its number; each process takes the part of its images."""
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     generator = torch.Generator().manual_seed(int(policy.batches))
-    glimpses, images, *rest = turns.shape
+    glimpses, images, *rest = like.shape
     joint = torch.randn(glimpses, images * world, *rest, generator=generator)
-    return joint[:, rank::world] * (policy.sigma if look == "draw" else 0)
+    return joint[:, rank::world] * (policy.sigma if way == "draw" else 0)
 
 
 @torch.no_grad()

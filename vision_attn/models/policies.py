@@ -1,8 +1,8 @@
-"""Where to look next: RAM's location network, and looking anywhere.
+"""Policies that choose the location of the next glimpse: RAM's location network, and uniformly random locations.
 
-A policy is built with the size of the state it sees. All that chance decides comes first, from `noise`. `place(state,
-noise)` then gives a location for each row, not clipped; `choice(states, draws)` gives log p of all draws at once.
-`reinforced` says whether there is anything to learn.
+A policy is constructed with the size of the state that it sees. `noise` generates all random numbers of a batch in
+advance; `locate(state, noise)` then returns a location for each row, not clipped to the image; `choice(states,
+samples)` returns log p of all sampled locations at once. `reinforced` says whether the policy learns from REINFORCE.
 """
 
 from math import log, pi
@@ -16,16 +16,18 @@ from vision_attn.attention.reinforce import Choice
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.precise import precise
 
-Look = Literal["draw", "mean"]
+Way = Literal["draw", "mean"]
+"""How locations are chosen: sampled from the policy, or its means."""
 
 
 class Gaussian(nn.Module):
-    """l ~ N(tanh(f_l(state)), sigma^2 I), the location network of Mnih et al. (2014).
+    """The location network of RAM (Mnih et al. 2014): l_t ~ N(tanh(f_l(h_t)), sigma^2 I).
 
-    `first_sigma`: sigma falls from it to `sigma`, by equal factors, in the first `batches_to_sigma` batches trained.
+    `first_sigma`: the initial sigma. It decays exponentially to `sigma` over the first `batches_to_sigma` training
+    batches.
 
-    Differs from the paper: f_l has a hidden layer, without which replications did not reach the paper's numbers (None:
-    the paper's linear f_l).
+    Differs from the paper: f_l has a hidden layer, without which replications did not reach the paper's numbers
+    (`hidden_size: null` gives the paper's linear f_l); and a tanh keeps its means inside the image.
     """
 
     reinforced = True
@@ -54,25 +56,25 @@ class Gaussian(nn.Module):
 
     @property
     def sigma(self) -> Float[Tensor, ""]:
-        """The standard deviation of each coordinate now."""
-        left = (1 - self.batches / max(1, self.batches_to_sigma)).clamp(min=0)
-        return self.final * (self.first / self.final) ** left
+        """The current standard deviation of each coordinate."""
+        remaining = (1 - self.batches / max(1, self.batches_to_sigma)).clamp(min=0)
+        return self.final * (self.first / self.final) ** remaining
 
     def restart(self) -> None:
-        """Let sigma fall anew."""
+        """Restart the sigma schedule."""
         self.batches.zero_()
 
-    def noise(self, turns: Float[Tensor, "T B R 2"], look: Look) -> Float[Tensor, "T B R 2"]:
-        """For as many turns and rows as `turns` has."""
-        return torch.randn_like(turns) * self.sigma if look == "draw" else torch.zeros_like(turns)
+    def noise(self, like: Float[Tensor, "T B R 2"], way: Way) -> Float[Tensor, "T B R 2"]:
+        """The deviations from the mean of each time step and row, in the shape of `like`."""
+        return torch.randn_like(like) * self.sigma if way == "draw" else torch.zeros_like(like)
 
-    def place(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:
+    def locate(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:
         return self._mean(state) + noise
 
-    def choice(self, states: Float[Tensor, "B R T P"], draws: Float[Tensor, "B R T 2"]) -> Choice:
-        """Counts the batch, when training: to be called once for each."""
+    def choice(self, states: Float[Tensor, "B R T P"], samples: Float[Tensor, "B R T 2"]) -> Choice:
+        """log p and entropy of sampled locations. Call it once per training batch: it advances the sigma schedule."""
         sigma = self.sigma
-        squares = ((draws - self._mean(states)) / sigma).square().sum(dim=-1)
+        squares = ((samples - self._mean(states)) / sigma).square().sum(dim=-1)
         log_prob = -0.5 * squares - 2 * sigma.log() - log(2 * pi)
         if self.training:
             self.batches += 1
@@ -80,13 +82,14 @@ class Gaussian(nn.Module):
         return Choice(log_prob, entropy, torch.ones_like(log_prob, dtype=torch.bool), states.detach())
 
     def _mean(self, state: Tensor) -> Tensor:
-        """In float32 at least: under autocast, rounding would be coarse beside sigma."""
+        """tanh(f_l(state)), in float32 or wider: the rounding of half precision would be coarse compared with sigma."""
         mean = self.mean(state)
         return precise(mean).tanh()
 
 
 class Anywhere(nn.Module):
-    """Uniformly anywhere, at every glimpse: what is learned is not where to look, but what to make of it."""
+    """Uniformly random locations for every glimpse: a baseline that learns to classify glimpses, but not where to look
+    (Mnih et al. 2014, table 2)."""
 
     reinforced = False
 
@@ -94,10 +97,10 @@ class Anywhere(nn.Module):
         super().__init__()
 
     def restart(self) -> None:
-        """Nothing here changes with training."""
+        """Does nothing: there is no schedule."""
 
-    def noise(self, turns: Float[Tensor, "T B R 2"], look: Look) -> Float[Tensor, "T B R 2"]:
-        return torch.empty_like(turns).uniform_(-1, 1)
+    def noise(self, like: Float[Tensor, "T B R 2"], way: Way) -> Float[Tensor, "T B R 2"]:
+        return torch.empty_like(like).uniform_(-1, 1)
 
-    def place(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:
+    def locate(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:
         return noise

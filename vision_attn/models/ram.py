@@ -1,7 +1,8 @@
-"""RAM, the recurrent attention model (Mnih et al., NIPS 2014): a network that sees patches and chooses where to look.
+"""RAM, the recurrent attention model (Mnih et al., NIPS 2014): a classifier that takes a sequence of glimpses of an
+image and chooses their locations.
 
-Its parts are interchangeable: a retina, a core that remembers, a network that says where to look next. R Monte Carlo
-copies of an image are its rows; they share its pyramid.
+Its parts are interchangeable: a retina that extracts glimpses, a recurrent core, and a policy that chooses the next
+location. The rows of an image are its R Monte Carlo copies; they share its pyramid.
 """
 
 from collections.abc import Callable
@@ -17,36 +18,39 @@ from vision_attn.contracts import Classifier, Glance, Glimpses
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.lstm import lstm
-from vision_attn.models.policies import Gaussian, Look
+from vision_attn.models.policies import Gaussian, Way
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
 class State(NamedTuple):
-    """What is held once per row, between glimpses."""
+    """The state of a core between glimpses, for each row."""
 
     hidden: Float[Tensor, "B R H"]
-    """h_t, from which the answer is read."""
-    place: Float[Tensor, "B R P"]
-    """What the location network sees; for most cores h_t without a gradient."""
+    """h_t, the input of the classifier."""
+    location_state: Float[Tensor, "B R P"]
+    """The input of the location network: h_t without a gradient for most cores."""
     memory: tuple[Tensor, ...] = ()
-    """What a core alone reads."""
+    """Tensors that only the core itself reads, such as an LSTM's cell."""
 
 
 class Rectifier(nn.Module):
-    """h_t = ReLU(Linear(h_{t-1}) + Linear(g_t)), the paper's core for classification."""
+    """The paper's core for classification, h_t = ReLU(Linear(h_{t-1}) + Linear(g_t)).
+
+    `hidden_size` is that of h_t, `place_size` that of the state which the location network sees.
+    """
 
     pixels = 0
-    """Numbers that a core takes from an image by itself."""
+    """Pixels that the core reads from an image, besides the glimpses."""
 
     def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
         super().__init__()
         self.hidden_size = self.place_size = hidden_size
-        self.both = Rectified(glimpse_size + hidden_size, hidden_size)  # the sum of two linear maps is one
+        self.both = Rectified(glimpse_size + hidden_size, hidden_size)  # the sum of two linear maps, as one layer
 
     def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
-        nothing = images.new_zeros(len(images), rows, self.hidden_size)
-        return State(nothing, nothing)
+        zeros = images.new_zeros(len(images), rows, self.hidden_size)
+        return State(zeros, zeros)
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
         hidden = self.both(torch.cat([glimpse, state.hidden], dim=-1))
@@ -54,7 +58,7 @@ class Rectifier(nn.Module):
 
 
 class LSTM(nn.Module):
-    """An LSTM as core: the paper's for control tasks, and what replications found to be much better on clutter."""
+    """An LSTM core: the paper's choice for control tasks, and in replications much better on cluttered images."""
 
     pixels = 0
 
@@ -64,8 +68,8 @@ class LSTM(nn.Module):
         self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
 
     def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
-        nothing = images.new_zeros(len(images), rows, self.hidden_size)
-        return State(nothing, nothing, (nothing,))
+        zeros = images.new_zeros(len(images), rows, self.hidden_size)
+        return State(zeros, zeros, (zeros,))
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
         hidden, cell = lstm(self.gates(torch.cat([glimpse, state.hidden], dim=-1)), *state.memory)
@@ -73,13 +77,17 @@ class LSTM(nn.Module):
 
 
 class ContextLSTM(nn.Module):
-    """Two LSTMs, one for what and one for where (Ba et al., ICLR 2015, "DRAM"): the upper one begins with what a small
-    conv net makes of the whole image, `context_side` pixels wide, reads the lower one, and places the glimpses.
+    """Two stacked LSTMs, the lower one for what and the upper one for where (DRAM, Ba et al., ICLR 2015).
 
-    The answer is read from the lower one, which never sees the context: so the answer cannot come from it. The upper
-    one is trained by REINFORCE alone.
+    The lower LSTM reads the glimpses, and the classifier reads the lower LSTM. The upper LSTM reads the lower one, and
+    the location network reads the upper one. A small convolutional network computes the initial state of the upper LSTM
+    (the context) from the whole image, downsampled to `context_side` x `context_side` pixels.
 
-    Differs from the paper: the lower one gets no gradient from the upper one; pixels are averaged, not dropped.
+    The lower LSTM never sees the context, so the context cannot determine the class. The upper LSTM is trained by
+    REINFORCE only.
+
+    Differs from the paper: no gradient flows from the upper LSTM to the lower one; the context averages pixels where
+    the paper subsamples them.
     """
 
     def __init__(
@@ -108,20 +116,25 @@ class ContextLSTM(nn.Module):
         self.initial = Linear(second * ((context_side + 1) // 2) ** 2, 2 * place_size)
 
     def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
-        nothing = images.new_zeros(len(images), rows, self.hidden_size)
-        seen = self.context(F.adaptive_avg_pool2d(images, self.context_side)).flatten(1)
-        place, place_cell = self.initial(seen)[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
-        return State(nothing, place.tanh(), (nothing, place_cell))
+        zeros = images.new_zeros(len(images), rows, self.hidden_size)
+        context = self.context(F.adaptive_avg_pool2d(images, self.context_side)).flatten(1)
+        upper, upper_cell = self.initial(context)[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
+        return State(zeros, upper.tanh(), (zeros, upper_cell))
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
-        cell, place_cell = state.memory
+        cell, upper_cell = state.memory
         hidden, cell = lstm(self.gates(torch.cat([glimpse, state.hidden], dim=-1)), cell)
-        place, place_cell = lstm(self.place_gates(torch.cat([hidden.detach(), state.place], dim=-1)), place_cell)
-        return State(hidden, place, (cell, place_cell))
+        upper_input = torch.cat([hidden.detach(), state.location_state], dim=-1)
+        upper, upper_cell = lstm(self.place_gates(upper_input), upper_cell)
+        return State(hidden, upper, (cell, upper_cell))
 
 
 class GlimpseNetwork(nn.Module):
-    """g_t = ReLU(Linear(h_g) + Linear(h_l)), what is seen and where: h_g = ReLU(Linear(rho)), h_l = ReLU(Linear(l))."""
+    """The glimpse network: combines what a glimpse shows with its location.
+
+    g_t = ReLU(Linear(h_g) + Linear(h_l)) with h_g = ReLU(Linear(rho)) of the patches and h_l = ReLU(Linear(l)) of the
+    location (Mnih et al. 2014, section 4).
+    """
 
     def __init__(self, patch_size: int, *, what_size: int = 128, where_size: int = 128, glimpse_size: int = 256):
         super().__init__()
@@ -137,15 +150,17 @@ class GlimpseNetwork(nn.Module):
 
 
 class RAM(Classifier):
-    """Looks `num_glimpses` times at an image, and answers after each.
+    """The recurrent attention model (Mnih et al. 2014): takes `num_glimpses` glimpses of an image, and classifies it
+    after each.
 
-    `retina`: what is seen at a place. `core`: given the size of a glimpse and the number of the image's channels;
-    `Rectifier`, `LSTM` or `ContextLSTM`.
-    `policy`: given the size of what it sees of the core's state; where to look next, see `policies.py`.
-    `first`: the first look is placed uniformly at random (the paper), at the centre, or by the policy, which makes
-    sense for a core that knows something before it.
+    `retina`: extracts the glimpse at a location. `core`: the recurrent network, constructed with the size of a glimpse
+    and the number of channels of an image; `Rectifier`, `LSTM` or `ContextLSTM`.
+    `policy`: chooses the next location, constructed with the size of the state that it sees; see `policies.py`.
+    `first`: the location of the first glimpse: "random" (uniform, as in the paper), "centre", or "policy", for a core
+    that knows something of the image before the first glimpse.
 
-    Locations are (x, y) in [-1, 1]. A draw may fall outside; its log p is that of the draw, and the look is clipped.
+    Locations are (x, y) in [-1, 1]. A sampled location may lie outside: the glimpse is taken at the location clipped to
+    the image, and log p is that of the sample before clipping.
     """
 
     stochastic = True
@@ -174,22 +189,24 @@ class RAM(Classifier):
         self.reinforced = self.policy.reinforced and (num_glimpses > 1 or first == "policy")
         self.pixels = num_glimpses * self.glimpse.what.in_features + self.core.pixels
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: Look = "draw") -> Glance:
-        """`rows` copies of each image, looked at independently. `look`: at draws of the policy, or at its means.
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: Way = "draw") -> Glance:
+        """Classify `rows` independent copies of each image. `look`: "draw" samples locations from the policy, "mean"
+        takes its means.
 
-        The loop does only what needs the state before. Answers, and log p of the draws, are computed for all glimpses
-        at once: the policy runs without a gradient in the loop, and again with one after it.
+        The loop over time steps computes only what depends on the previous state. Class scores, and log p of the
+        sampled locations, are computed for all glimpses at once: the policy runs without a gradient in the loop, and
+        again with one after it.
         """
         require("images", images, "B C Y X", "float", C=self.channels)
         pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
         noise = self.policy.noise(images.new_empty(self.num_glimpses, len(images), rows, 2), look)
-        hidden, places, draws, locations = [], [], [], []
-        for glimpse in range(self.num_glimpses):
-            if glimpse or self.first == "policy":
-                places.append(state.place)
+        hidden, location_states, samples, locations = [], [], [], []
+        for step in range(self.num_glimpses):
+            if step or self.first == "policy":
+                location_states.append(state.location_state)
                 with torch.no_grad():
-                    draws.append(self.policy.place(state.place, noise[glimpse]))
-                location = draws[-1].clamp(-1, 1)
+                    samples.append(self.policy.locate(state.location_state, noise[step]))
+                location = samples[-1].clamp(-1, 1)
             else:
                 location = self._first(images, rows)
             locations.append(location)
@@ -197,8 +214,8 @@ class RAM(Classifier):
             hidden.append(state.hidden)
         log_prob = class_log_prob(self.action(torch.stack(hidden, dim=2)))
         choice = None
-        if self.reinforced and self.training and look == "draw":  # an answer alone needs no estimator
-            choice = self.policy.choice(torch.stack(places, dim=2), torch.stack(draws, dim=2))
+        if self.reinforced and self.training and look == "draw":  # outside training, no estimator is needed
+            choice = self.policy.choice(torch.stack(location_states, dim=2), torch.stack(samples, dim=2))
         return Glance(log_prob, torch.stack(locations, dim=2), choice)
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Glimpses:
