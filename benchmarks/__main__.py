@@ -4,6 +4,7 @@ import argparse
 import os
 import platform
 import sys
+import time
 
 import torch
 
@@ -15,7 +16,7 @@ from benchmarks.glimpse import glimpse
 from benchmarks.gpu import gpu
 from benchmarks.ram import ram
 from benchmarks.reinforce import variance
-from benchmarks.shapes import Shapes
+from benchmarks.shapes import QUICK, Shapes
 from benchmarks.show_attend_tell import hard_training, training
 
 TABLES = {
@@ -54,12 +55,14 @@ def main() -> None:
         parser.error("the table gpu needs a CUDA device, and torch sees none here")
 
     torch.set_num_threads(options.threads)
-    shapes = Shapes(images=4, regions=16, vocabulary=100) if options.quick else Shapes()
+    shapes = QUICK if options.quick else Shapes()
     load = f"load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     print(f"{processor()}, {options.threads} threads, torch {torch.__version__}, {load}")
-    print(", ".join(f"{key} {value}" for key, value in shapes._asdict().items() if key != "lengths"))
+    print(", ".join(f"{key} {value}" for key, value in shapes._asdict().items() if key not in ("lengths", "quick")))
     for name in names:
-        print(TABLES[name](shapes, 1 if options.quick else options.repeats), flush=True)
+        start = time.perf_counter()
+        print(TABLES[name](shapes, 1 if options.quick else options.repeats))
+        print(f"\n({name}: {time.perf_counter() - start:.0f} s)", flush=True)
 
 
 def processor() -> str:

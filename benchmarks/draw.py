@@ -26,13 +26,17 @@ TIMES = 5
 def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
     """The table of milliseconds per step. A batch is two of `shapes.images`: 128 where nothing else is asked for."""
     batch = 2 * shapes.images
-    rows = [compare(read, write, batch, repeats, compile) for read, write in SIZES]
+    rows = [compare(read, write, batch, repeats, compile) for read, write in shapes.some(SIZES)]
     note = ", ours compiled" * compile
     title = f"A step of DRAW at {batch} images of {SIDE}x{SIDE}, {TURNS} turns, LSTMs of 256, Adam included, ms{note}"
     drawing = table(title, ("reads, writes", "ours", "plain", "to plain", "bounds differ by"), rows)
     title = f"A step of DRAW's classifier at {batch} images, {GLIMPSES} glimpses of {SIZE}x{SIZE}, Adam included{note}"
     columns = ("", "step, ms", "images/s", "filterbank alone, eager, ms", "its share")
-    return drawing + "\n" + table(title, columns, [reader(canvas, batch, repeats, compile) for canvas in CANVASES])
+    return (
+        drawing
+        + "\n"
+        + table(title, columns, [reader(canvas, batch, repeats, compile) for canvas in shapes.some(CANVASES)])
+    )
 
 
 def compare(read: int, write: int, batch: int, repeats: int, compile: bool) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ SIGHTS = (Sight(28, 8, 1), Sight(60, 12, 3), Sight(100, 12, 4))
 def glimpse(shapes: Shapes, repeats: int) -> str:
     """The table of milliseconds per glimpse. A batch is two of `shapes.images`: 128 where nothing else is asked for."""
     batch = 2 * shapes.images
-    rows = [compare(sight, batch, repeats) for sight in SIGHTS]
+    rows = [compare(sight, batch, repeats) for sight in shapes.some(SIGHTS)]
     title = (
         f"A glimpse at {batch} images, ms, {GLIMPSES} at each batch. Plain slices with elements of a tensor, as "
         "popular replications do; fetched, with integers fetched at once"

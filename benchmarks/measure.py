@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import resource
 import statistics
@@ -13,11 +14,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.shapes import Shapes
+from benchmarks.shapes import QUICK, Shapes
 from vision_attn.console import progress
 
 MiB = 1024**2
-TINY = Shapes(images=1, rows=2, regions=4, region_size=8, hidden=8, attention=8, word=8, vocabulary=50)
 
 
 def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -> dict[str, float]:
@@ -34,8 +34,12 @@ def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -
 def peak_memory(target: str, shapes: Shapes, *arguments: object) -> float:
     """Bytes by which `target` ("module:function"), called on `shapes` in a fresh process, raises its peak memory.
 
-    It is called on tiny shapes first, so that what libraries load at their first use does not count.
+    It is called on tiny shapes first, so that what libraries load at their first use does not count. With `quick`
+    shapes it is only run, in this process: the result is NaN.
     """
+    if shapes.quick:
+        _function(target)(shapes, *arguments)
+        return math.nan
     command = [sys.executable, "-m", "benchmarks.measure", target, json.dumps([shapes, *arguments])]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     root = Path(__file__).parent.parent
@@ -69,12 +73,15 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     return f"\n**{title}**\n\n" + "\n".join(lines)
 
 
+def _function(target: str) -> Callable[..., object]:
+    module, name = target.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def main() -> None:
     """What `peak_memory` starts: prints how far the peak rises above what was in use before."""
-    target, (shapes, *arguments) = sys.argv[1], json.loads(sys.argv[2])
-    module, function = target.split(":")
-    run = getattr(importlib.import_module(module), function)
-    run(TINY, *arguments)
+    run, (shapes, *arguments) = _function(sys.argv[1]), json.loads(sys.argv[2])
+    run(QUICK, *arguments)
     before = resident(peak=False)
     run(Shapes(*shapes), *arguments)
     print(resident(peak=True) - before)

@@ -16,10 +16,11 @@ from vision_attn.attention.reinforce import Learned, Reinforce
 from vision_attn.engine.step import fused
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM
+from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 
 
-class Images:
+class Images(Source):
     """What a classifier is told of its source: the shape of images, the number of classes."""
 
     num_classes = 10
@@ -71,7 +72,7 @@ def trained(
 def ram(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
     """The table of images a second. A batch is two of `shapes.images`: 128 where nothing else is asked for."""
     batch, rows = 2 * shapes.images, []
-    for sight in SIGHTS:
+    for sight in shapes.some(SIGHTS):
         torch.manual_seed(0)
         images, labels = torch.rand(batch, 1, sight.canvas, sight.canvas), torch.randint(10, (batch,))
         steps = {"ours": ours(sight, compile=compile), "plain": plain(sight)}

@@ -48,10 +48,10 @@ BASELINES = {
 
 def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
     """The table of variances. Without a trained `run` of hard attention, one on drawn scenes is trained for a while."""
-    draws, fitting = (40, 150) if repeats > 1 else (3, 3)
+    draws, fitting = (2, 2) if shapes.quick else (40, 150)
     with tempfile.TemporaryDirectory() as folder:
         if run is None:
-            run = train(Path(folder) / "run", batches=900 if repeats > 1 else 3)
+            run = train(Path(folder) / "run", quick=shapes.quick)
         task, source, _ = open_run(run)
         source.prepare(task)
     for parameter in task.parameters():
@@ -70,7 +70,10 @@ def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
             whole = whole or (spread, seconds)
             relative, cost = spread / whole[0], seconds / whole[1]
             rows.append((f"{name}, {credit}", f"{relative:.3f}", f"{cost:.2f}", f"{relative * cost:.3f}"))
-    title = f"Variance of the look's gradient over {draws} draws, {len(batches[0].words)} images, of {run_name(run)}"
+    title = (
+        f"Variance of the look's gradient over {draws} draws, {len(batches[0].words)} images, of {run_name(run)}, with its "
+        f"dropout of {task.model.dropout} as in training (the runs of a caption share a mask)"
+    )
     return table(title, ("baseline, rewards that count", "variance", "time", "variance x time"), rows)
 
 
@@ -78,16 +81,20 @@ def run_name(run: str | Path) -> str:
     return "a captioner of scenes" if Path(run).name == "run" else str(run)
 
 
-def train(folder: Path, batches: int) -> Path:
-    """A captioner of scenes, hard attention, some way into its training."""
+def train(folder: Path, *, quick: bool) -> Path:
+    """A captioner of scenes with hard attention, some way into its training."""
+    batches, images = (2, 2) if quick else (900, 32)
     settings = {
         "run.folder": folder,
-        "data.epoch_images": 32 * batches,
-        "data.val_images": 32,
+        "data.batch_size": images,
+        "data.epoch_images": images * batches,
+        "data.val_images": images,
         "task.model.attention.soft_start": batches // 2,
         "run.epochs": 1,
         "run.warmup": batches // 10,
     }
+    if quick:
+        settings |= {"task.validate_with": "[]", "run.metric": "nll", "run.mode": "min", "run.show": 0}
     if vision_attn(["train", str(CONFIG), *(f"--{name}={value}" for name, value in settings.items())]):
         raise RuntimeError("the captioner of scenes could not be trained")
     return folder

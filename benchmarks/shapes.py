@@ -1,7 +1,8 @@
 """What both sides are given: the same images, captions and sizes, drawn with a seed."""
 
 import random
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ START, END = 0, 1
 COCO = {9: 168, 10: 222, 11: 214, 12: 152, 13: 100, 14: 58, 15: 34, 16: 19, 17: 11, 18: 7, 19: 4, 20: 11}
 EVEN = dict.fromkeys(range(12, 21), 1)
 LENGTHS = {"12 to 20 words": EVEN, "COCO's lengths": COCO}
+
+Case = TypeVar("Case")
 
 
 class Shapes(NamedTuple):
@@ -26,10 +29,19 @@ class Shapes(NamedTuple):
     word: int = 512
     vocabulary: int = 10_000
     lengths: str = "12 to 20 words"
+    quick: bool = False
+    """Run everything once, to show that it runs. Nothing is measured."""
 
     @property
     def captions(self) -> int:
         return self.images * self.rows
+
+    def some(self, cases: Sequence[Case]) -> Sequence[Case]:
+        """All cases of a table, or the first alone where `quick`."""
+        return cases[:1] if self.quick else cases
+
+
+QUICK = Shapes(images=2, rows=2, regions=16, region_size=8, hidden=8, attention=8, word=8, vocabulary=50, quick=True)
 
 
 class Batch(NamedTuple):
