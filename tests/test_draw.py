@@ -101,7 +101,7 @@ def test_samples_are_what_the_decoder_draws_of_the_prior():
     model = build()
     torch.nn.init.zeros_(model.latent.weight)
     torch.nn.init.zeros_(model.latent.bias)
-    sampled = model.sample(B, turns=9, generator=torch.Generator().manual_seed(2))
+    sampled = model.sample(B, num_steps=9, generator=torch.Generator().manual_seed(2))
     drawing = model(images(), noise(turns=9))
     for sample, canvas in zip(sampled.canvases, drawing.canvases, strict=True):
         torch.testing.assert_close(sample, canvas)

@@ -1,4 +1,4 @@
-"""What RAM is compared with in the paper's tables: networks that see the whole image at once."""
+"""Classifiers that see the whole image at once: the baselines in RAM's tables (Mnih et al. 2014)."""
 
 from math import prod
 
@@ -13,7 +13,8 @@ from vision_attn.shapes import require
 
 
 class Whole(Classifier):
-    """One answer to the whole image. Nothing is drawn: copies would all say the same, so there is always one row."""
+    """Classifies the whole image with `layers`. Deterministic: Monte Carlo copies of an image would be identical, so
+    there is always one row."""
 
     def __init__(self, image_shape: tuple[int, int, int], layers: nn.Sequential):
         super().__init__()
@@ -27,7 +28,7 @@ class Whole(Classifier):
 
 
 class FullyConnected(Whole):
-    """Two layers of 256 rectifiers (Mnih et al., 2014, tables 1 and 2)."""
+    """Two fully connected layers of 256 rectified units (Mnih et al. 2014, tables 1 and 2)."""
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, hidden_size: int = 256):
         layers = [nn.Flatten(), Linear(prod(image_shape), hidden_size), nn.ReLU()]
@@ -36,7 +37,8 @@ class FullyConnected(Whole):
 
 
 class Convolutional(Whole):
-    """8 filters of 10x10 pixels at stride 5, then 256 rectifiers (Mnih et al., 2014, tables 1 and 2)."""
+    """A convolutional layer, 8 filters of 10x10 pixels with stride 5, then 256 rectified units (Mnih et al. 2014, tables
+    1 and 2)."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Convolutional(Whole):
         channels, *sides = image_shape
         if min(sides) < size:
             raise ValueError(f"Convolutional: filters of {size} pixels do not fit into images of {tuple(sides)}")
-        places = prod((side - size) // stride + 1 for side in sides)
+        positions = prod((side - size) // stride + 1 for side in sides)
         layers = [nn.Conv2d(channels, filters, size, stride), nn.ReLU(), nn.Flatten()]
-        layers += [Linear(filters * places, hidden_size), nn.ReLU(), Linear(hidden_size, num_classes)]
+        layers += [Linear(filters * positions, hidden_size), nn.ReLU(), Linear(hidden_size, num_classes)]
         super().__init__(image_shape, nn.Sequential(*layers))

@@ -1,7 +1,9 @@
-"""DRAW (Gregor et al., ICML 2015): looking and drawing through a window of Gaussian filters, learned by gradient alone.
+"""DRAW (Gregor et al., ICML 2015): reading and drawing images through windows of Gaussian filters, trained by gradient
+descent alone.
 
-`DRAWReader`, its classifier of section 4.1 ("differentiable RAM"), only reads. `DRAW` draws an image turn by turn. How
-it reads and writes are interchangeable parts: by a filterbank, or all at once ("without attention").
+`DRAWReader`, the classifier of section 4.1 ("differentiable RAM"), only reads. `DRAW`, a variational autoencoder, draws
+an image over several time steps. How it reads and writes are interchangeable parts: through a filterbank, or the whole
+image at once ("without attention").
 """
 
 from collections.abc import Callable
@@ -21,16 +23,20 @@ from vision_attn.ranges import check_range
 
 
 class DRAWReader(Classifier):
-    """An LSTM that reads `num_glimpses` patches of `size` x `size` numbers, each placed by its state before it, and
-    answers after each.
+    """A classifier that reads `num_glimpses` patches of `size` x `size` with a filterbank, and classifies the image
+    after each (Gregor et al. 2015, section 4.1).
 
-    h_t = LSTM(read(x, h_{t-1}), h_{t-1}); the state begins as zeros, so that the first window is the same for all
-    images, and is learned. Nothing is drawn by chance: there is always one row, since copies would all say the same.
+    h_t = LSTM(read(x, h_{t-1}), h_{t-1}); the previous state sets the window of each read. The initial state is zero,
+    so the first window is the same for all images; it is learned. The model is deterministic: Monte Carlo copies of an
+    image would be identical, so there is always one row.
 
-    Differs from the paper, which does not say where it begins: the first window sees the whole image (`Filterbank`),
-    and the bias of the LSTM's forget gates is `forget`. With neither, 600 batches of 100x100 pixels taught nothing;
-    with both, 840 led to an error of 24%. Answers before the last may be learned from too (`early_weight` of the task).
-    `relative`: each window moves and zooms the one before, so that none need be placed by heart (`Filterbank`).
+    Differs from the paper, which does not specify the initialisation: the first window covers the whole image
+    (`Filterbank`), and the bias of the LSTM's forget gate starts at `forget`. With neither, the model learned nothing
+    from 600 batches of 100x100 pixels; with both, its error was 24% after 840. The loss may include the answers before
+    the last (`early_weight` of the task).
+
+    `relative`: each window moves and zooms the previous one, so the model need not memorise absolute positions
+    (`Filterbank`).
     """
 
     def __init__(
@@ -56,11 +62,12 @@ class DRAWReader(Classifier):
 
     @property
     def pixels(self) -> int:
-        """Numbers that are read per image. Each is a weighted sum over the whole image."""
+        """Pixels read from an image. Each is a weighted sum over the whole image."""
         return self.num_glimpses * self.patch_size
 
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: str = "draw") -> Glance:
-        """The loop does only what needs the state before it: answers and locations are computed for all at once."""
+        """Always one row; `rows` and `look` have no effect. The loop over time steps computes only what depends on the
+        previous state; answers and locations are computed for all time steps at once."""
         hidden = cell = images.new_zeros(len(images), self.hidden_size)
         window, states, each = None, [], []
         for _ in range(self.num_glimpses):
@@ -74,13 +81,14 @@ class DRAWReader(Classifier):
         return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Reads:
-        """What each read saw, at intensity 1: with the learned intensity it would not lie in [0, 1]."""
+        """The patch of each read, with intensity 1: with the learned intensity, values would not lie in [0, 1]."""
         windows = glance.windows._replace(intensity=torch.ones_like(glance.windows.intensity))
         return Reads(self.filterbank.read(images, windows), self.filterbank.boxes(windows), windows.sigma)
 
 
 class ReadPatch(nn.Module):
-    """gamma [F_Y x F_X^T, F_Y x^ F_X^T] (eq. 27), `size` x `size` of each."""
+    """Reads patches of `size` x `size` of the image and of the error image: gamma [F_Y x F_X^T, F_Y x^ F_X^T] (Gregor
+    et al. 2015, eq. 27)."""
 
     def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 2):
         super().__init__()
@@ -91,13 +99,13 @@ class ReadPatch(nn.Module):
         self, images: Float[Tensor, "B C Y X"], errors: Float[Tensor, "B C Y X"], state: Float[Tensor, "B 1 H"]
     ) -> tuple[Float[Tensor, "B 1 G"], Window | None]:
         window = self.filterbank.window(state)
-        # Side by side in memory as `read` multiplies them, so that it need not copy them once more.
+        # Laid out side by side, as `read` multiplies them, so that it need not copy them again.
         both = torch.cat([images.transpose(1, 2), errors.transpose(1, 2)], dim=2).transpose(1, 2)
         return self.filterbank.read(both, window).flatten(2), window
 
 
 class ReadImage(nn.Module):
-    """[x, x^], all of both (eq. 17)."""
+    """Reads without attention: the whole image and the whole error image, [x, x^] (Gregor et al. 2015, eq. 17)."""
 
     def __init__(self, state_size: int, image_shape: tuple[int, int, int]):
         super().__init__()
@@ -110,10 +118,11 @@ class ReadImage(nn.Module):
 
 
 class WritePatch(nn.Module):
-    """F^_Y^T w F^_X / gamma^, of a patch w of `size` x `size` (eqs. 28, 29).
+    """Writes a patch w = W(h^dec) of `size` x `size` (Gregor et al. 2015, eq. 28) as F^_Y^T w F^_X / gamma^ (eq. 29).
 
-    Differs from the paper, which does not say where it begins: gamma^ is at first 1 / delta^2, because filters that sum
-    to 1 thin each number out over delta^2 pixels. With 1 there, gradients of the window are a hundred times the others.
+    Differs from the paper, which does not specify the initialisation: gamma^ starts at 1 / delta^2, because filters
+    that sum to 1 spread each value of the patch over delta^2 pixels. If it started at 1, the gradients of the window
+    would be a hundred times the others.
     """
 
     def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 5):
@@ -130,7 +139,7 @@ class WritePatch(nn.Module):
 
 
 class WriteImage(nn.Module):
-    """A linear map to the whole canvas (eq. 18)."""
+    """Writes without attention: a linear map from the state to the whole canvas (Gregor et al. 2015, eq. 18)."""
 
     def __init__(self, state_size: int, image_shape: tuple[int, int, int]):
         super().__init__()
@@ -142,12 +151,14 @@ class WriteImage(nn.Module):
 
 
 class DRAW(nn.Module):
-    """Draws images of shape (C, Y, X), pixels 0 or 1, in `num_turns` turns.
+    """The DRAW network: a variational autoencoder that draws images (C, Y, X) of pixels 0 and 1 in `num_turns` time
+    steps.
 
-    `read`, `write`: given the size of the decoder's state and the shape of an image; `ReadPatch` and `WritePatch`, or
-    `ReadImage` and `WriteImage`. `hidden_size`: of the encoder's and of the decoder's LSTM. `latent_size`: of z_t.
+    `read`, `write`: constructed with the size of the decoder's state and the shape of an image; `ReadPatch` and
+    `WritePatch`, or `ReadImage` and `WriteImage`. `hidden_size`: of the LSTMs of encoder and decoder. `latent_size`: of
+    z_t.
 
-    As in the paper, c_0 and the first states are learned. States are (B, 1, H): each image is drawn once.
+    As in the paper, c_0 and the initial states are learned. States are (B, 1, H): one row per image.
     """
 
     def __init__(
@@ -165,38 +176,42 @@ class DRAW(nn.Module):
         self.num_turns, self.hidden_size, self.latent_size = num_turns, hidden_size, latent_size
         self.read = read(hidden_size, image_shape)
         self.write = write(hidden_size, image_shape)
-        self.encoder = Linear(self.read.read_size + 2 * hidden_size, 4 * hidden_size)
+        self.encoder = Linear(self.read.read_size + 2 * hidden_size, 4 * hidden_size)  # gates of the encoder's LSTM
         self.latent = Linear(hidden_size, 2 * latent_size)
-        self.decoder = Linear(latent_size + hidden_size, 4 * hidden_size)
+        self.decoder = Linear(latent_size + hidden_size, 4 * hidden_size)  # gates of the decoder's LSTM
         self.first_canvas = nn.Parameter(torch.zeros(image_shape))
         self.first_encoded = nn.Parameter(torch.zeros(hidden_size))
         self.first_decoded = nn.Parameter(torch.zeros(hidden_size))
 
     def forward(self, images: Float[Tensor, "B C Y X"], noise: Float[Tensor, "T B 1 Z"] | None = None) -> Drawing:
-        """Draw `images` again, each z_t out of what was seen of them (eqs. 3 to 8), and say how likely they are.
+        """Reconstruct `images` from z_t sampled from the posterior, and compute the terms of the bound.
 
-        `noise`: standard normal, one z for each turn; drawn here if not given. The loop does only what needs the turn
-        before: likelihood and KL are computed after it, for all turns at once.
+        At each time step (Gregor et al. 2015): the error image x^ = x - sigma(c_{t-1}) (eq. 3), the read (eq. 4), the
+        encoder (eq. 5), z_t ~ N(mu_t, sigma_t^2) (eq. 6) with mu_t (eq. 1) and log sigma_t (eq. 2) linear in the
+        encoder's state, the decoder (eq. 7) and the canvas c_t (eq. 8). log p(x | c_T) is minus the loss of eq. 9.
+
+        `noise`: standard normal numbers for each time step; sampled if not given. The loop over time steps computes
+        only what depends on the previous one; likelihood and KL are computed after it, for all time steps at once.
         """
         if noise is None:
             noise = images.new_empty(self.num_turns, len(images), 1, self.latent_size).normal_()
         canvas, encoded, decoded = self._start(len(images))
         encoder_cell = decoder_cell = torch.zeros_like(encoded)
-        posterior, drawn, canvases, reads, writes = [], [], [], [], []
+        posterior, samples, canvases, reads, writes = [], [], [], [], []
         for epsilon in noise:
             glimpse, read = self.read(images, images - canvas.sigmoid(), decoded)
             encoded, encoder_cell = lstm(self.encoder(torch.cat([glimpse, decoded, encoded], dim=-1)), encoder_cell)
             posterior.append(self.latent(encoded).to(noise.dtype))
             mean, log_sigma = posterior[-1].chunk(2, dim=-1)
-            drawn.append(torch.addcmul(mean, log_sigma.exp(), epsilon))
-            decoded, decoder_cell = lstm(self.decoder(torch.cat([drawn[-1], decoded], dim=-1)), decoder_cell)
+            samples.append(torch.addcmul(mean, log_sigma.exp(), epsilon))
+            decoded, decoder_cell = lstm(self.decoder(torch.cat([samples[-1], decoded], dim=-1)), decoder_cell)
             stroke, written = self.write(decoded)
             canvas = canvas + stroke
             canvases.append(canvas)
             reads.append(read)
             writes.append(written)
         mean, log_sigma = torch.stack(posterior).squeeze(2).chunk(2, dim=-1)
-        z = torch.stack(drawn).squeeze(2)
+        z = torch.stack(samples).squeeze(2)
         return Drawing(
             tuple(canvases),
             tuple(writes),
@@ -207,13 +222,18 @@ class DRAW(nn.Module):
         )
 
     @torch.no_grad()
-    def sample(self, num_images: int, turns: int | None = None, generator: torch.Generator | None = None) -> Drawing:
-        """Draw `num_images` images out of nothing, each z_t from the prior, in any number of turns (eqs. 12 to 14).
+    def sample(
+        self, num_images: int, num_steps: int | None = None, generator: torch.Generator | None = None
+    ) -> Drawing:
+        """Generate `num_images` new images in any number of time steps.
+
+        Each z_t is sampled from the prior (Gregor et al. 2015, eq. 13); the decoder (eq. 14) and the canvas (eq. 15)
+        follow. The images are the last canvas's probabilities (eq. 16 would sample pixels from them).
 
         A `generator` of the CPU gives the same z on every device.
         """
         device = self.first_canvas.device
-        shape = (turns or self.num_turns, num_images, 1, self.latent_size)
+        shape = (num_steps or self.num_turns, num_images, 1, self.latent_size)
         noise = torch.randn(shape, generator=generator, device=generator.device if generator else device).to(device)
         canvas, _, decoded = self._start(num_images)
         cell = torch.zeros_like(decoded)
@@ -227,11 +247,12 @@ class DRAW(nn.Module):
         return Drawing(tuple(canvases), tuple(writes))
 
     def _start(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """c_0, h_0^enc and h_0^dec."""
-        states = (first.expand(number, 1, -1) for first in (self.first_encoded, self.first_decoded))
+        """c_0, h_0^enc and h_0^dec for `number` images."""
+        states = (initial.expand(number, 1, -1) for initial in (self.first_encoded, self.first_decoded))
         return self.first_canvas.expand(number, -1, -1, -1), *states
 
 
 def divergence(mean: Float[Tensor, "*B Z"], log_sigma: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B"]:
-    """KL(N(mean, sigma^2) || N(0, 1)) in nats, summed over z (eq. 11)."""
+    """KL(N(mean, sigma^2) || N(0, 1)) in nats, summed over z: a term of the latent loss (Gregor et al. 2015, eq. 10),
+    in closed form (eq. 11)."""
     return ((mean.square() + (2 * log_sigma).exp() - 1) / 2 - log_sigma).sum(dim=-1)
