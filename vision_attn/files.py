@@ -57,7 +57,7 @@ def read_json(path: str | Path, *, lines: bool = False) -> Any:
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
     except ValueError as error:
-        values = _json_lines(text)
+        values = _json_lines(text if lines else "\n".join(text.split("\n", 100)[:100]))  # a few tell the kind of file
         if values is None:
             raise ValueError(f"{path} is not JSON: {error}") from error
         if not lines:
