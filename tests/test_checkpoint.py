@@ -354,7 +354,7 @@ def test_a_finished_run_takes_more_epochs(tmp_path):
 def test_sums_of_the_log_are_each_processs_own(tmp_path, size, loss):
     """The means where processes are no more as many, or where an earlier version saved means."""
     states = [{"sums": {"loss": torch.tensor(value)}, "steps": 2} for value in (1.0, 3.0)]
-    log = Log(tmp_path, World(1, size, torch.device("cpu")), toy_run(tmp_path), 0)
+    log = Log(tmp_path, World(size - 1, size, torch.device("cpu")), toy_run(tmp_path), 0)
     log.load_state_dict({"sums": {"loss": torch.tensor(5.0)}, "steps": 3})
     assert (log.sums["loss"], log.steps) == (5.0, 3)
     log.load_state_dict(states)

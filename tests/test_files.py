@@ -1,5 +1,6 @@
 """Temporary names, what killed processes leave behind, and JSON that is no JSON."""
 
+import errno
 import json
 import os
 import signal
@@ -113,3 +114,9 @@ def test_what_is_no_json_is_one_line(tmp_path: Path, content: bytes | None, said
     assert "a.json" in str(caught.value) and "\n" not in str(caught.value)
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps([1]).encode())
     assert read_json(path) == [1]
+
+
+def test_a_full_disk_under_a_scratch_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"), scratch("work", tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device")  # what `write` says
+    assert not list(tmp_path.iterdir())

@@ -119,13 +119,18 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
     """A temporary folder below `parent` (the system's folder of temporary files by default), removed at the end.
 
-    Folders that killed processes left there are removed first.
+    Folders that killed processes left there are removed first. The error of a full disk names `parent`.
     """
     parent = Path(parent or tempfile.gettempdir())
     sweep(parent)
     prefix = _temporary(name).removesuffix("part")
     with tempfile.TemporaryDirectory(prefix=prefix, suffix=".part", dir=parent, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        except OSError as error:
+            if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                error.filename = str(parent)
+            raise
 
 
 def sweep(folder: Path) -> None:
