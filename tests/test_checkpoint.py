@@ -14,7 +14,8 @@ from toy import Plane, Points, adam, cosine, toy_run
 
 from vision_attn.engine import checkpoint, training
 from vision_attn.engine.checkpoint import Position
-from vision_attn.engine.log import _identity
+from vision_attn.engine.distributed import World
+from vision_attn.engine.log import Log, _identity
 from vision_attn.engine.loop import fit
 from vision_attn.engine.weights import save_weights
 
@@ -347,6 +348,18 @@ def test_a_finished_run_takes_more_epochs(tmp_path):
     fit(task=Plane, data=Points(), optimizer=adam, run=toy_run(tmp_path / "added", epochs=2))
     fit(task=Plane, data=Points(), optimizer=adam, run=toy_run(tmp_path / "whole", epochs=2))
     assert_same(tmp_path / "added", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("size, loss", [(1, 2.0), (2, 3.0)])
+def test_sums_of_the_log_are_each_processs_own(tmp_path, size, loss):
+    """The means where processes are no more as many, or where an earlier version saved means."""
+    states = [{"sums": {"loss": torch.tensor(value)}, "steps": 2} for value in (1.0, 3.0)]
+    log = Log(tmp_path, World(size - 1, size, torch.device("cpu")), toy_run(tmp_path), 0)
+    log.load_state_dict({"sums": {"loss": torch.tensor(5.0)}, "steps": 3})
+    assert (log.sums["loss"], log.steps) == (5.0, 3)
+    log.load_state_dict(states)
+    assert (log.sums["loss"], log.steps) == (loss, 2)
+    assert log.state_dict() == {"sums": log.sums, "steps": 2}
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"[1]", b'{"error": "low"}', b"[" * 100_000])

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from vision_attn import console
-from vision_attn.console import printable, progress
+from vision_attn.console import complain, printable, progress, say
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,13 @@ from vision_attn.console import printable, progress
 )
 def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+def test_lines_of_columns_and_complaints_are_escaped(capsys: pytest.CaptureFixture) -> None:
+    say("a\tb\n.jpg", "a dog\x1b")
+    complain("a\nb")
+    captured = capsys.readouterr()
+    assert captured.out == "a\\tb\\n.jpg\ta dog\\x1b\n" and captured.err == "vision-attn: a\\nb\n"
 
 
 def test_progress_in_a_pipe_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Temporary names, what killed processes leave behind, and JSON that is no JSON."""
 
+import errno
 import json
 import os
 import signal
@@ -60,6 +61,40 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_errors_name_the_file_and_not_its_temporary_name(tmp_path: Path) -> None:
+    """Also where the library says nothing but that its encoder failed, and where the place is taken by a folder."""
+    with pytest.raises(OSError) as told, replacing(tmp_path / "a.gif"):
+        raise OSError("encoder error -2 when writing image file")
+    assert str(told.value).endswith(f"encoder error -2 when writing image file: '{tmp_path / 'a.gif'}'")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(OSError) as told, replacing(tmp_path / "taken") as path:
+        path.write_text("x")
+    assert str(told.value) == f"[Errno 21] Is a directory: '{tmp_path / 'taken'}'"
+    with pytest.raises(FileNotFoundError) as told, replacing(tmp_path / "a.json") as path:
+        path.read_text()
+    assert str(told.value) == f"[Errno 2] No such file or directory: '{tmp_path / 'a.json'}'"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder that users share, a left-over of another user stays, and ours still goes."""
+    monkeypatch.setattr(files, "_alive", lambda process: False)
+    for number in range(4):
+        (tmp_path / f".{number}-{files._HOST}.a.part").touch()
+    refused = next(os.scandir(tmp_path)).path
+    remove = os.unlink
+
+    def unlink(path: str) -> None:
+        if path == refused:
+            raise PermissionError(1, "Operation not permitted", path)
+        remove(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    sweep(tmp_path)
+    assert [str(entry) for entry in tmp_path.iterdir()] == [refused]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -79,3 +114,9 @@ def test_what_is_no_json_is_one_line(tmp_path: Path, content: bytes | None, said
     assert "a.json" in str(caught.value) and "\n" not in str(caught.value)
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps([1]).encode())
     assert read_json(path) == [1]
+
+
+def test_a_full_disk_under_a_scratch_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"), scratch("work", tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device")  # what `write` says
+    assert not list(tmp_path.iterdir())

@@ -57,7 +57,7 @@ def read_json(path: str | Path, *, lines: bool = False) -> Any:
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
     except ValueError as error:
-        values = _json_lines(text)
+        values = _json_lines(text if lines else "\n".join(text.split("\n", 100)[:100]))  # a few tell the kind of file
         if values is None:
             raise ValueError(f"{path} is not JSON: {error}") from error
         if not lines:
@@ -119,13 +119,18 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
     """A temporary folder below `parent` (the system's folder of temporary files by default), removed at the end.
 
-    Folders that killed processes left there are removed first.
+    Folders that killed processes left there are removed first. The error of a full disk names `parent`.
     """
     parent = Path(parent or tempfile.gettempdir())
     sweep(parent)
     prefix = _temporary(name).removesuffix("part")
     with tempfile.TemporaryDirectory(prefix=prefix, suffix=".part", dir=parent, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        except OSError as error:
+            if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                error.filename = str(parent)
+            raise
 
 
 def sweep(folder: Path) -> None:

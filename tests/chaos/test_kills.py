@@ -216,7 +216,7 @@ def test_eval_killed_at_every_change(server, captioner, tally, share):
 
 def test_eval_killed_while_java_measures(server, captioner, tally, share):
     """The Java of a killed evaluation ends with it."""
-    if share(3) < 2:
+    if share(2) < 2:
         pytest.skip("Java takes its time: only at a larger share")
 
     def how(out: Path) -> dict:
@@ -227,7 +227,7 @@ def test_eval_killed_while_java_measures(server, captioner, tally, share):
     finish(server, whole, **how(whole))
     seconds = time.monotonic() - began
     draws = random.Random(0)
-    for number in range(share(3)):
+    for number in range(share(2)):
         out = whole.with_name(f"java-{number}")
         process = server.start(out, **how(out))
         time.sleep(draws.uniform(0.3, 0.9) * seconds)

@@ -78,10 +78,10 @@ class Captions(Source):
     def photographs(self) -> dict[str, list[Photograph]]:
         """All photographs with captions, by split, as the annotation files list them."""
         if isinstance(self.annotations, str):
-            return read_annotations(find(self.annotations), splits=find(self.splits) if self.splits else None)
+            return read_annotations(_file(self.annotations), splits=_file(self.splits) if self.splits else None)
         found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
         for split, path in self.annotations.items():
-            found[split] = read_annotations(find(path), split=_known(split))[split]
+            found[split] = read_annotations(_file(path), split=_known(split))[split]
         return found
 
     @cached_property
@@ -172,6 +172,14 @@ class Captions(Source):
         if isinstance(self.images, str):
             return dict.fromkeys(SPLITS, find(self.images))
         return {_known(split): find(path) for split, path in self.images.items()}
+
+
+def _file(path: str) -> Path:
+    """A file that is found. The config of a run may come from anyone, and reading a pipe or a device may never end."""
+    found = find(path)
+    if not found.is_file():
+        raise ValueError(f"{found} is no file")
+    return found
 
 
 def _known(split: str) -> str:

@@ -35,10 +35,11 @@ class World(NamedTuple):
         return tensor.tolist()
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """The mean of a CPU tensor over all processes."""
+        """The mean of a CPU tensor over all processes; the tensor itself stays as it is."""
         if self.size > 1:
+            tensor = tensor.clone()
             dist.all_reduce(tensor, group=self.hosts)
-            tensor = tensor / self.size
+            tensor /= self.size
         return tensor
 
     def gather(self, item: Any) -> list:

@@ -84,13 +84,19 @@ class Log:
         return self.file.tell()
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums since the last line, as means over the processes: all of them call it together."""
-        sums = {name: self.world.mean(value.cpu()) for name, value in self.sums.items()}
-        return {"sums": sums, "steps": self.steps}
+        """The sums of this process since the last line, on the CPU."""
+        return {"sums": {name: value.cpu() for name, value in self.sums.items()}, "steps": self.steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sums = {name: value.to(self.world.device) for name, value in state["sums"].items()}
-        self.steps = state["steps"]
+    def load_state_dict(self, states: list[dict[str, Any]] | dict[str, Any]) -> None:
+        """Take the sums of this process from those of all; their means where there are now more or fewer processes.
+
+        One dict is what an earlier version saved: the means.
+        """
+        states = [states] if isinstance(states, dict) else states
+        mine = [states[self.world.rank]] if len(states) == self.world.size else states
+        for name in mine[0]["sums"]:
+            self.sums[name] = sum(state["sums"][name] for state in mine).to(self.world.device) / len(mine)
+        self.steps = mine[0]["steps"]
 
     def close(self) -> None:
         if self.file:

@@ -143,7 +143,7 @@ class Training:
     def save(self) -> None:
         """Write last/, unless a step since the last one was not finite."""
         self.step.check()
-        random, log = self.world.gather(random_state(self.world.device)), self.log.state_dict()
+        random, log = (self.world.gather(state) for state in (random_state(self.world.device), self.log.state_dict()))
         self.position.logged = self.log.flushed()
         if self.world.first:
             trainer = {"step": self.step.state_dict(), "log": log, "random": random}
