@@ -71,8 +71,8 @@ def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
             relative, cost = spread / whole[0], seconds / whole[1]
             rows.append((f"{name}, {credit}", f"{relative:.3f}", f"{cost:.2f}", f"{relative * cost:.3f}"))
     title = (
-        f"Variance of the look's gradient over {draws} draws, {len(batches[0].words)} images, of {run_name(run)}, with its "
-        f"dropout of {task.model.dropout} as in training (the runs of a caption share a mask)"
+        f"Variance of the look's gradient over {draws} draws, {len(batches[0].words)} images, of {run_name(run)}, "
+        f"with its dropout of {task.model.dropout} as in training (the runs of a caption share a mask)"
     )
     return table(title, ("baseline, rewards that count", "variance", "time", "variance x time"), rows)
 
