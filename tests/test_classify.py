@@ -20,7 +20,7 @@ from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
 from vision_attn.task import Source
-from vision_attn.tasks.classify import Classification, answers, wilson, within
+from vision_attn.tasks.classify import Classification, predictions, wilson, within
 
 CONFIGS = ["ram_mnist28", "ram_translated60", "ram_cluttered60", "ram_cluttered100", "ram_random_cluttered60",
            "fc_cluttered60", "conv_cluttered60"]  # fmt: skip
@@ -179,9 +179,9 @@ def said(*classes: int, locations=None) -> Glance:
 
 
 def test_an_answer_is_the_mean_of_copies():
-    assert answers(said(1, 2, 2)).tolist() == [[2]]
+    assert predictions(said(1, 2, 2)).tolist() == [[2]]
     sure = torch.tensor([[0.05, 0.9, 0.03, 0.02], [0.4, 0.1, 0.3, 0.2], [0.4, 0.1, 0.3, 0.2]])
-    assert answers(Glance(sure.log()[None, :, None], None)).tolist() == [[1]]  # not the class that most of them name
+    assert predictions(Glance(sure.log()[None, :, None], None)).tolist() == [[1]]  # not the majority vote
 
 
 def test_metrics_by_hand():
@@ -210,8 +210,8 @@ def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
     assert "error_mean" not in task.evaluate([batch(40)])
     after = json.loads((tmp_path / "glimpses.json").read_text())["error"]
     assert len(after) == task.model.num_glimpses and after[-1] == whole["error"]
-    ways, look = [], task._look
-    task._look = lambda way: ways.append(way) or look(way)
+    ways, options = [], task._options
+    task._options = lambda way: ways.append(way) or options(way)
     task.evaluate([batch(1)], tmp_path)
     assert ways[1:] == ["mean", "draw", "copies"]  # in one order always, or the seed would not tell what is drawn
     reader = Classification(SOURCE, model=partial(DRAWReader, num_glimpses=3, size=4, hidden_size=8)).eval()

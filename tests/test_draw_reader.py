@@ -128,7 +128,7 @@ def test_it_must_look_at_least_once():
 
 
 def test_it_has_one_way_of_being_tested():
-    with pytest.raises(ValueError, match="at_test is copies, but DRAWReader draws no looks"):
+    with pytest.raises(ValueError, match="at_test is copies, but DRAWReader samples no glimpses"):
         Classification(Nothing(), model=DRAWReader, at_test="copies")
 
 

@@ -20,7 +20,7 @@ from vision_attn.commands import main
 from vision_attn.config import open_run
 from vision_attn.data.clutter import FRESH, Clutter
 from vision_attn.models.policies import Gaussian
-from vision_attn.tasks.classify import Classification, answers
+from vision_attn.tasks.classify import Classification, predictions
 
 BATCHES, GLIMPSES = 3, 3
 TINY = {
@@ -138,7 +138,7 @@ def test_a_run_is_measured_and_shown(digits, tmp_path):
     for images, labels, boxes in source.split("test"):
         with torch.no_grad():
             glance = task.model(images, look="mean")
-        hit = answers(glance)[:, -1] == labels
+        hit = predictions(glance)[:, -1] == labels
         x, y = glance.locations[:, 0, -1].T
         inside = (boxes[:, 0] <= x) & (x <= boxes[:, 2]) & (boxes[:, 1] <= y) & (y <= boxes[:, 3])
         right, on_digit = right + int(hit.sum()), on_digit + int((hit & inside).sum())

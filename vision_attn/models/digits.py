@@ -37,8 +37,8 @@ class FullyConnected(Whole):
 
 
 class Convolutional(Whole):
-    """A convolutional layer, 8 filters of 10x10 pixels with stride 5, then 256 rectified units (Mnih et al. 2014, tables
-    1 and 2)."""
+    """8 convolutional filters of 10x10 pixels with stride 5, then 256 rectified units (Mnih et al. 2014, tables 1 and
+    2)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Generation: a model that draws images, trained on the variational bound of their likelihood and judged by it."""
+"""The task of generation: trains a model that draws images, on the variational bound of their likelihood."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -19,14 +19,15 @@ from vision_attn.viz.canvases import Rectangles, write_film, write_strips
 
 
 class Generation(Task):
-    """The bound -log p(x) <= -log p(x | c_T) + sum_t KL(q(z_t) || p(z_t)), in nats, a mean over images.
+    """Trains a model such as DRAW on the bound -log p(x) <= -log p(x | c_T) + sum_t KL(q(z_t) || p(z_t)), in nats, a
+    mean over images (Gregor et al. 2015, eq. 12: the sum of eq. 9 and eq. 10).
 
-    `model` is given the shape (C, Y, X) of an image. `binarisation` of training images: "stochastic", anew each time an
-    image comes, or "fixed", always alike. Evaluation is always of the fixed one, which is not that of the files of
-    Salakhutdinov and Murray (2008), but drawn as they were.
-
-    `importance_samples`, `importance_images`: for the estimate of log p(x) in evaluation with a folder, how many times
-    an image is drawn, and how many images are, the first ones (None: all).
+    `model`: constructed with the shape (C, Y, X) of an image.
+    `binarisation` of training images: "stochastic" samples new binary pixels each time that an image occurs, "fixed"
+    gives the same pixels every time. Evaluation always uses fixed binarisation. It is not that of the files of
+    Salakhutdinov and Murray (2008), but was sampled in the same way.
+    `importance_samples`, `importance_images`: for the estimate of log p(x) in evaluation with a folder, the number of
+    samples of each image, and the number of images, taken from the start of the split (None: all).
     """
 
     def __init__(
@@ -53,8 +54,8 @@ class Generation(Task):
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
-        """The bound and its two parts. With a folder also `nll`, the estimate of -log p(x), beside `nll_bound`, the
-        bound of the same images; and the KL of each turn, in turns.json."""
+        """Compute the bound and its two parts. With a folder also `nll`, the estimate of -log p(x), and `nll_bound`,
+        the bound of the same images; and the KL of each time step, written to turns.json."""
         wanted = 0 if folder is None else self.importance_images
         log_prob, kl, estimates = [], [], []
         for batch in batches:
@@ -67,23 +68,26 @@ class Generation(Task):
                 estimates.append(self.log_likelihood(few))
                 wanted = None if wanted is None else wanted - len(few)
         if not kl:
-            raise ValueError("there is no image to evaluate: the split is empty")
-        reconstruction, turns = -torch.cat(log_prob).double(), torch.cat(kl).double()
-        bound = reconstruction + turns.sum(dim=1)
-        metrics = {"bound": bound.mean(), "reconstruction": reconstruction.mean(), "kl": turns.sum(dim=1).mean()}
+            raise ValueError("there are no images to evaluate: the split is empty")
+        reconstruction, kl_per_step = -torch.cat(log_prob).double(), torch.cat(kl).double()
+        bound = reconstruction + kl_per_step.sum(dim=1)
+        metrics = {"bound": bound.mean(), "reconstruction": reconstruction.mean(), "kl": kl_per_step.sum(dim=1).mean()}
         if estimates:
             estimate = -torch.cat(estimates).double()
             metrics |= {"nll": estimate.mean(), "nll_bound": bound[: len(estimate)].mean()}
             metrics |= {"nll_images": len(estimate), "nll_samples": self.importance_samples}
         if folder is not None:
             with replacing(folder / "turns.json") as path:
-                path.write_text(json.dumps({"kl": turns.mean(dim=0).tolist()}) + "\n", encoding="utf-8")
+                path.write_text(json.dumps({"kl": kl_per_step.mean(dim=0).tolist()}) + "\n", encoding="utf-8")
         return {name: float(value) for name, value in metrics.items()}
 
     @torch.no_grad()
     def log_likelihood(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B"]:
-        """log 1/k sum_k p(x | z_k) p(z_k) / q(z_k | x), k drawings of each binary image, in nats: in expectation below
-        log p(x), above the bound, and the nearer to log p(x) the larger k (Burda et al., 2016, eq. 8)."""
+        """Estimate log p(x) of binary images in nats by importance sampling: log 1/k sum_k p(x | z_k) p(z_k) /
+        q(z_k | x) with k reconstructions of each image (Burda et al. 2016, eq. 8).
+
+        Its expectation lies between the bound and log p(x), and approaches log p(x) as k grows.
+        """
         weights = []
         for _ in range(self.importance_samples):
             drawing = self.model(images)
@@ -92,33 +96,34 @@ class Generation(Task):
 
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
-        """As many new images as the batch has, as strips and as a film; and strips of how the batch is drawn again."""
-        drawn = self.model.sample(len(batch.images), generator=torch.Generator().manual_seed(0))
+        """Write pictures of how images are drawn: as many new images as the batch has, as strips and as an animation;
+        and the reconstructions of the batch, as strips."""
+        new = self.model.sample(len(batch.images), generator=torch.Generator().manual_seed(0))
         images = fixed(batch.images)
-        again = self.model(images)
-        new = (pictures(drawn.canvases), rectangles(self.model.write, drawn.writes))
+        reconstructed = self.model(images)
+        samples = (pictures(new.canvases), rectangles(self.model.write, new.writes))
         return [
-            write_strips(folder / "samples.png", *new),
-            write_film(folder / "samples.gif", *new),
+            write_strips(folder / "samples.png", *samples),
+            write_film(folder / "samples.gif", *samples),
             write_strips(
                 folder / "reconstructions.png",
-                pictures(again.canvases),
-                rectangles(self.model.write, again.writes),
-                reads=rectangles(self.model.read, again.reads),
+                pictures(reconstructed.canvases),
+                rectangles(self.model.write, reconstructed.writes),
+                reads=rectangles(self.model.read, reconstructed.reads),
                 images=images,
             ),
         ]
 
 
 def pictures(canvases: tuple[Float[Tensor, "B C Y X"], ...]) -> Float[Tensor, "B T C Y X"]:
-    """What the canvas shows after each turn: the probability of each pixel being 1."""
+    """The image on the canvas after each time step: the probability of each pixel being 1."""
     return torch.stack(canvases, dim=1).sigmoid()
 
 
 def rectangles(part: nn.Module, windows: tuple[Window | None, ...]) -> Rectangles | None:
-    """Where each turn read or wrote, as pictures show it; None where everywhere."""
+    """The rectangle that each time step read or wrote, for pictures; None for a model without attention."""
     if None in windows:
         return None
-    bank: Filterbank = part.filterbank
-    boxes = torch.cat([bank.boxes(window) for window in windows], dim=1)
+    filterbank: Filterbank = part.filterbank
+    boxes = torch.cat([filterbank.boxes(window) for window in windows], dim=1)
     return Rectangles(boxes, torch.cat([window.sigma for window in windows], dim=1))
