@@ -1,4 +1,4 @@
-"""What an answer costs: multiply-adds counted while a model runs, layer by layer."""
+"""The computational cost of a model: counts the multiply-adds of each layer while the model runs."""
 
 from math import prod
 from typing import Any
@@ -13,12 +13,12 @@ from vision_attn.attention.glimpse import Retina
 
 @torch.no_grad()
 def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"], **options: Any) -> int:
-    """Multiply-adds per image of `model(images, **options)`, in linear and convolutional layers, in the retina and in
-    a filterbank.
+    """Count the multiply-adds per image of `model(images, **options)`, in linear and convolutional layers, in the
+    retina and in a filterbank.
 
-    Not counted are what is done once per number and not once per weight: biases, rectifiers, an LSTM's gates.
-    The retina: four for each number of a patch, which it interpolates, and three for each pixel of each wider scale of
-    the pyramid, which is an average of four. A filterbank: its batched products, for which each read sees all pixels.
+    Elementwise operations are not counted: biases, rectifiers, the gates of an LSTM. The retina counts four for each
+    value of a patch, which it interpolates, and three for each pixel of the wider scales of the pyramid, which are
+    averages of four pixels. A filterbank counts its batched matrix products, in which each read sees all pixels.
     """
     total = 0
     pyramids: set[int] = set()
@@ -31,10 +31,10 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"], **options:
         nonlocal total
         total += output.numel() * prod(layer.weight.shape[1:])
 
-    def retina(_: Retina, given: tuple, output: Tensor) -> None:
+    def retina(_: Retina, inputs: tuple, output: Tensor) -> None:
         nonlocal total
         total += 4 * output.numel()
-        averages = given[0].averages
+        averages = inputs[0].averages
         if id(averages) not in pyramids:
             pyramids.add(id(averages))
             total += 3 * averages[1:].numel()
