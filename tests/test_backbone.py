@@ -98,7 +98,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
 
 def test_a_file_that_is_no_weights(tmp_path):
     (tmp_path / "weights.pth").write_text("not weights")
-    with pytest.raises(ValueError, match="weights.pth is no safetensors file and no torch state dict"):
+    with pytest.raises(ValueError, match="weights.pth is neither a safetensors file nor a torch state dict"):
         Backbone(**SMALL, weights=str(tmp_path / "weights.pth")).initialise()
     with pytest.raises(ValueError, match="nowhere.pth was not found .*IMAGENET1K_V1"):
         Backbone(**SMALL, weights="nowhere.pth").initialise()
@@ -106,7 +106,7 @@ def test_a_file_that_is_no_weights(tmp_path):
 
 def test_pickled_modules_are_not_run(tmp_path):
     torch.save(mobilenet_v2(), tmp_path / "module.pth")
-    with pytest.raises(ValueError, match="module.pth is no"):
+    with pytest.raises(ValueError, match="module.pth is neither"):
         Backbone(**SMALL, weights=str(tmp_path / "module.pth")).initialise()
 
 

@@ -1,4 +1,4 @@
-"""Annotation vectors from any torchvision network, cut at a named node."""
+"""Encoders from pretrained torchvision networks, cut at a named layer."""
 
 import hashlib
 import re
@@ -21,20 +21,23 @@ from vision_attn.shapes import require
 HINT = "; `data.images.read_image` reads a photograph as one of these"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LARGEST = 4096
-"""Height and width of photographs, in pixels."""
+"""The largest height and width of images, in pixels."""
 
 
 class Backbone(Encoder):
-    """(B, 3, S, S) photographs of S = `resolution` pixels -> (B, L, D) annotation vectors, read at `node`.
+    """Any torchvision classification network as an encoder: images (B, 3, S, S) -> annotation vectors (B, L, D), the
+    output of the network at `node`.
 
-    Takes uint8 RGB: the normalisation belongs to the weights and is done here. Frozen unless `trainable`; batch-norm
-    statistics stay as they were trained either way. Constructed with random weights; `initialise` loads `weights`.
+    Takes uint8 RGB images of S = `resolution` pixels and normalises them itself, because the normalisation belongs to
+    the weights. Frozen unless `trainable`; batch-norm statistics stay as they were trained either way. Constructed with
+    random weights; `initialise` loads `weights`.
 
-    `name`: any classification network of `torchvision.models`. `node`: as `get_graph_node_names` of
-    `torchvision.models.feature_extraction` lists them; its output must be a map (B, D, Y, X).
-    `weights`: one of torchvision's names ("IMAGENET1K_V1"), which torchvision downloads and which brings its own mean
-    and standard deviation; a safetensors or torch file of the network's state dict; or None. `mean` and `std` are those
-    that a file was trained with, for images in [0, 1].
+    `name`: any classification network of `torchvision.models`.
+    `node`: a name listed by `get_graph_node_names` of `torchvision.models.feature_extraction`; its output must be a map
+    (B, D, Y, X).
+    `weights`: a name of torchvision's ("IMAGENET1K_V1"), which torchvision downloads and which brings its own mean and
+    standard deviation; a safetensors or torch file of the network's state dict; or None.
+    `mean`, `std`: what a file of weights was trained with, for images in [0, 1].
     """
 
     def __init__(
@@ -51,17 +54,17 @@ class Backbone(Encoder):
         super().__init__()
         self.name, self.node, self.resolution, self.weights = name, node, resolution, weights
         self.trainable = trainable
-        if name not in list_models(module=torchvision.models):  # others, detectors say, download parts of themselves
+        if name not in list_models(module=torchvision.models):  # others, such as detectors, download parts themselves
             raise ValueError(f"torchvision.models has no classification network {name!r}")
-        if not re.fullmatch(r"[\w.]+", node):  # torchvision takes it for a regular expression
-            raise ValueError(f"{node!r} is no node of {name}: it would have letters, digits, underscores and dots")
+        if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
+            raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
         check_range(type(self).__name__, 1, LARGEST, resolution=resolution)
         try:
-            with torch.device("meta"):  # the layers behind the cut, a VGG's classifier for one, never take memory
+            with torch.device("meta"):  # layers behind the cut, such as the classifier of a VGG, never take memory
                 network = get_model(name, weights=None, **self.options(resolution)).eval()
                 body = create_feature_extractor(network, {node: "map"}).eval()
                 shape = body(torch.empty(1, 3, resolution, resolution))["map"].shape
-        except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some need numbers while they are built
+        except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some networks cannot be built on meta
             reason = " ".join(str(error).split())
             raise ValueError(f"torchvision's {name} cannot be cut at {node}: {reason}") from None
         layout = self.layout_of(shape)
@@ -75,12 +78,12 @@ class Backbone(Encoder):
 
     @staticmethod
     def options(resolution: int) -> dict[str, Any]:
-        """What torchvision's constructor is called with."""
+        """The arguments of torchvision's constructor."""
         return {}
 
     @staticmethod
     def layout_of(shape: torch.Size) -> tuple[int, tuple[int, int]] | None:
-        """D and the grid of an output of this shape; None where it is not of the right kind."""
+        """D and the grid (rows, columns) of an output of this shape; None if the shape is not that of a map."""
         return (shape[1], tuple(shape[2:])) if len(shape) == 4 else None
 
     @staticmethod
@@ -89,7 +92,7 @@ class Backbone(Encoder):
         return output.flatten(2).mT
 
     def initialise(self) -> None:
-        """Load `weights`. Raises ValueError if the file is missing, or lacks layers (which are listed)."""
+        """Load `weights`. Raises ValueError if the file is missing or lacks layers; the message lists them."""
         if self.weights is None:
             return
         known = get_model_weights(self.name)
@@ -108,7 +111,7 @@ class Backbone(Encoder):
         _load(self.body, state, f"weights {self.weights} of {self.name}")
 
     def identity(self) -> dict[str, str | int]:
-        """What a cache of annotation vectors is asked for: encoders that differ in output differ here."""
+        """What a cache of annotation vectors depends on: encoders that differ in output differ here."""
         return {
             "backbone": self.name,
             "node": self.node,
@@ -126,7 +129,7 @@ class Backbone(Encoder):
 
 
 def checksum(encoder: nn.Module) -> str:
-    """Of all weights and buffers."""
+    """A checksum of all weights and buffers, in hexadecimal."""
     digest = hashlib.sha256()
     for _, tensor in sorted(encoder.state_dict().items()):
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -134,7 +137,8 @@ def checksum(encoder: nn.Module) -> str:
 
 
 def _with_random_weights(body: nn.Module) -> nn.Module:
-    """`body` from the meta device on the default one: layers as they initialise themselves, loose parameters small."""
+    """Move `body` from the meta device to the default device, with random weights: each layer initialises itself;
+    parameters outside of layers, such as class tokens, are small normal numbers."""
     body.to_empty(device=torch.get_default_device())
     for parameter in body.parameters():
         nn.init.normal_(parameter, std=0.02)
@@ -148,8 +152,8 @@ def _download(weights) -> dict[str, Tensor]:
     try:
         return weights.get_state_dict(progress=True, check_hash=True)
     except (URLError, OSError) as error:
-        place = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rsplit("/", 1)[-1]
-        raise ValueError(f"{weights} could not be downloaded ({error}); put the file at {place}") from None
+        path = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rsplit("/", 1)[-1]
+        raise ValueError(f"{weights} could not be downloaded ({error}); put the file at {path}") from None
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -161,11 +165,13 @@ def _read(path: Path) -> dict[str, Tensor]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} is no safetensors file and no torch state dict of plain tensors: {reason}") from None
+        raise ValueError(
+            f"{path} is neither a safetensors file nor a torch state dict of plain tensors: {reason}"
+        ) from None
 
 
 def _load(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
-    """Layers behind the cut may be in the file; layers before it must be."""
+    """Load a state dict into `body`. It must have all layers before the cut, and may have those behind it."""
     wanted = body.state_dict()
     missing = sorted(
         {key.rsplit(".", 1)[0] for key in wanted.keys() - state.keys() if "num_batches" not in key}, key=_natural
@@ -174,9 +180,10 @@ def _load(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
         raise ValueError(f"{what} lack {len(missing)} layers: {', '.join(missing)}")
     misshapen = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
     if misshapen:
-        raise ValueError(f"{what} have other shapes at {', '.join(misshapen)}: is this file of another network?")
+        raise ValueError(f"{what} have other shapes at {', '.join(misshapen)}: is this file from another network?")
     body.load_state_dict({key: state[key] for key in wanted if key in state}, strict=False)
 
 
 def _natural(name: str) -> list:
+    """A sort key that orders layers by number: features.9 before features.10."""
     return [part.zfill(6) if part.isdigit() else part for part in name.split(".")]

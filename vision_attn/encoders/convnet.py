@@ -1,12 +1,12 @@
 """A small convolutional encoder, trained along with the captioner: images -> annotation vectors.
 
-Four 3x3 convolutions, of which the first two halve the image, leave a grid of a quarter of its size: 56x56 pixels give
-14x14 regions a_i. A region sees 23x23 pixels around its place. That is enough to hold one whole thing of a drawn scene
-(12 to 20 pixels), so that a region can tell a star from a cross, and hardly more, so that it can tell nothing about
-things elsewhere: to say a word the decoder has to look where the thing is.
+Four 3x3 convolutions, of which the first two have stride 2, turn 56x56 pixels into 14x14 regions a_i. The receptive
+field of a region is 23x23 pixels. That is large enough for one whole object of a drawn scene (12 to 20 pixels), so that
+a region can tell a star from a cross, and hardly larger, so that a region knows nothing of objects elsewhere: to name
+an object, the decoder has to attend to it.
 
-Normalised by groups, not over the batch: an image's regions do not depend on the images beside it, and two processes
-that share a batch compute what one would.
+Uses group normalisation, not batch normalisation: the regions of an image do not depend on the other images of the
+batch, and two processes that share a batch compute the same as one.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ from vision_attn.shapes import require
 
 
 class ConvNet(Encoder):
-    """uint8 images (B, 3, S, S) -> regions (B, L, D), row by row; L = (S / 4)^2.
+    """Four convolutions: uint8 images (B, 3, S, S) -> regions (B, L, D), row by row; L = (S / 4)^2.
 
     resolution: S, in pixels, a multiple of 4. region_size: D, a multiple of 8. width: channels of the second and third
-    convolution, half of which the first has; a multiple of 16.
+    convolution, a multiple of 16; the first has half as many.
 
-    To each region the learned vectors of its row and its column are added: words such as "left" and "above" compare
-    places, and a convolution by itself does not know where it is.
+    Adds learned embeddings of its row and of its column to each region: words such as "left" and "above" compare
+    positions, which a convolution alone does not know.
     """
 
     trainable = True
     field = 23
-    """Height and width, in pixels, of what a region sees."""
+    """Height and width of the receptive field of a region, in pixels."""
 
     def __init__(self, *, resolution: int = 56, region_size: int = 128, width: int = 64) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class ConvNet(Encoder):
         return (regions + self.rows + self.columns).flatten(1, 2)
 
     def identity(self) -> dict[str, str | int]:
-        """Which network this is; the checksum is that of its present weights."""
+        """What a cache of annotation vectors depends on; the checksum is that of the current weights."""
         checksum = hashlib.sha256()
         for name, weights in sorted(self.state_dict().items()):
             checksum.update(name.encode())

@@ -12,8 +12,8 @@ from vision_attn.shapes import require
 
 
 class Patches(Backbone):
-    """(B, 3, S, S) -> (B, (S / P)^2, D): the patch tokens of a torchvision ViT with patches of P pixels, after its last
-    layer norm. A ViT-B/16 at 224 pixels gives 196 annotation vectors of 768.
+    """A torchvision vision transformer (ViT) as an encoder: images (B, 3, S, S) -> patch tokens (B, (S / P)^2, D) after
+    its last layer norm, for patches of P pixels. A ViT-B/16 at 224 pixels gives 196 annotation vectors of 768.
 
     `name`: vit_b_16, vit_b_32, vit_l_16, vit_l_32 or vit_h_14. `resolution`, `weights`, `mean`, `std`, `trainable`: see
     `Backbone`; the weights must be of the same resolution.
@@ -51,11 +51,13 @@ class Patches(Backbone):
 
 
 class Timm(Encoder):
-    """The annotation vectors of any model of the `timm` library, by name: patch tokens without class and register
-    tokens, or the last map of a convolutional network. Needs the extra `[hub]`.
+    """Any model of the `timm` library as an encoder, by name. Needs the extra `[hub]`.
+
+    The annotation vectors are its patch tokens, without class and register tokens, or the last map of a convolutional
+    network.
 
     `pretrained`: download its weights, which bring their own mean and standard deviation. `resolution`: None for the
-    one that the model was made for.
+    resolution that the model was made for.
     """
 
     def __init__(self, *, name: str, resolution: int | None = None, pretrained: bool = True, trainable: bool = False):
@@ -79,9 +81,9 @@ class Timm(Encoder):
         size = {"img_size": resolution} if resolution else {}
         try:
             return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
-        except Exception as error:  # timm raises RuntimeError, TypeError, and whatever a hub raises
+        except Exception as error:  # timm raises RuntimeError, TypeError, and all that a hub raises
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"timm cannot make {name}: {reason}") from error
+            raise ValueError(f"timm cannot create {name}: {reason}") from error
 
     def _layout(self, body: torch.nn.Module) -> tuple[int, tuple[int, int]]:
         output = body.forward_features(torch.zeros(1, 3, self.resolution, self.resolution))

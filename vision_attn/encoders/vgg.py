@@ -9,7 +9,8 @@ _LAST_RELU = {16: "features.29", 19: "features.35"}
 
 
 class VGG(Backbone):
-    """(B, 3, 224, 224) -> (B, 196, 512): the map after the last convolution's ReLU, before the last max-pool.
+    """VGG-16 or VGG-19 as an encoder: (B, 3, 224, 224) -> (B, 196, 512), the map after the ReLU of the last
+    convolution, before the last max-pool (a_i of Xu et al. 2015, section 3.1.1).
 
     `weights`: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None. See `Backbone`.
     """
