@@ -90,9 +90,10 @@ class Hard(Attention):
 
 
 class StraightThrough(Hard):
-    """The same samples with a continuous gradient in place of REINFORCE's: a one-hot map in the forward pass,
-    softmax((log alpha + Gumbel) / tau) in the backward pass (Jang et al. 2017, "straight-through Gumbel-softmax").
-    The gradient is biased.
+    """Straight-through Gumbel-softmax (Jang et al. 2017): the same samples, with a gradient that needs no REINFORCE.
+
+    The forward pass sees the one-hot argmax of log alpha + Gumbel (eq. 1), the backward pass softmax((log alpha +
+    Gumbel) / tau) (eq. 2). The gradient is biased.
     """
 
     reinforced = False

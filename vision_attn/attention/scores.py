@@ -151,7 +151,7 @@ class ScaledDot(Dot):
 
 
 class Cosine(Dot):
-    """Scaled cosine similarity, e_i = tau cos(a_i, h), after Graves et al. (2014).
+    """Scaled cosine similarity, e_i = tau cos(a_i, h), after Graves et al. 2014, eq. 5.
 
     The scale tau is learned, through its logarithm. Cosines lie between -1 and 1; without a scale their softmax over
     196 regions stays nearly uniform.
@@ -187,7 +187,8 @@ class General(Dot):
 
 
 class Location(Score):
-    """Location-based score, e = W h + b (Luong et al. 2015): one number per region position, independent of the image.
+    """Location-based score, e = W h + b (Luong et al. 2015, eq. 8): one number per region position, independent of
+    the image.
 
     Differs from the paper, which has no bias b.
     """

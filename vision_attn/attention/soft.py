@@ -23,7 +23,8 @@ class Seen(NamedTuple):
 
 
 class Attention(nn.Module):
-    """Maps the scores of regions to what is seen of them. The defaults are those of a deterministic attention."""
+    """phi of Xu et al. 2015, eq. 6: maps the scores of regions to z_t, what is seen of them. The defaults are those of
+    a deterministic attention."""
 
     reinforced: bool = False
     """Whether its samples need a score-function estimator (`reinforce.py`)."""
@@ -45,7 +46,7 @@ class Attention(nn.Module):
         regions: Float[Tensor, "B L D"],
         expected: Bool[Tensor, "B"] | None = None,
     ) -> Seen:
-        """`expected` is what `coins` returned."""
+        """z_t = phi({a_i}, {alpha_ti}) (eq. 6). `expected` is what `coins` returned."""
         raise NotImplementedError
 
     def choice(
@@ -73,8 +74,8 @@ class Attention(nn.Module):
 
 
 class Soft(Attention):
-    """z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t) (Xu et al. 2015, eqs. 5 and 13): a mixture of all regions,
-    with an exact gradient."""
+    """z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t) (Xu et al. 2015, eq. 5 and eq. 13): a mixture of all
+    regions, with an exact gradient."""
 
     def forward(
         self,
@@ -87,7 +88,8 @@ class Soft(Attention):
 
 
 def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
-    """alpha = softmax(e), eq. 5, in float32 or wider also under autocast, like everything computed from it."""
+    """alpha = softmax(e) (Xu et al. 2015, eq. 5), in float32 or wider also under autocast, like everything computed
+    from it."""
     return precise(scores).softmax(dim=-1)
 
 

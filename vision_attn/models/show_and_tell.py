@@ -21,7 +21,8 @@ class State(NamedTuple):
 
 
 class ShowAndTell(Captioner):
-    """x_{-1} = CNN(I), x_t = W_e S_t, p_{t+1} = softmax(LSTM(x_t)) (eqs. 10 to 12).
+    """x_{-1} = CNN(I), x_t = W_e S_t, p_{t+1} = softmax(LSTM(x_t)) (Vinyals et al. 2015, eq. 10, eq. 11
+    and eq. 12).
 
     The baseline that attention is measured against: the same annotation vectors, of which it sees only the mean.
 
@@ -59,7 +60,7 @@ class ShowAndTell(Captioner):
         return Caption(ragged.caption_log_prob(self.output, hidden.flatten(0, 2), words, position))
 
     def _lstm(self, words: Int[Tensor, "B R T"], state: State) -> tuple[Float[Tensor, "B R T H"], State]:
-        """The LSTM over `words` (eqs. 11 and 12), with dropout before and after it."""
+        """The LSTM over `words` (eq. 11 and eq. 12), with dropout before and after it."""
         before = tuple(part.flatten(0, 1)[None].contiguous() for part in state)
         hidden, after = self.lstm(self.dropout(self.embedding(words.flatten(0, 1))), before)
         shape = words.shape[:2]

@@ -43,8 +43,9 @@ class State(NamedTuple):
 class ShowAttendTell(Captioner):
     """p(y_t | y_1..t-1, image) = softmax(L_o tanh(E y_{t-1} + L_h h_t + L_z z_t)), the deep output of eq. 7.
 
-    h_t is the state of an LSTM over (E y_{t-1}, h_{t-1}, z_t), eqs. 1 to 3. z_t = beta_t phi({a_i}, {alpha_ti}), where
-    alpha_t is computed from h_{t-1}, eqs. 4 to 6. The first word's embedding is zero: word 0 pads and starts.
+    h_t is the state of an LSTM over (E y_{t-1}, h_{t-1}, z_t) (Xu et al. 2015, eq. 1, eq. 2 and eq. 3). alpha_t is the
+    softmax (eq. 5) of scores computed from h_{t-1} (eq. 4), and z_t = beta_t phi({a_i}, {alpha_ti}) (eq. 6). The first
+    word's embedding is zero: word 0 pads captions and starts them.
 
     Differs from the paper: nothing. From the authors' code come the dropout on h_t and before L_o, and the tanh of the
     initial state.

@@ -1,0 +1,157 @@
+"""The documents and the code say the same.
+
+docs/equations.md links to lines of code. After an edit that moves lines, this sets all line numbers at once:
+
+    python tests/test_docs.py --update
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EQUATIONS = ROOT / "docs" / "equations.md"
+UPDATE = "python tests/test_docs.py --update"
+TOLERANCE = 5
+"""Lines by which a link may miss its symbol."""
+
+LINK = re.compile(r"\[`([\w.]+)`\]\(\.\./([\w/]+\.py)#L(\d+)\)")
+ROW = re.compile(r"^\|(.+)\|$", re.MULTILINE)
+NUMBER = re.compile(r"\b(?:eq\.|section|table) [\d.]*\d")
+
+NUMBERED = {
+    "Xu et al. 2015": {
+        "attention/hard.py": [8, 9],
+        "attention/reinforce.py": [10, 11, 12],
+        "attention/scores.py": [4],
+        "attention/soft.py": [5, 6, 13, 14],
+        "criteria/doubly_stochastic.py": [14],
+        "criteria/looks.py": [12],
+        "layers/lstm.py": [1, 2, 3],
+        "models/show_attend_tell.py": [1, 2, 3, 4, 5, 6, 7],
+    },
+    "Vinyals et al. 2015": {"models/show_and_tell.py": [10, 11, 12]},
+    "Vaswani et al. 2017": {"attention/scores.py": [1], "models/transformer.py": [1, 2]},
+    "Chorowski et al. 2015": {"attention/scores.py": [8, 9]},
+    "Luong et al. 2015": {"attention/scores.py": [8]},
+    "Graves et al. 2014": {"attention/scores.py": [5]},
+    "Mnih et al. 2014": {"attention/reinforce.py": [2, 3], "tasks/classify.py": [1]},
+    "Gregor et al. 2015": {
+        "attention/filterbank.py": [19, 20, 21, 22, 23, 24, 25, 26, 27, 29],
+        "models/draw.py": [*range(1, 12), 13, 14, 15, 16, 17, 18, 27, 28, 29],
+        "tasks/generate.py": [9, 10, 12],
+    },
+    "Jang et al. 2017": {"attention/hard.py": [1, 2]},
+    "Kool et al. 2019": {"attention/reinforce.py": []},
+    "Burda et al. 2016": {"tasks/generate.py": [8]},
+    "Williams 1992": {"attention/reinforce.py": []},
+}
+"""Where each equation is computed: a search of that file for "eq. N" finds the paper and the number."""
+
+
+@cache
+def symbols(path: Path) -> dict[str, tuple[int, int]]:
+    """First and last line of each class, function and attribute of a module: "Additive", "Additive.key"."""
+    found: dict[str, tuple[int, int]] = {}
+
+    def define(name: str, node: ast.AST) -> None:
+        found.setdefault(name, (node.lineno, node.end_lineno))
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef):
+                define(prefix + child.name, child)
+                visit(child, prefix + child.name + "." if isinstance(child, ast.ClassDef) else prefix)
+            elif isinstance(child, ast.Assign | ast.AnnAssign):
+                targets = child.targets if isinstance(child, ast.Assign) else [child.target]
+                for target in [part for each in targets for part in getattr(each, "elts", [each])]:
+                    if isinstance(target, ast.Name) and not isinstance(node, ast.FunctionDef):
+                        define(prefix + target.id, child)
+                    elif isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
+                        define(prefix + target.attr, child)
+            else:
+                visit(child, prefix)
+
+    visit(ast.parse(path.read_text()), "")
+    return found
+
+
+def source(path: Path, symbol: str) -> str:
+    """The text of a symbol, with the line breaks of docstrings as spaces."""
+    first, last = symbols(path)[symbol]
+    return " ".join(" ".join(path.read_text().splitlines()[first - 1 : last]).split())
+
+
+def updated(text: str) -> str:
+    """The document with the line of every symbol that exists."""
+
+    def moved(link: re.Match) -> str:
+        symbol, path, _ = link.groups()
+        first = symbols(ROOT / path).get(symbol, (0, 0))[0] if (ROOT / path).is_file() else 0
+        return f"[`{symbol}`](../{path}#L{first})" if first else link[0]
+
+    return LINK.sub(moved, text)
+
+
+def test_every_link_leads_to_its_symbol() -> None:
+    wrong = []
+    for symbol, name, line in LINK.findall(EQUATIONS.read_text()):
+        path = ROOT / name
+        if not path.is_file():
+            wrong.append(f"{name} does not exist")
+        elif symbol not in symbols(path):
+            wrong.append(f"{name} has no {symbol}: correct the name in docs/equations.md")
+        elif abs(symbols(path)[symbol][0] - int(line)) > TOLERANCE:
+            wrong.append(f"{symbol} is at {name}:{symbols(path)[symbol][0]}, not {line}: run `{UPDATE}`")
+    assert not wrong, "docs/equations.md:\n" + "\n".join(wrong)
+
+
+def test_every_link_is_one_that_is_checked() -> None:
+    text = EQUATIONS.read_text()
+    assert len(re.findall(r"\]\(", text)) == len(LINK.findall(text)) > 100
+
+
+def numbered_rows() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """The number in each row of the document, and the links of the row."""
+    for row in ROW.findall(EQUATIONS.read_text()):
+        numbers, links = NUMBER.findall(row.rsplit("|", 1)[0]), LINK.findall(row)
+        if numbers and links:
+            yield numbers[0], [(symbol, path) for symbol, path, _ in links]
+
+
+def test_the_docstring_of_each_row_has_the_number_of_its_equation() -> None:
+    rows = list(numbered_rows())
+    missing = [
+        f"{number}: in none of {', '.join(f'{path} {symbol}' for symbol, path in links)}"
+        for number, links in rows
+        if number.startswith("eq.")
+        and not any(re.search(re.escape(number) + r"(?!\d)", source(ROOT / path, symbol)) for symbol, path in links)
+    ]
+    assert len(rows) > 60 and not missing, "\n".join(missing)
+
+
+@pytest.mark.parametrize("paper", NUMBERED)
+def test_a_search_for_the_number_of_an_equation_finds_it(paper: str) -> None:
+    author, year = paper.split(" ")[0], paper.rsplit(" ", 1)[1]
+    for name, numbers in NUMBERED[paper].items():
+        text = " ".join((ROOT / "vision_attn" / name).read_text().split())
+        assert re.search(rf"{author}\b.{{0,60}}\b{year}", text), f"{name} does not name {paper}"
+        missing = [f"eq. {number}" for number in numbers if not re.search(rf"eq\. {number}(?!\d)", text)]
+        assert not missing, f"{name}: {missing} of {paper} cannot be found"
+
+
+def test_update_sets_lines_and_nothing_else() -> None:
+    text = EQUATIONS.read_text()
+    shifted = LINK.sub(lambda link: link[0].replace(f"#L{link[3]})", "#L99999)"), text)
+    assert updated(shifted) == updated(text) and LINK.sub("", shifted) == LINK.sub("", text)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--update"]:
+        sys.exit(f"usage: {UPDATE}")
+    EQUATIONS.write_text(updated(EQUATIONS.read_text()))
