@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from vision_attn.data.scene_canvas import SAMPLES, arrange, covers, draw, ground, side_range, stamps
-from vision_attn.data.scene_grammar import COLOURS, SHAPES, THINGS, combinations_of
+from vision_attn.data.scene_canvas import SAMPLES, arrange, background, covers, draw, side_range, stamps
+from vision_attn.data.scene_grammar import COLOURS, OBJECTS, SHAPES, combinations_of
 from vision_attn.data.scenes import Scenes
 from vision_attn.task import Task
 
 SPLITS = ("train", "val", "test")
-THING, RELATION = r"a (\w+ \w+)", r"(to the left of|to the right of|above|below)"
+OBJECT, RELATION = r"a (\w+ \w+)", r"(to the left of|to the right of|above|below)"
 
 
 def stands(box, relation, other) -> bool:
@@ -30,19 +30,19 @@ def stands(box, relation, other) -> bool:
 
 
 def claims(caption: str) -> tuple[set[str], list[tuple[str, str, str]]]:
-    """What a sentence says: which things there are, and (thing, relation, thing)."""
+    """What a sentence says: its objects, and (object, relation, object)."""
     opening = r"(?:a picture of |there is |here is )?"
-    if match := re.fullmatch(rf"{opening}(?:only |just )?{THING}(?: on its own| and nothing else)?", caption):
+    if match := re.fullmatch(rf"{opening}(?:only |just )?{OBJECT}(?: on its own| and nothing else)?", caption):
         return {match[1]}, []
-    if match := re.fullmatch(rf"{opening}{THING}(?: is)? {RELATION} {THING}(?: and {THING})?", caption):
+    if match := re.fullmatch(rf"{opening}{OBJECT}(?: is)? {RELATION} {OBJECT}(?: and {OBJECT})?", caption):
         others = [other for other in match.group(3, 4) if other]
         return {match[1], *others}, [(match[1], match[2], other) for other in others]
-    if match := re.fullmatch(rf"here are {THING} and {THING} {RELATION} {THING}", caption):
-        return set(match.group(1, 2, 4)), [(thing, match[3], match[4]) for thing in match.group(1, 2)]
-    if match := re.fullmatch(rf"{RELATION} {THING} (?:is|are|there is) {THING}(?: and {THING})?", caption):
+    if match := re.fullmatch(rf"here are {OBJECT} and {OBJECT} {RELATION} {OBJECT}", caption):
+        return set(match.group(1, 2, 4)), [(name, match[3], match[4]) for name in match.group(1, 2)]
+    if match := re.fullmatch(rf"{RELATION} {OBJECT} (?:is|are|there is) {OBJECT}(?: and {OBJECT})?", caption):
         others = [other for other in match.group(3, 4) if other]
         return {match[2], *others}, [(other, match[1], match[2]) for other in others]
-    match = re.fullmatch(rf"{RELATION} {THING} there is {THING} {RELATION} {THING}", caption)
+    match = re.fullmatch(rf"{RELATION} {OBJECT} there is {OBJECT} {RELATION} {OBJECT}", caption)
     assert match, f"the parser does not know: {caption}"
     both = [(other, match[1], match[2]) for other in match.group(3, 5)]
     return set(match.group(2, 3, 5)), [*both, (match[3], match[4], match[5])]
@@ -56,37 +56,37 @@ def test_every_caption_is_true(split):
         for references, boxes in zip(batch.references, batch.boxes, strict=True):
             assert len(set(references)) == 5
             for caption in references:
-                things, said = claims(caption)
-                assert {word for thing in things for word in thing.split()} == set(boxes), caption
+                objects, said = claims(caption)
+                assert {word for name in objects for word in name.split()} == set(boxes), caption
                 where = {}
-                for thing in things:
-                    colour, shape = thing.split()
+                for name in objects:
+                    colour, shape = name.split()
                     assert boxes[colour] == boxes[shape] and len(boxes[colour]) == 1
-                    where[thing] = boxes[colour][0]
-                for thing, relation, other in said:
-                    assert stands(where[thing], relation, where[other]), (caption, where)
-                    relations.add((len(things), relation))
-                kinds.add((len(things), re.sub(rf"{THING}|{RELATION}", "_", caption)))
-    assert len(relations) == 8  # four relations, with two things and with three
-    assert len(kinds) == 21, sorted(kinds)  # seven forms for one, two and three things
+                    where[name] = boxes[colour][0]
+                for name, relation, other in said:
+                    assert stands(where[name], relation, where[other]), (caption, where)
+                    relations.add((len(objects), relation))
+                kinds.add((len(objects), re.sub(rf"{OBJECT}|{RELATION}", "_", caption)))
+    assert len(relations) == 8  # four relations, with two objects and with three
+    assert len(kinds) == 21, sorted(kinds)  # seven forms for one, two and three objects
 
 
 @pytest.mark.parametrize("size", [40, 56, 96])
 def test_boxes_are_tight(size):
     scenes = arrange(np.random.PCG64(5), 60, "train", (1.0, 1.0, 1.0), size)
     still = scenes._replace(grain=np.full_like(scenes.grain, 127))
-    bare = still._replace(num_things=np.zeros_like(still.num_things))
+    bare = still._replace(num_objects=np.zeros_like(still.num_objects))
     drawn = np.abs(draw(still, size).astype(int) - draw(bare, size)).max(1) > 2
     expected = np.zeros_like(drawn)
     for image in range(60):
-        for slot in range(scenes.num_things[image]):
+        for slot in range(scenes.num_objects[image]):
             (x, y), side = scenes.corner[image, slot], scenes.side[image, slot]
             assert min(x, y) > 0 and max(x, y) + side < size
-            assert not expected[image, y : y + side, x : x + side].any(), "two things overlap"
+            assert not expected[image, y : y + side, x : x + side].any(), "two objects overlap"
             expected[image, y : y + side, x : x + side] = True
             inside = drawn[image, y : y + side, x : x + side]
             for edge in (inside[0], inside[-1], inside[:, 0], inside[:, -1]):
-                assert edge.any(), THINGS[scenes.things[image, slot]]
+                assert edge.any(), OBJECTS[scenes.objects[image, slot]]
     assert not (drawn & ~expected).any()
 
 
@@ -100,7 +100,7 @@ def test_the_middle_of_a_box_has_the_colour_that_is_said():
             x, y = round((x0 + x1 + 2) * 14), round((y0 + y1 + 2) * 14)
             pixel = image[:, y - 1 : y + 2, x - 1 : x + 2].mean((1, 2))
             assert list(COLOURS)[(palette - pixel).square().sum(1).argmin()] == word
-        assert (image.std((1, 2)) > 2).all()  # the ground is not constant
+        assert (image.std((1, 2)) > 2).all()  # the background is not constant
 
 
 def test_uniform_attention_points_badly():
@@ -129,17 +129,17 @@ def test_coverage_is_the_area():
     assert covers("star", np.array([0.0, 0.9]), np.array([0.0, 0.9])).tolist() == [True, False]
 
 
-def test_ground_meets_its_corners():
+def test_the_background_meets_its_corners():
     light = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
-    picture = ground(light, 7)
+    picture = background(light, 7)
     np.testing.assert_allclose(picture[0][:, [0, 0, -1, -1], [0, -1, 0, -1]], light[0])
     np.testing.assert_allclose(picture[0, :, 3, 3], light[0].mean(1), rtol=1e-6)
 
 
 def combination_sets(split):
-    things = {frozenset(row) for number in (1, 2, 3) for row in combinations_of(split, number).tolist()}
-    pairs = {frozenset(pair) for row in things for pair in combinations(sorted(row), 2)}
-    return things, pairs
+    sets = {frozenset(row) for number in (1, 2, 3) for row in combinations_of(split, number).tolist()}
+    pairs = {frozenset(pair) for row in sets for pair in combinations(sorted(row), 2)}
+    return sets, pairs
 
 
 def test_combinations_of_the_splits_are_disjoint():
@@ -147,20 +147,20 @@ def test_combinations_of_the_splits_are_disjoint():
     for one, other in combinations(SPLITS, 2):
         for mine, theirs in zip(sets[one], sets[other], strict=True):
             assert mine and theirs and not mine & theirs, (one, other)
-    seen = {THINGS[thing] for row in sets["train"][0] for thing in row}
-    assert {word for thing in seen for word in thing.split()} == set(COLOURS) | set(SHAPES)
+    seen = {OBJECTS[index] for row in sets["train"][0] for index in row}
+    assert {word for name in seen for word in name.split()} == set(COLOURS) | set(SHAPES)
     for split in ("val", "test"):
-        unseen = {THINGS[row[0]] for row in combinations_of(split, 1).tolist()}
+        unseen = {OBJECTS[row[0]] for row in combinations_of(split, 1).tolist()}
         assert unseen and not unseen & seen
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_scenes_show_combinations_of_their_split(split):
-    allowed = {frozenset(THINGS[thing] for thing in row) for n in (1, 2, 3) for row in combinations_of(split, n)}
+    allowed = {frozenset(OBJECTS[index] for index in row) for n in (1, 2, 3) for row in combinations_of(split, n)}
     source = Scenes(val_images=150, test_images=150, epoch_images=150, batch_size=50)
     batches = [*source.split(split), *(source.train(3, seed=1) if split == "train" else ())]
     shown = {frozenset(claims(references[0])[0]) for batch in batches for references in batch.references}
-    assert shown <= allowed and {len(things) for things in shown} == {1, 2, 3}
+    assert shown <= allowed and {len(objects) for objects in shown} == {1, 2, 3}
 
 
 def same(one, other):

@@ -1,7 +1,7 @@
-"""How drawn scenes look: where things stand, and their pixels, for a whole batch at once.
+"""The layout and the pixels of drawn scenes, for a whole batch at once.
 
 The same seed gives the same pixels on every machine: the random bits come from a generator whose stream numpy
-guarantees, and drawing is elementwise arithmetic, rounded alike everywhere, without a font or drawing library.
+guarantees, and drawing is elementwise arithmetic, rounded the same everywhere, without a font or drawing library.
 """
 
 from functools import cache
@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from vision_attn.data.scene_grammar import COLOURS, MAX_THINGS, NUM_CAPTIONS, SHAPES, WEIGHTS, combinations_of
+from vision_attn.data.scene_grammar import COLOURS, MAX_OBJECTS, NUM_CAPTIONS, SHAPES, WEIGHTS, combinations_of
 
-# Corners in [-1, 1], y downwards; every outline touches all four sides, so that a thing's square is its tight box.
+# Corners in [-1, 1], y downwards. Every outline touches all four sides, so that the square of an object is its tight
+# bounding box.
 OUTLINES = {
     "square": ((-1, -1), (1, -1), (1, 1), (-1, 1)),
     "triangle": ((0, -1), (1, 1), (-1, 1)),
@@ -26,36 +27,40 @@ OUTLINES = {
         (0, 0.56), (-0.618, 1), (-0.42, 0.24), (-1, -0.236), (-0.26, -0.27),
     ),
 }  # fmt: skip
-SAMPLES = 8  # of a pixel's coverage, along each side
+SAMPLES = 8
+"""Samples of the coverage of a pixel, along each side."""
 
 
 class Arrangement(NamedTuple):
-    """Everything that chance decides about a batch of scenes. Slots past `num_things` hold nothing of meaning."""
+    """All random choices of a batch of scenes, from which its images and captions follow. Slots past `num_objects` are
+    meaningless."""
 
-    num_things: Int[np.ndarray, "B"]
-    things: Int[np.ndarray, "B N"]
+    num_objects: Int[np.ndarray, "B"]
+    objects: Int[np.ndarray, "B N"]
+    """Index of each object (`scene_grammar`)."""
     axis: Int[np.ndarray, "B"]
-    """Along which thing 0 stands before or behind all others: 0 is x, 1 is y."""
+    """The axis along which object 0 is before or behind all others: 0 is x, 1 is y."""
     behind: Int[np.ndarray, "B"]
-    """1 where thing 0 stands right of or below the others. Of two things, thing 0 is always the left or upper."""
+    """1 where object 0 is right of or below the others. Of two objects, object 0 is always the left or upper one."""
     corner: Int[np.ndarray, "B N 2"]
-    """Left and upper edge, (x, y) in pixels."""
+    """Left and upper edge of each object, (x, y) in pixels."""
     side: Int[np.ndarray, "B N"]
-    """Width and height in pixels."""
+    """Width and height of each object, in pixels."""
     forms: Int[np.ndarray, "B captions"]
-    """Which forms the captions have, all different."""
+    """The templates of the captions, all different."""
     light: Float[np.ndarray, "B 3 4"]
-    """RGB of the ground in the four corners."""
+    """RGB of the background in the four corners."""
     tint: Float[np.ndarray, "B N 3"]
-    """How far each thing's RGB is from its colour's."""
+    """The difference of each object's RGB from that of its colour."""
     grain: UInt8[np.ndarray, "B 1 Y X"]
+    """Noise of each pixel."""
 
     def take(self, part: slice) -> "Arrangement":
         return Arrangement(*(field[part] for field in self))
 
 
 def uniform(bits: np.random.PCG64, *shape: int) -> Float[np.ndarray, "..."]:
-    """Uniform numbers in [0, 1), from the raw stream: numpy's Generator may change between versions, this may not."""
+    """Uniform numbers in [0, 1), from the raw stream: numpy's Generator may change between versions, the stream not."""
     return (bits.random_raw(int(np.prod(shape))) >> np.uint64(11)).reshape(shape) * 2.0**-53
 
 
@@ -65,65 +70,67 @@ def integers(bits: np.random.PCG64, low, high, *shape: int) -> Int[np.ndarray, "
 
 
 def arrange(bits: np.random.PCG64, num_images: int, split: str, mixture: tuple[float, ...], size: int) -> Arrangement:
-    """Draw scenes of `split`: how many things, which, in which relation and where.
+    """Sample scenes of `split`: the number of objects, which objects, their relation and their positions.
 
-    Raises ValueError when `size` leaves no room.
+    Raises ValueError if `size` leaves no room.
     """
     shares = np.cumsum(mixture) / np.sum(mixture)
-    num_things = 1 + (uniform(bits, num_images, 1) >= shares[:-1]).sum(1)
-    which, order = uniform(bits, num_images), uniform(bits, num_images, MAX_THINGS)
-    things = np.zeros((num_images, MAX_THINGS), np.int64)
-    for number in range(1, MAX_THINGS + 1):
-        images = np.flatnonzero(num_things == number)
+    num_objects = 1 + (uniform(bits, num_images, 1) >= shares[:-1]).sum(1)
+    which, order = uniform(bits, num_images), uniform(bits, num_images, MAX_OBJECTS)
+    objects = np.zeros((num_images, MAX_OBJECTS), np.int64)
+    for number in range(1, MAX_OBJECTS + 1):
+        images = np.flatnonzero(num_objects == number)
         choices = combinations_of(split, number)
         chosen = choices[(which[images] * len(choices)).astype(np.int64)]
-        things[images, :number] = np.take_along_axis(chosen, order[images, :number].argsort(1), 1)
+        objects[images, :number] = np.take_along_axis(chosen, order[images, :number].argsort(1), 1)
     axis, behind = integers(bits, 0, 1, 2, num_images)
-    behind[num_things < 3] = 0
-    corner, side = place(bits, num_things, axis, behind, size)
-    weights = WEIGHTS[num_things - 1]
-    # A small number divided by a large weight comes early.
+    behind[num_objects < 3] = 0
+    corner, side = place_objects(bits, num_objects, axis, behind, size)
+    weights = WEIGHTS[num_objects - 1]
+    # Uniform numbers divided by the weights: a template of large weight tends to be sorted early.
     forms = (uniform(bits, *weights.shape) / weights).argsort(1)[:, :NUM_CAPTIONS]
     light = 18 + 70 * uniform(bits, num_images, 1, 4) + 26 * uniform(bits, num_images, 3, 4)
-    tint = 24 * uniform(bits, num_images, MAX_THINGS, 3) - 12
+    tint = 24 * uniform(bits, num_images, MAX_OBJECTS, 3) - 12
     grain = bits.random_raw(num_images * -(-size * size // 8)).astype("<u8").view(np.uint8).reshape(num_images, -1)
     return Arrangement(
-        num_things, things, axis, behind, corner, side, forms, light.astype(np.float32), tint.astype(np.float32),
+        num_objects, objects, axis, behind, corner, side, forms, light.astype(np.float32), tint.astype(np.float32),
         grain[:, : size * size].reshape(num_images, 1, size, size),
     )  # fmt: skip
 
 
-def place(bits: np.random.PCG64, num_things, axis, behind, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Corners (B, N, 2) and sides (B, N) in pixels: proposed at random until every relation is beyond doubt."""
+def place_objects(bits: np.random.PCG64, num_objects, axis, behind, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sample corners (B, N, 2) and sides (B, N) in pixels, by rejection until every relation is unambiguous."""
     smallest, largest = side_range(size)
-    corner, side = np.zeros((len(num_things), MAX_THINGS, 2), np.int64), np.zeros((len(num_things), MAX_THINGS), int)
-    left = np.arange(len(num_things))
+    number = len(num_objects)
+    corner, side = np.zeros((number, MAX_OBJECTS, 2), np.int64), np.zeros((number, MAX_OBJECTS), int)
+    remaining = np.arange(number)
     tries = 64
     for _ in range(1000):
-        if not len(left):
+        if not len(remaining):
             return corner, side
-        # Three need more room than two.
-        limit = np.where(num_things[left] == 3, (smallest + largest) // 2, largest)[:, None, None]
-        sides = integers(bits, smallest, limit, len(left), tries, MAX_THINGS)
+        # Three objects need more room than two.
+        limit = np.where(num_objects[remaining] == 3, (smallest + largest) // 2, largest)[:, None, None]
+        sides = integers(bits, smallest, limit, len(remaining), tries, MAX_OBJECTS)
         edge = max(1, size // 28)
-        corners = integers(bits, edge, (size - edge - sides)[..., None], len(left), tries, MAX_THINGS, 2)
-        good = clear(corners, sides, num_things[left], axis[left], behind[left], size)
+        corners = integers(bits, edge, (size - edge - sides)[..., None], len(remaining), tries, MAX_OBJECTS, 2)
+        good = unambiguous(corners, sides, num_objects[remaining], axis[remaining], behind[remaining], size)
         first, found = good.argmax(1), good.any(1)
-        corner[left[found]], side[left[found]] = corners[found, first[found]], sides[found, first[found]]
-        left = left[~found]
-    raise ValueError(f"scenes: no room for three things in {size}x{size} pixels; choose a larger size")
+        corner[remaining[found]], side[remaining[found]] = corners[found, first[found]], sides[found, first[found]]
+        remaining = remaining[~found]
+    raise ValueError(f"scenes: no room for three objects in {size}x{size} pixels; choose a larger size")
 
 
 def side_range(size: int) -> tuple[int, int]:
-    """The smallest and the largest thing in images of `size` pixels: about a tenth of the image or less."""
+    """The smallest and the largest side of an object in images of `size` pixels. The largest object covers about an
+    eighth of the image."""
     return round(size * 12 / 56), round(size * 20 / 56)
 
 
-def clear(corner, side, num_things, axis, behind, size: int) -> np.ndarray:
-    """Which of the proposals (B, tries) show their relation without doubt.
+def unambiguous(corner, side, num_objects, axis, behind, size: int) -> np.ndarray:
+    """Whether each of the proposals (B, tries) shows its relation unambiguously.
 
-    One thing stands before another along an axis when a gap lies between their boxes and the way between their centres
-    is at least half as long again as the way across.
+    An object is before another along an axis if there is a gap between their boxes and the distance of their centres
+    along the axis is at least 1.5 times the distance across it.
     """
     gap = max(1, size // 28)
     middle = 2 * corner + side[..., None]
@@ -131,20 +138,20 @@ def clear(corner, side, num_things, axis, behind, size: int) -> np.ndarray:
     def before(first: int, second: int, along) -> np.ndarray:
         along = along[:, None, None]
         start, end = (np.take_along_axis(corner[:, :, slot], along, -1)[..., 0] for slot in (second, first))
-        way = np.abs(middle[:, :, second] - middle[:, :, first])
-        forward, sideways = (np.take_along_axis(way, which, -1)[..., 0] for which in (along, 1 - along))
+        distance = np.abs(middle[:, :, second] - middle[:, :, first])
+        forward, sideways = (np.take_along_axis(distance, which, -1)[..., 0] for which in (along, 1 - along))
         return (start - end - side[:, :, first] >= gap) & (2 * forward >= 3 * sideways)
 
     leads = [
-        np.where(behind[:, None] == 1, before(other, 0, axis), before(0, other, axis)) | (num_things <= other)[:, None]
+        np.where(behind[:, None] == 1, before(other, 0, axis), before(0, other, axis)) | (num_objects <= other)[:, None]
         for other in (1, 2)
     ]
-    return leads[0] & leads[1] & (before(1, 2, 1 - axis) | (num_things < 3)[:, None])
+    return leads[0] & leads[1] & (before(1, 2, 1 - axis) | (num_objects < 3)[:, None])
 
 
 @cache
 def stamps(smallest: int, largest: int) -> Float[np.ndarray, "shapes sides Y X"]:
-    """How much of each pixel each shape covers, for every side from `smallest` to `largest` pixels."""
+    """The share of each pixel that each shape covers, for every side from `smallest` to `largest` pixels."""
     masks = np.zeros((len(SHAPES), largest - smallest + 1, largest, largest), np.float32)
     for row, shape in enumerate(SHAPES):
         for side in range(smallest, largest + 1):
@@ -168,35 +175,35 @@ def covers(shape: str, x, y) -> np.ndarray:
 
 
 def draw(scenes: Arrangement, size: int) -> UInt8[np.ndarray, "B 3 Y X"]:
-    """The images: things on a dark, softly lit ground with a little grain."""
+    """Draw the images: objects on a dark background with soft light and a little grain."""
     _, largest = side_range(size)
-    # Room past the edges, since all stamps are as large as the largest thing.
-    canvas = np.zeros((len(scenes.things), 3, size + largest, size + largest), np.float32)
-    canvas[:, :, :size, :size] = ground(scenes.light, size)
-    for slot in range(MAX_THINGS):
-        stamp(canvas, np.flatnonzero(scenes.num_things > slot), scenes, slot, size)
+    # With a margin, since all stamps are as large as the largest object.
+    canvas = np.zeros((len(scenes.objects), 3, size + largest, size + largest), np.float32)
+    canvas[:, :, :size, :size] = background(scenes.light, size)
+    for slot in range(MAX_OBJECTS):
+        stamp(canvas, np.flatnonzero(scenes.num_objects > slot), scenes, slot, size)
     picture = canvas[:, :, :size, :size] + (scenes.grain.astype(np.float32) - 127.5) * np.float32(0.05)
     return np.clip(picture, 0, 255).astype(np.uint8)
 
 
-def ground(light: Float[np.ndarray, "B 3 4"], size: int) -> Float[np.ndarray, "B 3 Y X"]:
-    """Colours of the four corners, blended over the image."""
-    way = np.arange(size, dtype=np.float32) / np.float32(size - 1)
-    upper = light[..., 0:1] + (light[..., 1:2] - light[..., 0:1]) * way
-    lower = light[..., 2:3] + (light[..., 3:4] - light[..., 2:3]) * way
-    return upper[:, :, None, :] + (lower - upper)[:, :, None, :] * way[:, None]
+def background(light: Float[np.ndarray, "B 3 4"], size: int) -> Float[np.ndarray, "B 3 Y X"]:
+    """The colours of the four corners, interpolated bilinearly over the image."""
+    position = np.arange(size, dtype=np.float32) / np.float32(size - 1)
+    upper = light[..., 0:1] + (light[..., 1:2] - light[..., 0:1]) * position
+    lower = light[..., 2:3] + (light[..., 3:4] - light[..., 2:3]) * position
+    return upper[:, :, None, :] + (lower - upper)[:, :, None, :] * position[:, None]
 
 
 def stamp(canvas: np.ndarray, images: np.ndarray, scenes: Arrangement, slot: int, size: int) -> None:
-    """Put one thing into each of `images`, a little lighter at its top than at its foot."""
+    """Draw one object into each of `images`, a little lighter at its top than at its bottom."""
     smallest, largest = side_range(size)
-    side, things = scenes.side[images, slot], scenes.things[images, slot]
-    mask = stamps(smallest, largest)[things % len(SHAPES), side - smallest][:, None]
+    side, objects = scenes.side[images, slot], scenes.objects[images, slot]
+    mask = stamps(smallest, largest)[objects % len(SHAPES), side - smallest][:, None]
     palette = np.array(list(COLOURS.values()), np.float32)
-    colour = (palette[things // len(SHAPES)] + scenes.tint[images, slot])[:, :, None, None]
+    colour = (palette[objects // len(SHAPES)] + scenes.tint[images, slot])[:, :, None, None]
     steps = np.arange(largest)
     shade = np.float32(1.08) - np.float32(0.2) * (steps / side[:, None]).astype(np.float32)
     rows, columns = (scenes.corner[images, slot, axis, None] + steps for axis in (1, 0))
-    spot = images[:, None, None, None], np.arange(3)[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
-    patch = canvas[spot]
-    canvas[spot] = patch + mask * (colour * shade[:, None, :, None] - patch)
+    area = images[:, None, None, None], np.arange(3)[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
+    patch = canvas[area]
+    canvas[area] = patch + mask * (colour * shade[:, None, :, None] - patch)

@@ -1,7 +1,7 @@
-"""What drawn scenes say: the things, which combinations belong to which split, and the captions.
+"""The content of drawn scenes: their objects, which combinations of objects belong to which split, and the captions.
 
-A *thing* is a colour and a shape; it has an index, `len(SHAPES) * colour + shape`. In one scene no colour and no shape
-comes twice, so that every content word names exactly one thing.
+An *object* is a colour and a shape; its index is `len(SHAPES) * colour + shape`. No colour and no shape occurs twice in
+a scene, so that every content word names exactly one object.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,12 @@ COLOURS = {
     "white": (242, 242, 238),
 }
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star")
-THINGS = tuple(f"{colour} {shape}" for colour, shape in product(COLOURS, SHAPES))
+OBJECTS = tuple(f"{colour} {shape}" for colour, shape in product(COLOURS, SHAPES))
 
-# Things of which training shows none, at most one of each colour and one of each shape: where more are missing, a
-# network learns from their absence (that red is never a circle, say), and sees the shape through the colour.
-# The test things were drawn anew once the grammar, the encoder and the training had been settled on validation scenes.
+# Objects that training scenes never contain, at most one of each colour and one of each shape. If more were missing, a
+# network would learn from their absence (that red is never a circle, for example) and infer the shape from the colour.
+# The test objects were chosen again, at random, after the grammar, the encoder and the training had been settled on
+# validation scenes.
 HELD_OUT = {
     "val": ("green diamond", "white cross"),
     "test": ("cyan circle", "pink square", "red triangle", "yellow star"),
@@ -39,10 +40,10 @@ OPPOSITE = {
     "below": "above",
 }
 
-# {a} stands {near} {b}, {b} stands {far} {a}; with three things also {c}, and {b} stands {across} {c}.
-# Behind each form its weight: the first is the likeliest, which makes captions varied and yet predictable.
-# The opening words tell which thing comes first: only after "here" it is not {a}. A captioner has to choose its place
-# before it has chosen the colour it will say there, and could not do so if chance decided in between.
+# Templates of captions. {a} is {near} {b}, and {b} is {far} {a}; with three objects there is also {c}, and {b} is
+# {across} {c}. The number is the weight of a template: the first is the most likely, which makes captions varied and
+# still predictable. The opening words determine which object is named first: {a}, except after "here". A captioner has
+# to attend to an object before it chooses the word for its colour, and could not if the choice of object were random.
 FORMS = {
     1: {
         "a picture of a {a} on its own": 2.0,
@@ -73,64 +74,66 @@ FORMS = {
     },
 }
 NUM_CAPTIONS = 5
-MAX_THINGS = 3
+MAX_OBJECTS = 3
 WEIGHTS = np.array([list(forms.values()) for forms in FORMS.values()])
 
 
-def thing_split(thing: int) -> str:
-    """The one split of whose combinations this thing may be part; "train" for those that may be in any."""
-    return next((split for split, names in HELD_OUT.items() if THINGS[thing] in names), "train")
+def object_split(index: int) -> str:
+    """The only split that may contain a held-out object; "train" for an object that any split may contain."""
+    return next((split for split, names in HELD_OUT.items() if OBJECTS[index] in names), "train")
 
 
 def pair_split(first: int, second: int) -> str | None:
-    """The one split in which two things may meet; None where a validation thing would meet a test thing.
+    """The only split in which two objects may occur together; None for a validation object with a test object.
 
-    Of the pairs of training things a tenth is held out for validation and a fifth for test, chosen by a checksum of
+    Of the pairs of training objects, a tenth is held out for validation and a fifth for test, chosen by a checksum of
     their names.
     """
-    held_out = {thing_split(first), thing_split(second)} - {"train"}
+    held_out = {object_split(first), object_split(second)} - {"train"}
     if held_out:
         return held_out.pop() if len(held_out) == 1 else None
-    tenth = crc32(" with ".join(sorted((THINGS[first], THINGS[second]))).encode()) % 10
+    tenth = crc32(" with ".join(sorted((OBJECTS[first], OBJECTS[second]))).encode()) % 10
     return ("val", "test", "test", *("train",) * 7)[tenth]
 
 
 @cache
-def combinations_of(split: str, num_things: int) -> np.ndarray:
-    """Every set of `num_things` things that scenes of `split` may hold, (N, num_things); all its pairs are of `split`.
+def combinations_of(split: str, num_objects: int) -> np.ndarray:
+    """All sets of `num_objects` objects that scenes of `split` may contain, (N, num_objects). All their pairs are of
+    `split`.
 
     The combinations of two splits are disjoint, and so are their pairs.
     """
-    if num_things == 1:
-        return np.array([[thing] for thing in range(len(THINGS)) if thing_split(thing) == split])
+    if num_objects == 1:
+        return np.array([[index] for index in range(len(OBJECTS)) if object_split(index) == split])
 
-    def fit(first: int, second: int) -> bool:
+    def allowed(first: int, second: int) -> bool:
         (colour, shape), (other_colour, other_shape) = divmod(first, len(SHAPES)), divmod(second, len(SHAPES))
         return colour != other_colour and shape != other_shape and pair_split(first, second) == split
 
-    pairs = {pair for pair in combinations(range(len(THINGS)), 2) if fit(*pair)}
-    if num_things == 2:
+    pairs = {pair for pair in combinations(range(len(OBJECTS)), 2) if allowed(*pair)}
+    if num_objects == 2:
         return np.array(sorted(pairs))
     return np.array([(i, j, k) for i, j in sorted(pairs) for k in range(i) if {(k, i), (k, j)} <= pairs])
 
 
 @cache
-def sentences(num_things: int, relation: str, across: str) -> tuple[str, ...]:
-    """The forms with their relations put in, waiting for {a}, {b} and {c}."""
+def sentences(num_objects: int, relation: str, across: str) -> tuple[str, ...]:
+    """The templates with their relations filled in; {a}, {b} and {c} remain."""
     words = {"near": relation, "far": OPPOSITE.get(relation, ""), "across": across}
-    return tuple(form.format(a="{a}", b="{b}", c="{c}", **words) for form in FORMS[num_things])
+    return tuple(form.format(a="{a}", b="{b}", c="{c}", **words) for form in FORMS[num_objects])
 
 
-def captions_of(things: Sequence[str], relation: str, across: str, forms: Sequence[int]) -> list[str]:
-    """Captions of a scene: `things[0]` stands in `relation` to all others, `things[1]` `across` `things[2]`."""
-    names = dict(zip("abc", things, strict=False))
-    templates = sentences(len(things), relation, across)
+def captions_of(objects: Sequence[str], relation: str, across: str, forms: Sequence[int]) -> list[str]:
+    """Captions of a scene in which `objects[0]` is in `relation` to all others, and `objects[1]` is `across`
+    `objects[2]`. `forms`: the templates to use, by index."""
+    names = dict(zip("abc", objects, strict=False))
+    templates = sentences(len(objects), relation, across)
     return [templates[form].format(**names) for form in forms]
 
 
 def all_captions() -> Iterator[str]:
-    """Captions that use every form, relation, colour and shape, as often as scenes do, roughly: for a vocabulary."""
+    """Captions with every template, relation, colour and shape, roughly as often as in scenes. For the vocabulary."""
     for (number, forms), relation, across in product(FORMS.items(), OPPOSITE, ("to the left of", "above")):
-        for start in range(0, len(THINGS), 2):
-            names = [THINGS[(start + 7 * other) % len(THINGS)] for other in range(number)]
+        for start in range(0, len(OBJECTS), 2):
+            names = [OBJECTS[(start + 7 * other) % len(OBJECTS)] for other in range(number)]
             yield from captions_of(names, relation, across, range(len(forms)))

@@ -1,7 +1,8 @@
-"""Drawn scenes: the embedded data set. Nothing to download, and the box of what every word names is known.
+"""Drawn scenes: a built-in data set of synthetic images. It needs no download, and the box of the object that each word
+names is known.
 
-Training scenes are new in every epoch; validation and test scenes are fixed and show combinations that training never
-does (`scene_grammar.pair_split`), so that a captioner has to put together what it has seen apart.
+Training scenes are new in every epoch. Validation and test scenes are fixed and contain combinations of objects that
+training scenes never do (`scene_grammar.pair_split`), so that a captioner has to combine what it learned separately.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,22 +22,24 @@ from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.ranges import check_range
 from vision_attn.task import SPLITS, Source, Task
 
-RELATIONS = ("to the left of", "to the right of"), ("above", "below")  # by axis: before, behind
+RELATIONS = ("to the left of", "to the right of"), ("above", "below")
+"""Words for before and behind, for each axis."""
 
 
 class Scenes(Source):
-    """Images of one to three coloured shapes, five captions each, and boxes by word.
+    """Images of one to three coloured shapes, with five captions each and the boxes of objects by word.
 
-    size: height and width of the images in pixels. Things measure 12 to 20 pixels of 56, and in proportion.
+    size: height and width of the images in pixels. Objects have sides of 12 to 20 pixels in images of 56, and in
+        proportion in others.
     rows: captions per image in a batch, at most five; `references` always holds all five.
-    epoch_images: images in a training epoch, in batches of `batch_size`; an incomplete last batch is left out.
-    mixture: shares of scenes with one, two and three things.
+    epoch_images: images in a training epoch, in batches of `batch_size`; an incomplete last batch is dropped.
+    mixture: proportions of scenes with one, two and three objects.
 
-    Raises ValueError for numbers that leave nothing to draw.
+    Raises ValueError for sizes and numbers that no scene can be drawn with.
     """
 
     content_words: frozenset[str] = frozenset(grammar.COLOURS) | frozenset(grammar.SHAPES)
-    """The words that name things; `boxes` of a batch has those that the scene shows."""
+    """The words that name objects; `boxes` of a batch has those that occur in the scene."""
 
     def __init__(
         self,
@@ -50,11 +53,11 @@ class Scenes(Source):
         mixture: tuple[float, float, float] = (0.15, 0.6, 0.25),
     ) -> None:
         if size < 40:
-            raise ValueError(f"scenes: size={size} leaves no room for three things; choose at least 40 pixels")
+            raise ValueError(f"scenes: size={size} leaves no room for three objects; choose at least 40 pixels")
         if not 1 <= rows <= grammar.NUM_CAPTIONS:
             raise ValueError(f"scenes: rows={rows}, but a scene has 1 to {grammar.NUM_CAPTIONS} captions")
         if min(mixture) < 0 or sum(mixture) <= 0:
-            raise ValueError(f"scenes: mixture={mixture} must be shares of scenes with one, two and three things")
+            raise ValueError(f"scenes: mixture={mixture} must be proportions of scenes with one, two and three objects")
         if min(batch_size, val_images, test_images) < 1 or epoch_images < batch_size:
             raise ValueError(
                 f"scenes: batch_size={batch_size}, epoch_images={epoch_images}, val_images={val_images} and "
@@ -70,7 +73,7 @@ class Scenes(Source):
         self.mixture = tuple(mixture)
 
     def prepare(self, task: Task) -> None:
-        """Nothing to fetch or cache; refuses an encoder that expects images of another size."""
+        """Check that the encoder expects images of this size. There is nothing to download or cache."""
         resolution = getattr(getattr(task, "encoder", None), "resolution", self.size)
         if resolution != self.size:
             raise ValueError(
@@ -82,7 +85,7 @@ class Scenes(Source):
         return self.epoch_images // self.batch_size
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
-        """Fresh scenes. Every batch has its own random stream, so that skipping costs nothing."""
+        """New scenes. Every batch has its own random stream, so that skipping is free."""
         if self.batch_size % world:
             raise ValueError(f"scenes: batch_size={self.batch_size} cannot be split evenly among {world} processes")
         for index in range(skip, len(self)):
@@ -94,10 +97,10 @@ class Scenes(Source):
             yield self.batch(scenes.take(part), ids[part])
 
     def split(self, name: str) -> Iterator[CaptionBatch]:
-        """Fixed scenes, the same for every run; "train" gives as many as "val", of training combinations."""
+        """Fixed scenes, the same in every run. "train" yields as many as "val", with combinations of training."""
         if name not in SPLITS:
             raise ValueError(f"scenes have no split {name!r}; choose one of {', '.join(SPLITS)}")
-        # All at once, so that the scenes do not depend on the size of the batches.
+        # Arranged all at once, so that the scenes do not depend on the batch size.
         ids = range(self.split_images[name])
         scenes = self.arrange(name, (FIXED, SPLITS.index(name)), len(ids))
         for first in range(0, len(ids), self.batch_size):
@@ -108,7 +111,8 @@ class Scenes(Source):
         return arrange(stream(*numbers), num_images, split, self.mixture, self.size)
 
     def batch(self, scenes: Arrangement, ids: Sequence[int]) -> CaptionBatch:
-        """Draw and word these scenes: images with the longest caption first, and an image's captions likewise."""
+        """Draw these scenes and write their captions. Images with the longest caption come first, and so do the longest
+        captions of an image."""
         references = [captions(scenes, image) for image in range(len(ids))]
         words = [sorted(map(self.encode, texts[: self.rows]), key=len, reverse=True) for texts in references]
         order = sorted(range(len(ids)), key=lambda image: -len(words[image][0]))
@@ -122,7 +126,8 @@ class Scenes(Source):
         )
 
     def encode(self, caption: str) -> list[int]:
-        """`vocabulary.encode` for captions that are made of plain words, many times faster; with the end word."""
+        """Word ids of a caption, END included. Equal to `vocabulary.encode` for captions of plain words, and many times
+        faster."""
         return [*(self.index.get(word, UNKNOWN) for word in caption.split()), END]
 
     @cached_property
@@ -131,7 +136,7 @@ class Scenes(Source):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """All words of the grammar, or what `restore` read."""
+        """All words of the grammar, or the vocabulary that `restore` read."""
         return Vocabulary.build(grammar.all_captions(), min_count=1)
 
     def export(self, folder: Path) -> None:
@@ -143,22 +148,24 @@ class Scenes(Source):
 
 
 def captions(scenes: Arrangement, image: int) -> list[str]:
-    things = [grammar.THINGS[thing] for thing in scenes.things[image, : scenes.num_things[image]]]
+    """The five captions of an image."""
+    objects = [grammar.OBJECTS[index] for index in scenes.objects[image, : scenes.num_objects[image]]]
     axis = int(scenes.axis[image])
     relation, across = RELATIONS[axis][scenes.behind[image]], RELATIONS[1 - axis][0]
-    return grammar.captions_of(things, relation, across, scenes.forms[image].tolist())
+    return grammar.captions_of(objects, relation, across, scenes.forms[image].tolist())
 
 
 def boxes(scenes: Arrangement, image: int, size: int) -> dict[str, list[tuple[float, float, float, float]]]:
-    """Where the thing is that a word names: (x0, y0, x1, y1) in [-1, 1]."""
+    """The box of the object that each content word names: (x0, y0, x1, y1) in [-1, 1]."""
     found = {}
-    for slot in range(scenes.num_things[image]):
+    for slot in range(scenes.num_objects[image]):
         (x, y), side = scenes.corner[image, slot].tolist(), int(scenes.side[image, slot])
         box = tuple(2 * edge / size - 1 for edge in (x, y, x + side, y + side))
-        found |= {word: [box] for word in grammar.THINGS[scenes.things[image, slot]].split()}
+        found |= {word: [box] for word in grammar.OBJECTS[scenes.objects[image, slot]].split()}
     return found
 
 
 def padded(words: list[list[list[int]]]) -> Int[Tensor, "B R T"]:
+    """Word ids as one tensor, padded to the length of the first, which is the longest caption."""
     longest = len(words[0][0])
     return torch.tensor([[row + [PAD] * (longest - len(row)) for row in rows] for rows in words])

@@ -1,14 +1,14 @@
-"""Two digits on one canvas, which DRAW learned to draw one after the other (Gregor et al., ICML 2015, section 4.3)."""
+"""MNIST with two digits on one canvas, an experiment of DRAW (Gregor et al., ICML 2015, section 4.3)."""
 
 from vision_attn.data.clutter import Clutter
 from vision_attn.data.mnist import NUM_VALIDATION, SIDE
 
 
 class TwoDigits(Clutter):
-    """Two digits, each anywhere on the canvas, their intensities added and clipped to 1.
+    """Two digits at random positions on the canvas, their intensities added and clipped to 1.
 
-    That is clutter of a single piece as large as a digit. Labels and boxes are those of one of the two; fresh images in
-    training, the fixed sets and all arguments are those of `Clutter`.
+    Implemented as clutter of a single piece that is as large as a digit. Labels and boxes are those of one of the two
+    digits. New images in training, fixed sets for evaluation, and all arguments are those of `Clutter`.
     """
 
     def __init__(
