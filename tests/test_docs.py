@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 EQUATIONS = ROOT / "docs" / "equations.md"
@@ -149,6 +150,32 @@ def test_update_sets_lines_and_nothing_else() -> None:
     text = EQUATIONS.read_text()
     shifted = LINK.sub(lambda link: link[0].replace(f"#L{link[3]})", "#L99999)"), text)
     assert updated(shifted) == updated(text) and LINK.sub("", shifted) == LINK.sub("", text)
+
+
+def test_the_results_have_the_costs_that_the_configs_have() -> None:
+    """Pixels and multiply-adds of an answer, counted on untrained models."""
+    import torch
+
+    from vision_attn.config import build, read
+    from vision_attn.metrics.cost import multiply_adds
+
+    rows = re.findall(r"\| `(\w+)` \|.*\| (\d+); ([\d.]+)M \|", (ROOT / "docs" / "results.md").read_text())
+    assert len(rows) == 7
+    for name, pixels, millions in rows:
+        parts = build(read(ROOT / "configs" / f"{name}.yaml"))
+        task = parts["task"](parts["data"]).eval()
+        counted = multiply_adds(task.model, torch.rand(1, *parts["data"].image_shape))
+        assert (str(task.model.pixels), f"{counted / 1e6:.2f}") == (pixels, millions), name
+
+
+def test_hooks_and_the_workflow_run_what_make_runs() -> None:
+    lint = re.search(r"^lint:.*\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    (hooks,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert hooks["repo"] == "local" and [hook["entry"] for hook in hooks["hooks"]] == lint.strip().split("\n\t")
+    (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yaml").read_text())["jobs"].values()
+    assert job["steps"][-1]["run"] == ".ci/run"
+    supported = re.search(r'requires-python = ">=([\d.]+),', (ROOT / "pyproject.toml").read_text())[1]
+    assert supported in job["strategy"]["matrix"]["python"]
 
 
 if __name__ == "__main__":
