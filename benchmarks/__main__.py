@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: all tables, ours beside the plain reference in the same run."""
+"""`python -m benchmarks`: all tables; each compares our code with the plain reference, measured in the same run."""
 
 import argparse
 import os
@@ -39,11 +39,11 @@ def main() -> None:
     parser.add_argument(
         "tables",
         nargs="*",
-        help=f"which of {', '.join(TABLES)} (default: all but compiled, of those that this machine can)",
+        help=f"which of {', '.join(TABLES)} (default: all that this machine can run, except compiled)",
     )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    parser.add_argument("--repeats", type=int, default=3, help="measured turns of each side, after one to warm up")
-    parser.add_argument("--quick", action="store_true", help="small sizes, once: shows that it runs, measures nothing")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each side, after one warm-up")
+    parser.add_argument("--quick", action="store_true", help="small sizes, once: tests that it runs, measures nothing")
     options = parser.parse_args()
     unknown = [name for name in options.tables if name not in TABLES]
     if unknown:
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def processor() -> str:
-    """The processor's name where the system tells it."""
+    """The name of the processor, if the system knows it."""
     if sys.platform == "linux":
         with open("/proc/cpuinfo") as file:
             names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]

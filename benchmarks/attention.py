@@ -1,4 +1,4 @@
-"""The additive score alone: ours, the obvious way (autograd keeps every tanh), and the obvious way checkpointed."""
+"""The additive score alone: ours, a direct implementation (autograd stores every tanh), and that one checkpointed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,11 +11,13 @@ from benchmarks.measure import MiB, peak_memory, seconds, table
 from benchmarks.shapes import Shapes
 from vision_attn.attention.scores import Additive, ContentLocation, Cosine, Dot, General, Location, ScaledDot
 
-TURNS = 16
+NUM_WORDS = 16
+"""Words whose memory is measured together."""
 
 
-class Obvious(nn.Module):
-    """v^T tanh(W_a a_i + W_h h + b) as it is written: (B, R, L, A) at once, the tanh kept for the backward pass."""
+class Direct(nn.Module):
+    """v^T tanh(W_a a_i + W_h h + b), implemented directly: (B, R, L, A) at once; the tanh is stored for the backward
+    pass."""
 
     def __init__(self, region_size: int, query_size: int, *, attention_size: int):
         super().__init__()
@@ -33,18 +35,18 @@ class Obvious(nn.Module):
         return (keys[:, None] + self.query(query)[:, :, None]).tanh() @ self.weight
 
 
-class Checkpointed(Obvious):
-    """The same, computed a second time in the backward pass instead of kept."""
+class Checkpointed(Direct):
+    """The same, recomputed in the backward pass instead of stored."""
 
     def forward(self, query: Tensor, keys: Tensor) -> tuple[Tensor, None]:
         return checkpoint(self.pairs, query, keys, use_reentrant=False), None
 
 
-WAYS = {"ours": Additive, "obvious": Obvious, "checkpointed": Checkpointed}
+WAYS = {"ours": Additive, "direct": Direct, "checkpointed": Checkpointed}
 
 
 def build(way: str, shapes: Shapes) -> tuple[nn.Module, Tensor, Tensor]:
-    """The score with the same weights whichever the way, regions and queries."""
+    """A score, with the same weights in every `way`, and random regions and queries."""
     torch.manual_seed(0)
     regions = torch.randn(shapes.images, shapes.regions, shapes.region_size)
     query = torch.randn(shapes.images, shapes.rows, shapes.hidden).tanh_().requires_grad_()
@@ -54,15 +56,15 @@ def build(way: str, shapes: Shapes) -> tuple[nn.Module, Tensor, Tensor]:
     return score, regions, query
 
 
-def turns(shapes: Shapes, way: str, number: int = TURNS) -> None:
-    """`number` words forward, then backward. What is run to measure memory."""
+def train_words(shapes: Shapes, way: str, number: int = NUM_WORDS) -> None:
+    """Score `number` words, then run one backward pass. Run to measure memory."""
     score, regions, query = build(way, shapes)
     keys = score.project(regions)
     sum(score(query, keys)[0].square().sum() for _ in range(number)).backward()
 
 
 def attention(shapes: Shapes, repeats: int) -> str:
-    """The table of the score's time and memory, and how far the ways differ."""
+    """The table of time and memory of the score, and of the largest difference between the results."""
     built = {way: build(way, shapes) for way in WAYS}
     keys = {way: score.project(regions).detach().requires_grad_() for way, (score, regions, _) in built.items()}
 
@@ -77,17 +79,17 @@ def attention(shapes: Shapes, repeats: int) -> str:
     rows = []
     for what, run in (("forward, ms", forward), ("forward and backward, ms", both)):
         taken = seconds({way: run(way) for way in WAYS}, repeats, what)
-        rows.append((what, *(f"{1000 * taken[way]:.1f}" for way in WAYS), f"{taken['obvious'] / taken['ours']:.1f}x"))
-    peaks = {way: peak_memory("benchmarks.attention:turns", shapes, way) / MiB for way in WAYS}
-    ratio = f"1/{peaks['obvious'] / peaks['ours']:.1f}"
-    rows.append((f"peak memory of {TURNS} words, MiB", *(f"{peaks[way]:.0f}" for way in WAYS), ratio))
-    apart = (forward("ours")() - forward("obvious")()).abs().max().item()
-    title = f"Additive score of one word, {shapes.images} images x {shapes.rows} rows (results differ by {apart:.0e})"
-    return table(title, ("", *WAYS, "ours to obvious"), rows)
+        rows.append((what, *(f"{1000 * taken[way]:.1f}" for way in WAYS), f"{taken['direct'] / taken['ours']:.1f}x"))
+    peaks = {way: peak_memory("benchmarks.attention:train_words", shapes, way) / MiB for way in WAYS}
+    ratio = f"1/{peaks['direct'] / peaks['ours']:.1f}"
+    rows.append((f"peak memory of {NUM_WORDS} words, MiB", *(f"{peaks[way]:.0f}" for way in WAYS), ratio))
+    error = (forward("ours")() - forward("direct")()).abs().max().item()
+    title = f"Additive score of one word, {shapes.images} images x {shapes.rows} rows (results differ by {error:.0e})"
+    return table(title, ("", *WAYS, "ours to direct"), rows)
 
 
 def scores(shapes: Shapes, repeats: int) -> str:
-    """The table of what one word costs with each score: microseconds of forward and backward, softmax included."""
+    """The table of the time of one word with each score: microseconds of forward and backward, softmax included."""
     torch.manual_seed(0)
     regions = torch.randn(shapes.images, shapes.regions, shapes.region_size)
     query = torch.randn(shapes.images, shapes.rows, shapes.hidden).tanh_().requires_grad_()

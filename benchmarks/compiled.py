@@ -1,4 +1,4 @@
-"""What compiling (`run.compile=true`) adds: the steps of RAM and DRAW again, ours compiled."""
+"""The speed-up from compiling (`run.compile=true`): the training steps of RAM and DRAW again, ours compiled."""
 
 from benchmarks.draw import draw
 from benchmarks.ram import ram
@@ -6,5 +6,5 @@ from benchmarks.shapes import Shapes
 
 
 def compiled(shapes: Shapes, repeats: int) -> str:
-    """The tables of `ram` and of `draw`. Compiling takes half a minute a row, which is not counted."""
+    """The tables of `ram` and `draw`. Compiling takes half a minute per row, which is not measured."""
     return ram(shapes, repeats, compile=True) + "\n" + draw(shapes, repeats, compile=True)

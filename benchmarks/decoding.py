@@ -1,7 +1,8 @@
-"""Decoding: images a second by beam search and greedily.
+"""Decoding: images per second of beam search and of greedy decoding.
 
-Untrained captioners do not end their captions, and trained ones could not be alike. So both sides are told when to:
-at each turn the logit of END is set to +1000 for the images whose caption ends there, and to -1000 for the others.
+Untrained captioners do not end their captions, and two trained ones would not end them at the same words. So both sides
+are forced to: at each word the logit of END is set to +1000 for the images whose caption ends there, and to -1000 for
+the others.
 """
 
 from functools import partial
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.measure import seconds, table
 from benchmarks.plain import PlainCaptioner, plain_beam_search, plain_greedy
-from benchmarks.shapes import END, Shapes, draw_batch, draw_lengths
+from benchmarks.shapes import END, Shapes, random_batch, random_lengths
 from benchmarks.show_attend_tell import ours
 from vision_attn.contracts import Captioner
 from vision_attn.decode import beam_search, greedy
@@ -20,30 +21,30 @@ BEAMS = 3
 
 
 class Ending(Captioner):
-    """A captioner whose captions end when `ends` says."""
+    """A captioner whose captions end where `ends` says. `ends` (images, words) holds logits of END."""
 
     def __init__(self, captioner: Captioner, ends: Tensor):
         super().__init__()
         self.captioner, self.ends = captioner, ends
 
     def start(self, regions: Tensor, rows: int):
-        self.turn = 0
+        self.num_words = 0
         memory, state = self.captioner.start(regions, rows)
         return (memory, self.ends), state
 
     def step(self, word: Tensor, state, memory):
         memory, ends = memory
         logits, state, look = self.captioner.step(word, state, memory)
-        logits[..., END] = ends[:, self.turn, None]
-        self.turn += 1
+        logits[..., END] = ends[:, self.num_words, None]
+        self.num_words += 1
         return logits, state, look
 
 
-def draw_ends(shapes: Shapes, device: str = "cpu") -> Tensor:
-    """(images, turns): the logit of END."""
-    turn = torch.tensor(draw_lengths(shapes, shapes.images)) - 1
-    turn = turn[torch.randperm(len(turn), generator=torch.Generator().manual_seed(0))]
-    return torch.where(torch.arange(int(turn.max()) + 1) == turn[:, None], 1000.0, -1000.0).to(device)
+def random_ends(shapes: Shapes, device: str = "cpu") -> Tensor:
+    """(images, words): the logit of END at each word, for captions of random lengths."""
+    last = torch.tensor(random_lengths(shapes, shapes.images)) - 1
+    last = last[torch.randperm(len(last), generator=torch.Generator().manual_seed(0))]
+    return torch.where(torch.arange(int(last.max()) + 1) == last[:, None], 1000.0, -1000.0).to(device)
 
 
 def decoding(shapes: Shapes, repeats: int, device: str = "cpu") -> str:
@@ -56,7 +57,7 @@ def decoding(shapes: Shapes, repeats: int, device: str = "cpu") -> str:
 
 
 def _rows(shapes: Shapes, repeats: int, device: str, *, bf16: bool) -> list[tuple[str, ...]]:
-    regions, ends = draw_batch(shapes).regions.to(device), draw_ends(shapes, device)
+    regions, ends = random_batch(shapes).regions.to(device), random_ends(shapes, device)
     max_words = ends.shape[1]
     mine = Ending(ours(shapes, device).model.eval(), ends)
     model = PlainCaptioner(shapes).to(device).eval()

@@ -1,5 +1,5 @@
-"""DRAW's training step: ours, and a plain reference that builds its constants anew in every turn; and the classifier's,
-with what its filterbank takes of it."""
+"""The training step of DRAW: ours, and a plain reference that rebuilds its constants at every time step; and that of
+DRAW's classifier, with the share of its filterbank."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,23 +14,25 @@ from benchmarks.shapes import Shapes
 from vision_attn.engine.step import fused
 from vision_attn.models.draw import DRAW, DRAWReader, ReadPatch, WritePatch
 
-SIDE, TURNS, LATENT = 28, 10, 100
+SIDE, NUM_STEPS, LATENT = 28, 10, 100
 SIZES = ((5, 5), (2, 5))
-"""Of what is read and written: the middle of what replications use, and the paper's."""
+"""Widths of the read and write patches: an average of what replications use, and the paper's."""
 CANVASES, GLIMPSES, SIZE = (60, 100), 8, 12
-"""Of the classifier: the sides of its images."""
+"""For the classifier: widths of its images, number and width of its glimpses."""
 TIMES = 5
-"""Steps in one measurement."""
+"""Optimiser steps in one measurement."""
 
 
 def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
-    """The table of milliseconds per step. A batch is two of `shapes.images`: 128 where nothing else is asked for."""
+    """The table of milliseconds per training step. A batch has twice `shapes.images` images, 128 by default."""
     batch = 2 * shapes.images
     rows = [compare(read, write, batch, repeats, compile) for read, write in shapes.some(SIZES)]
     note = ", ours compiled" * compile
-    title = f"A step of DRAW at {batch} images of {SIDE}x{SIDE}, {TURNS} turns, LSTMs of 256, Adam included, ms{note}"
+    sizes = f"{batch} images of {SIDE}x{SIDE}, {NUM_STEPS} time steps, LSTMs of 256"
+    title = f"A training step of DRAW, {sizes}, Adam included, ms{note}"
     drawing = table(title, ("reads, writes", "ours", "plain", "to plain", "bounds differ by"), rows)
-    title = f"A step of DRAW's classifier at {batch} images, {GLIMPSES} glimpses of {SIZE}x{SIZE}, Adam included{note}"
+    sizes = f"{batch} images, {GLIMPSES} glimpses of {SIZE}x{SIZE}"
+    title = f"A training step of DRAW's classifier, {sizes}, Adam included{note}"
     columns = ("", "step, ms", "images/s", "filterbank alone, eager, ms", "its share")
     return (
         drawing
@@ -40,13 +42,13 @@ def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
 
 
 def compare(read: int, write: int, batch: int, repeats: int, compile: bool) -> tuple[str, ...]:
-    """A row of the table. Both have the same weights when their bounds are compared."""
+    """A row of the table. Both models have the same weights when their bounds are compared."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(batch, 1, SIDE, SIDE, generator=generator).round()
-    noise = torch.randn(TURNS, batch, 1, LATENT, generator=generator)
-    plain = PlainDRAW(SIDE, TURNS, latent=LATENT, read=read, write=write)
+    noise = torch.randn(NUM_STEPS, batch, 1, LATENT, generator=generator)
+    plain = PlainDRAW(SIDE, NUM_STEPS, latent=LATENT, read=read, write=write)
     parts = {"read": partial(ReadPatch, size=read), "write": partial(WritePatch, size=write)}
-    ours = DRAW((1, SIDE, SIDE), num_turns=TURNS, latent_size=LATENT, **parts)
+    ours = DRAW((1, SIDE, SIDE), num_turns=NUM_STEPS, latent_size=LATENT, **parts)
     copy(ours, plain)
 
     def bound(noise: Tensor | None = None) -> Tensor:
@@ -54,18 +56,19 @@ def compare(read: int, write: int, batch: int, repeats: int, compile: bool) -> t
         return (drawing.kl.sum(dim=1) - drawing.log_prob).mean()
 
     with torch.no_grad():
-        apart = (bound(noise) - plain(images.flatten(1), noise.squeeze(2))).abs().item()
+        error = (bound(noise) - plain(images.flatten(1), noise.squeeze(2))).abs().item()
     if compile:
         ours.compile()
     steps = {"ours": step(fused(adam(ours)), bound), "plain": step(adam(plain), partial(plain, images.flatten(1)))}
     taken = seconds(steps, repeats, f"reads {read}x{read}, writes {write}x{write}")
     ms = {name: 1000 * spent / TIMES for name, spent in taken.items()}
     ratio = f"{ms['plain'] / ms['ours']:.2f}x"
-    return f"{read}x{read}, {write}x{write}", f"{ms['ours']:.1f}", f"{ms['plain']:.1f}", ratio, f"{apart:.0e}"
+    return f"{read}x{read}, {write}x{write}", f"{ms['ours']:.1f}", f"{ms['plain']:.1f}", ratio, f"{error:.0e}"
 
 
 def reader(canvas: int, batch: int, repeats: int, compile: bool) -> tuple[str, ...]:
-    """A row of the classifier's table. The filterbank alone: as many windows and reads, forward and backward."""
+    """A row of the classifier's table. The filterbank alone computes the same number of windows and reads, forward and
+    backward."""
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.rand(batch, 1, canvas, canvas, generator=generator), torch.randint(10, (batch,))
     model = DRAWReader((1, canvas, canvas), 10, num_glimpses=GLIMPSES, size=SIZE)
@@ -103,10 +106,11 @@ def step(optimizer: torch.optim.Optimizer, bound: Callable[[], Tensor]) -> Calla
 
 @torch.no_grad()
 def copy(ours: DRAW, plain: PlainDRAW) -> None:
-    """Give `plain` our weights. Its LSTMs order their gates as enter, forget, candidate, leave."""
+    """Copy our weights to `plain`, whose LSTMs order their gates input, forget, candidate, output."""
     for gates, cell in ((ours.encoder, plain.encoder), (ours.decoder, plain.decoder)):
-        enter, forget, leave, candidate = torch.cat([gates.weight, gates.bias[:, None]], dim=1).chunk(4)
-        rows = torch.cat([enter, forget, candidate, leave])
+        weights = torch.cat([gates.weight, gates.bias[:, None]], dim=1)
+        input_gate, forget_gate, output_gate, candidate = weights.chunk(4)
+        rows = torch.cat([input_gate, forget_gate, candidate, output_gate])
         cell.weight_ih.copy_(rows[:, : cell.input_size])
         cell.weight_hh.copy_(rows[:, cell.input_size : -1])
         cell.bias_ih.copy_(rows[:, -1])

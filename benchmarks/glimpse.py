@@ -1,4 +1,4 @@
-"""RAM's glimpse alone: ours, whose pyramid is built once per batch, and the loop that crops image by image."""
+"""RAM's glimpse alone: ours, whose pyramid is built once per batch, and a loop that crops image by image."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,13 +13,13 @@ from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
 
 GLIMPSES = 6
-"""Looks at one batch, which share the cost of its pyramid."""
+"""Glimpses of one batch, which share the cost of its pyramid."""
 TIMES = 5
 """Batches in one measurement."""
 
 
-class Sight(NamedTuple):
-    """A row of the table: pixels of the square image, of the finest patch, and the number of patches."""
+class Setting(NamedTuple):
+    """The sizes of a row of the table: width of the image and of the finest patch in pixels, number of patches."""
 
     canvas: int
     size: int
@@ -29,16 +29,16 @@ class Sight(NamedTuple):
         return f"{self.canvas}x{self.canvas}, {self.size}x{self.size} x {self.num_scales}"
 
 
-SIGHTS = (Sight(28, 8, 1), Sight(60, 12, 3), Sight(100, 12, 4))
+SETTINGS = (Setting(28, 8, 1), Setting(60, 12, 3), Setting(100, 12, 4))
 
 
 def glimpse(shapes: Shapes, repeats: int) -> str:
-    """The table of milliseconds per glimpse. A batch is two of `shapes.images`: 128 where nothing else is asked for."""
+    """The table of milliseconds per glimpse. A batch has twice `shapes.images` images, 128 by default."""
     batch = 2 * shapes.images
-    rows = [compare(sight, batch, repeats) for sight in shapes.some(SIGHTS)]
+    rows = [compare(setting, batch, repeats) for setting in shapes.some(SETTINGS)]
     title = (
-        f"A glimpse at {batch} images, ms, {GLIMPSES} at each batch. Plain slices with elements of a tensor, as "
-        "popular replications do; fetched, with integers fetched at once"
+        f"A glimpse of each of {batch} images, ms, {GLIMPSES} per batch. Plain slices with elements of a tensor, as "
+        "popular replications do; fetched, with integers that are fetched at once"
     )
     columns = (
         "",
@@ -53,49 +53,50 @@ def glimpse(shapes: Shapes, repeats: int) -> str:
     return table(title, (*columns, "results differ by"), rows)
 
 
-def compare(sight: Sight, batch: int, repeats: int) -> tuple[str, ...]:
+def compare(setting: Setting, batch: int, repeats: int) -> tuple[str, ...]:
     """A row of the table."""
-    images, locations = draw(sight, batch)
-    retina = Retina(size=sight.size, num_scales=sight.num_scales)
+    images, locations = random_inputs(setting, batch)
+    retina = Retina(size=setting.size, num_scales=setting.num_scales)
     pyramid = retina.pyramid(images)
 
-    def look() -> list[Tensor]:
+    def glimpses() -> list[Tensor]:
         return [retina(pyramid, location[:, None]) for location in locations]
 
-    def build_and_look() -> list[Tensor]:
+    def pyramid_and_glimpses() -> list[Tensor]:
         built = retina.pyramid(images)
         return [retina(built, location[:, None]) for location in locations]
 
     def plain(fetched: bool = False) -> list[Tensor]:
-        ahead = 0.5 / sight.canvas  # or rounding would cut some locations down to the pixel before
-        return [plain_glimpse(images, at + ahead, sight.size, sight.num_scales, fetched=fetched) for at in locations]
+        shift = 0.5 / setting.canvas  # or truncation would move some locations to the previous pixel
+        sizes = (setting.size, setting.num_scales)
+        return [plain_glimpse(images, location + shift, *sizes, fetched=fetched) for location in locations]
 
     runs = {
-        "glimpse": look,
+        "glimpse": glimpses,
         "pyramid": partial(retina.pyramid, images),
-        "ours": build_and_look,
+        "ours": pyramid_and_glimpses,
         "plain": plain,
         "fetched": partial(plain, fetched=True),
     }
-    taken = seconds({name: several(run) for name, run in runs.items()}, repeats, str(sight))
+    taken = seconds({name: several(run) for name, run in runs.items()}, repeats, str(setting))
     ms = {name: 1000 * spent / TIMES / (1 if name == "pyramid" else GLIMPSES) for name, spent in taken.items()}
     figures = (ms["glimpse"], ms["pyramid"], ms["ours"], ms["plain"], ms["fetched"])
     ratios = (ms["plain"] / ms["ours"], ms["fetched"] / ms["ours"])
-    apart = max((a.flatten(1) - b.flatten(1)).abs().max().item() for a, b in zip(look(), plain(), strict=True))
+    error = max((a.flatten(1) - b.flatten(1)).abs().max().item() for a, b in zip(glimpses(), plain(), strict=True))
     return (
-        str(sight),
+        str(setting),
         *(f"{figure:.3f}" for figure in figures),
         *(f"{ratio:.1f}x" for ratio in ratios),
-        f"{apart:.0e}",
+        f"{error:.0e}",
     )
 
 
-def draw(sight: Sight, batch: int) -> tuple[Tensor, list[Tensor]]:
-    """Images, and locations at corners between pixels, where the plain way, which knows only whole pixels, is exact."""
+def random_inputs(setting: Setting, batch: int) -> tuple[Tensor, list[Tensor]]:
+    """Images, and locations at corners between pixels, where the plain reference, limited to whole pixels, is exact."""
     generator = torch.Generator().manual_seed(0)
-    images = torch.rand(batch, 1, sight.canvas, sight.canvas, generator=generator)
-    corners = torch.randint(sight.canvas, (GLIMPSES, batch, 2), generator=generator)
-    return images, list(2 * corners / sight.canvas - 1)
+    images = torch.rand(batch, 1, setting.canvas, setting.canvas, generator=generator)
+    corners = torch.randint(setting.canvas, (GLIMPSES, batch, 2), generator=generator)
+    return images, list(2 * corners / setting.canvas - 1)
 
 
 def several(run: Callable[[], object]) -> Callable[[], None]:

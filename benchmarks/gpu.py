@@ -1,4 +1,4 @@
-"""Training on a GPU in bf16: eager, compiled and captured steps, and the share of the machine's own matrix rate."""
+"""Training on a GPU in bf16: eager, compiled and captured steps, and their share of its rate of matrix products."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,8 @@ STEPS = 10
 
 
 def gpu(shapes: Shapes, repeats: int) -> str:
-    """The table of captions a second; the share counts the step's matrix products alone, at their nominal number."""
+    """The table of captions per second. The share counts the nominal number of operations of the step's matrix products
+    alone."""
     makers: dict[str, Callable[[], Step]] = {
         "plain": lambda: training_step(plain(shapes, "cuda"), bf16=True),
         "ours, eager": lambda: training_step(ours(shapes, "cuda"), bf16=True, fused=True),
@@ -39,13 +40,13 @@ def gpu(shapes: Shapes, repeats: int) -> str:
 
 
 def compiled(shapes: Shapes) -> Step:
-    """forward and loss compiled as one; Adam fused."""
+    """Forward pass and loss compiled together; Adam fused."""
     side = ours(shapes, "cuda")
     return training_step(side._replace(loss=torch.compile(side.loss)), bf16=True, fused=True)
 
 
 def captured(shapes: Shapes) -> Step:
-    """The whole compiled step (forward, backward, Adam) as one CUDA graph, replayed."""
+    """The whole compiled step (forward, backward, Adam), captured as one CUDA graph and replayed."""
     side = ours(shapes, "cuda")
     compiled_side = side._replace(loss=torch.compile(side.loss))
     step = training_step(compiled_side, bf16=True, fused=True, capturable=True)
@@ -67,7 +68,7 @@ def captured(shapes: Shapes) -> Step:
 
 
 def matrix_rate(size: int = 8192, number: int = 20) -> float:
-    """Operations a second of a large bf16 matrix product, as measured here."""
+    """Operations per second of a large bf16 matrix product, measured on this machine."""
     a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
 
     def multiply() -> None:

@@ -1,4 +1,4 @@
-"""How things are measured: time in turns within one process, memory each in a process of its own."""
+"""Measurements: time of several runs, interleaved in one process; memory of each run in its own process."""
 
 import importlib
 import json
@@ -21,9 +21,10 @@ MiB = 1024**2
 
 
 def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -> dict[str, float]:
-    """Median seconds of each run. The runs take turns, so that a busy machine slows all alike; the first is warm-up."""
+    """Median seconds of each run. Runs are interleaved, so that a busy machine slows all of them equally. The first
+    round is warm-up."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in progress(range(1 + repeats), what=what, unit="turn"):
+    for _ in progress(range(1 + repeats), what=what, unit="round"):
         for name, run in runs.items():
             start = time.perf_counter()
             run()
@@ -34,8 +35,8 @@ def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -
 def peak_memory(target: str, shapes: Shapes, *arguments: object) -> float:
     """Bytes by which `target` ("module:function"), called on `shapes` in a fresh process, raises its peak memory.
 
-    It is called on tiny shapes first, so that what libraries load at their first use does not count. With `quick`
-    shapes it is only run, in this process: the result is NaN.
+    The process calls it on tiny shapes first, so that what libraries load at first use does not count. With `quick`
+    shapes, only run it in this process and return NaN.
     """
     if shapes.quick:
         _function(target)(shapes, *arguments)
@@ -52,8 +53,8 @@ def peak_memory(target: str, shapes: Shapes, *arguments: object) -> float:
 def resident(peak: bool) -> int:
     """Bytes of memory in use by this process, now or at its peak so far.
 
-    Linux keeps ru_maxrss across exec, so that a child of a large parent would seem large from its start: there the
-    peak is read from /proc, which starts again with every program.
+    Linux keeps ru_maxrss across exec, so a child of a large parent would seem large from its start. There the peak is
+    read from /proc, which starts at zero with every program.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -63,7 +64,7 @@ def resident(peak: bool) -> int:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table that also reads well on a terminal."""
+    """Format a Markdown table that is also readable on a terminal."""
     cells = [list(columns), *[list(row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     lines = [
@@ -79,7 +80,8 @@ def _function(target: str) -> Callable[..., object]:
 
 
 def main() -> None:
-    """What `peak_memory` starts: prints how far the peak rises above what was in use before."""
+    """The process that `peak_memory` starts: print by how many bytes the run raises the peak above the memory in use
+    before."""
     run, (shapes, *arguments) = _function(sys.argv[1]), json.loads(sys.argv[2])
     run(QUICK, *arguments)
     before = resident(peak=False)

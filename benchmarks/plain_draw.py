@@ -1,8 +1,9 @@
-"""The plain reference: DRAW (Gregor et al., 2015) written from scratch in the way that popular replications write it.
+"""The plain reference: DRAW (Gregor et al., 2015), written from scratch in the style of popular replications.
 
-Its habits are theirs: the constants of the filterbank built anew for every filterbank of every turn; image and error
-image read by products of their own; an LSTM cell with two products; noise drawn, and the KL summed, within the loop;
-lists of everything. Their mistakes are not: centres lie on the paper's grid, and the KL's constant is the size of z.
+It follows their choices: the constants of the filterbank are rebuilt for every filterbank of every time step; image and
+error image are read by separate products; an LSTM cell has two products; noise is sampled, and the KL summed, inside
+the loop; everything is collected in lists. It does not repeat their mistakes: centres lie on the paper's grid, and the
+constant of the KL is the size of z.
 """
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 
 def plain_filterbank(parameters: Tensor, size: int, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, 5) -> F_X (B, N, X), F_Y (B, N, Y), gamma (B, 1)."""
+    """Parameters (B, 5) of a window -> F_X (B, N, X), F_Y (B, N, Y), gamma (B, 1)."""
     g_x, g_y, log_variance, log_stride, log_intensity = parameters.split(1, dim=1)
     g_x = (width + 1) / 2 * (g_x + 1)
     g_y = (height + 1) / 2 * (g_y + 1)
@@ -33,10 +34,10 @@ class PlainDRAW(nn.Module):
     """(B, Y * X) images of ones and zeros -> the bound, a mean over images, in nats."""
 
     def __init__(
-        self, side: int = 28, turns: int = 10, hidden: int = 256, latent: int = 100, read: int = 5, write: int = 5
+        self, side: int = 28, num_steps: int = 10, hidden: int = 256, latent: int = 100, read: int = 5, write: int = 5
     ):
         super().__init__()
-        self.side, self.turns, self.hidden, self.latent = side, turns, hidden, latent
+        self.side, self.num_steps, self.hidden, self.latent = side, num_steps, hidden, latent
         self.read_size, self.write_size = read, write
         self.encoder = nn.LSTMCell(2 * read * read + hidden, hidden)
         self.mean = nn.Linear(hidden, latent)
@@ -65,12 +66,12 @@ class PlainDRAW(nn.Module):
 
     def forward(self, images: Tensor, noise: Tensor | None = None) -> Tensor:
         batch, device = len(images), images.device
-        canvases, means, sigmas, log_sigmas = [0] * self.turns, [], [], []
+        canvases, means, sigmas, log_sigmas = [0] * self.num_steps, [], [], []
         encoded = torch.zeros(batch, self.hidden, device=device)
         encoder_cell = torch.zeros(batch, self.hidden, device=device)
         decoded = torch.zeros(batch, self.hidden, device=device)
         decoder_cell = torch.zeros(batch, self.hidden, device=device)
-        for t in range(self.turns):
+        for t in range(self.num_steps):
             canvas = canvases[t - 1] if t else torch.zeros(batch, self.side**2, device=device)
             glimpse = self.read(images, images - torch.sigmoid(canvas), decoded)
             encoded, encoder_cell = self.encoder(torch.cat((glimpse, decoded), dim=1), (encoded, encoder_cell))
@@ -84,6 +85,6 @@ class PlainDRAW(nn.Module):
             log_sigmas.append(log_sigma)
         reconstruction = functional.binary_cross_entropy(torch.sigmoid(canvases[-1]), images, reduction="sum") / batch
         kl = 0
-        for t in range(self.turns):
+        for t in range(self.num_steps):
             kl = kl + 0.5 * torch.sum(means[t] ** 2 + sigmas[t] ** 2 - 2 * log_sigmas[t], dim=1) - 0.5 * self.latent
         return reconstruction + kl.mean()

@@ -1,9 +1,9 @@
-"""The plain reference: RAM (Mnih et al., 2014) written from scratch in the way that popular replications write it.
+"""The plain reference: RAM (Mnih et al., 2014), written from scratch in the style of popular replications.
 
-Its habits are theirs: each image's patch sliced by a Python loop, anew for every scale and glimpse, after padding the
-whole batch; locations cut down to whole pixels; the widest patch sliced at full size before it is averaged down; lists
-of log-probabilities and baselines stacked at the end. None of the refinements: a linear location, a linear baseline,
-one copy of each image, no hidden layers.
+It follows their choices: a Python loop slices the patch of each image, again for every scale and glimpse, after padding
+the whole batch; locations are truncated to whole pixels; the widest patch is sliced at full size before it is averaged
+down; lists of log-probabilities and baselines are stacked at the end. It has none of our refinements: the location and
+the baseline are linear, without hidden layers, and there is one copy of each image.
 """
 
 import torch
@@ -13,10 +13,11 @@ from torch.nn import functional
 
 
 def plain_patch(images: Tensor, location: Tensor, size: int, *, fetched: bool = False) -> Tensor:
-    """(B, C, Y, X) square images, (B, 2) -> (B, C, size, size), zero outside the image. `size` is even.
+    """Slice patches: square images (B, C, Y, X), locations (B, 2) -> (B, C, size, size), zero outside the image. `size`
+    is even.
 
-    Popular replications slice with elements of a tensor. `fetched`: with Python's integers, all fetched at once, which
-    is the quickest form of the loop.
+    Popular replications slice with elements of a tensor. `fetched`: slice with Python integers, all fetched at once,
+    the fastest form of the loop.
     """
     start = (0.5 * (location + 1) * images.shape[-1]).long()
     end = start + size
@@ -33,7 +34,7 @@ def plain_patch(images: Tensor, location: Tensor, size: int, *, fetched: bool = 
 
 
 def plain_glimpse(images: Tensor, location: Tensor, size: int, num_scales: int, *, fetched: bool = False) -> Tensor:
-    """(B, K * C, g, g): patches of g, 2g, .. pixels, each averaged down to g x g."""
+    """Glimpses (B, K * C, g, g): patches of g, 2g, .. pixels, each averaged down to g x g."""
     patches = []
     for k in range(num_scales):
         patch = plain_patch(images, location, size * 2**k, fetched=fetched)
@@ -42,17 +43,17 @@ def plain_glimpse(images: Tensor, location: Tensor, size: int, num_scales: int, 
 
 
 class PlainRAM(nn.Module):
-    """(B, C, Y, X) images -> log-probabilities of classes, and of locations and baselines at each drawn location."""
+    """(B, C, Y, X) images -> log-probabilities of classes; log-probability and baseline of each sampled location."""
 
     def __init__(self, size: int, num_scales: int, channels: int = 1, glimpses: int = 6, sigma: float = 0.1):
         super().__init__()
         self.size, self.num_scales, self.glimpses, self.sigma = size, num_scales, glimpses, sigma
         self.what = nn.Linear(num_scales * channels * size**2, 128)
         self.where = nn.Linear(2, 128)
-        self.of_what = nn.Linear(128, 256)
-        self.of_where = nn.Linear(128, 256)
-        self.of_glimpse = nn.Linear(256, 256)
-        self.of_hidden = nn.Linear(256, 256)
+        self.what_to_glimpse = nn.Linear(128, 256)
+        self.where_to_glimpse = nn.Linear(128, 256)
+        self.glimpse_to_hidden = nn.Linear(256, 256)
+        self.hidden_to_hidden = nn.Linear(256, 256)
         self.location = nn.Linear(256, 2)
         self.baseline = nn.Linear(256, 1)
         self.action = nn.Linear(256, 10)
@@ -64,8 +65,8 @@ class PlainRAM(nn.Module):
         for t in range(self.glimpses):
             seen = plain_glimpse(images, location, self.size, self.num_scales).flatten(1)
             what, where = functional.relu(self.what(seen)), functional.relu(self.where(location))
-            glimpse = functional.relu(self.of_what(what) + self.of_where(where))
-            hidden = functional.relu(self.of_glimpse(glimpse) + self.of_hidden(hidden))
+            glimpse = functional.relu(self.what_to_glimpse(what) + self.where_to_glimpse(where))
+            hidden = functional.relu(self.glimpse_to_hidden(glimpse) + self.hidden_to_hidden(hidden))
             if t < self.glimpses - 1:
                 policy = Normal(torch.tanh(self.location(hidden.detach())), self.sigma)
                 location = policy.sample()

@@ -1,4 +1,4 @@
-"""Training RAM: images a second of a whole step (forward, backward, Adam), ours beside the plain reference."""
+"""Training RAM: images per second of a training step (forward, backward, Adam), ours and the plain reference."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from benchmarks.glimpse import GLIMPSES, SIGHTS, Sight
+from benchmarks.glimpse import GLIMPSES, SETTINGS, Setting
 from benchmarks.measure import seconds, table
 from benchmarks.plain_ram import PlainRAM, plain_ram_loss
 from benchmarks.shapes import Shapes
@@ -21,7 +21,7 @@ from vision_attn.tasks.classify import Classification
 
 
 class Images(Source):
-    """What a classifier is told of its source: the shape of images, the number of classes."""
+    """A source that only has what a classifier is constructed from: the shape of images and the number of classes."""
 
     num_classes = 10
 
@@ -29,14 +29,14 @@ class Images(Source):
         self.image_shape = (1, canvas, canvas)
 
 
-def ours(sight: Sight, *, compile: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
-    """Our task with the plain one's networks."""
+def ours(setting: Setting, *, compile: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
+    """Our task, with the same networks as the plain reference."""
     task = Classification(
-        Images(sight.canvas),
+        Images(setting.canvas),
         model=partial(
             RAM,
             num_glimpses=GLIMPSES,
-            retina=partial(Retina, size=sight.size, num_scales=sight.num_scales),
+            retina=partial(Retina, size=setting.size, num_scales=setting.num_scales),
             policy=partial(Gaussian, hidden_size=None),
         ),
         reinforce=partial(Reinforce, baseline=partial(Learned, hidden_size=None)),
@@ -46,8 +46,8 @@ def ours(sight: Sight, *, compile: bool = False) -> Callable[[Tensor, Tensor], T
     return trained(task, lambda images, labels: task(images, labels)["loss"], fused)
 
 
-def plain(sight: Sight) -> Callable[[Tensor, Tensor], Tensor]:
-    model = PlainRAM(sight.size, sight.num_scales, glimpses=GLIMPSES)
+def plain(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
+    model = PlainRAM(setting.size, setting.num_scales, glimpses=GLIMPSES)
     return trained(model, partial(plain_ram_loss, model))
 
 
@@ -56,7 +56,7 @@ def trained(
     loss: Callable[[Tensor, Tensor], Tensor],
     finish: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer,
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """One optimiser step as a function of images and labels. `finish`: what our engine makes of an optimizer."""
+    """One optimiser step as a function of images and labels. `finish` wraps the optimiser, as our engine does."""
     optimizer = finish(torch.optim.Adam(model.parameters()))
 
     def step(images: Tensor, labels: Tensor) -> Tensor:
@@ -70,15 +70,16 @@ def trained(
 
 
 def ram(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
-    """The table of images a second. A batch is two of `shapes.images`: 128 where nothing else is asked for."""
+    """The table of images per second. A batch has twice `shapes.images` images, 128 by default."""
     batch, rows = 2 * shapes.images, []
-    for sight in shapes.some(SIGHTS):
+    for setting in shapes.some(SETTINGS):
         torch.manual_seed(0)
-        images, labels = torch.rand(batch, 1, sight.canvas, sight.canvas), torch.randint(10, (batch,))
-        steps = {"ours": ours(sight, compile=compile), "plain": plain(sight)}
-        taken = seconds({name: several(step, images, labels) for name, step in steps.items()}, repeats, str(sight))
+        images, labels = torch.rand(batch, 1, setting.canvas, setting.canvas), torch.randint(10, (batch,))
+        steps = {"ours": ours(setting, compile=compile), "plain": plain(setting)}
+        taken = seconds({name: several(step, images, labels) for name, step in steps.items()}, repeats, str(setting))
         rate = {name: 10 * batch / spent for name, spent in taken.items()}
-        rows.append((str(sight), f"{rate['ours']:.0f}", f"{rate['plain']:.0f}", f"{rate['ours'] / rate['plain']:.1f}x"))
+        ratio = f"{rate['ours'] / rate['plain']:.1f}x"
+        rows.append((str(setting), f"{rate['ours']:.0f}", f"{rate['plain']:.0f}", ratio))
     title = f"Training RAM, {GLIMPSES} glimpses, batches of {batch}, images/s" + ", ours compiled" * compile
     return table(title, ("", "ours", "plain", "ratio"), rows)
 

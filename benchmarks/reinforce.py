@@ -1,6 +1,7 @@
-"""How much noise each estimator of the look's gradient carries, and what it costs, on one batch of a real captioner.
+"""Variance and cost of each REINFORCE estimator of the gradient of hard attention, on one batch of a trained captioner.
 
-`python -m benchmarks variance` trains one on drawn scenes for it; `python -m benchmarks.reinforce RUN` takes a run.
+`python -m benchmarks variance` trains a captioner on drawn scenes first; `python -m benchmarks.reinforce RUN` uses the
+run in folder RUN.
 """
 
 import statistics
@@ -25,8 +26,8 @@ from vision_attn.engine.batches import few
 CONFIG = Path(__file__).parent.parent / "configs" / "sat_hard_scenes.yaml"
 
 
-class Nothing(nn.Module):
-    """No baseline."""
+class NoBaseline(nn.Module):
+    """The estimator without a baseline: b = 0."""
 
     num_runs = 1
 
@@ -38,17 +39,17 @@ class Nothing(nn.Module):
 
 
 BASELINES = {
-    "none": Nothing,
+    "none": NoBaseline,
     "moving average": MovingAverage,
     "learned": Learned,
-    "leave one of 2 out": partial(LeaveOneOut, num_runs=2),
-    "leave one of 4 out": LeaveOneOut,
+    "leave-one-out, 2 runs": partial(LeaveOneOut, num_runs=2),
+    "leave-one-out, 4 runs": LeaveOneOut,
 }
 
 
 def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
-    """The table of variances. Without a trained `run` of hard attention, one on drawn scenes is trained for a while."""
-    draws, fitting = (2, 2) if shapes.quick else (40, 150)
+    """The table of variances. Without a trained `run` of hard attention, trains one briefly on drawn scenes."""
+    samples, fitting = (2, 2) if shapes.quick else (40, 150)
     with tempfile.TemporaryDirectory() as folder:
         if run is None:
             run = train(Path(folder) / "run", quick=shapes.quick)
@@ -60,21 +61,21 @@ def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
     task.model.attention.expected = task.model.attention.soft_start = 0
     weights = [weight.requires_grad_() for weight in task.model.score.parameters()]
     batches = [few(batch, 16) for batch in islice(source.train(0, seed=1), 8)]
-    rows, whole = [], None
+    rows, reference = [], None
     for credit in ("all", "to go"):
         for name, baseline in BASELINES.items():
             torch.manual_seed(0)
             estimator = Reinforce(task.model.state_size, baseline=baseline, credit=credit, entropy_weight=0.0)
             fit(task, estimator, batches, fitting)
-            spread, seconds = measure(task, estimator, batches[0], weights, draws, f"{name}, {credit}")
-            whole = whole or (spread, seconds)
-            relative, cost = spread / whole[0], seconds / whole[1]
+            spread, seconds = measure(task, estimator, batches[0], weights, samples, f"{name}, {credit}")
+            reference = reference or (spread, seconds)
+            relative, cost = spread / reference[0], seconds / reference[1]
             rows.append((f"{name}, {credit}", f"{relative:.3f}", f"{cost:.2f}", f"{relative * cost:.3f}"))
     title = (
-        f"Variance of the look's gradient over {draws} draws, {len(batches[0].words)} images, of {run_name(run)}, "
-        f"with its dropout of {task.model.dropout} as in training (the runs of a caption share a mask)"
+        f"Variance of the gradient of the score's weights over {samples} samples, {len(batches[0].words)} images, of "
+        f"{run_name(run)}, with its dropout of {task.model.dropout} as in training (the runs of a caption share a mask)"
     )
-    return table(title, ("baseline, rewards that count", "variance", "time", "variance x time"), rows)
+    return table(title, ("baseline, credit", "variance", "time", "variance x time"), rows)
 
 
 def run_name(run: str | Path) -> str:
@@ -82,7 +83,7 @@ def run_name(run: str | Path) -> str:
 
 
 def train(folder: Path, *, quick: bool) -> Path:
-    """A captioner of scenes with hard attention, some way into its training."""
+    """Train a captioner of scenes with hard attention for a short time; return its run folder."""
     batches, images = (2, 2) if quick else (900, 32)
     settings = {
         "run.folder": folder,
@@ -101,13 +102,13 @@ def train(folder: Path, *, quick: bool) -> Path:
 
 
 def loss(task: nn.Module, estimator: Reinforce, batch) -> Tensor:
-    """REINFORCE's loss on one set of draws."""
+    """The loss of REINFORCE for one sample of regions."""
     caption = task.model(task.regions(batch.images), batch.words, estimator.num_runs)
     return estimator(caption.choice, caption.log_prob).loss.mean()
 
 
 def fit(task: nn.Module, estimator: Reinforce, batches: list, steps: int) -> None:
-    """Let a baseline that remembers or learns get to know the returns of the captioner as it stands."""
+    """Fit a baseline that has a state or parameters to the returns of the captioner, whose weights do not change."""
     weights = list(estimator.parameters())
     if not weights and not list(estimator.buffers()):
         return
@@ -121,15 +122,15 @@ def fit(task: nn.Module, estimator: Reinforce, batches: list, steps: int) -> Non
 
 
 def measure(
-    task: nn.Module, estimator: Reinforce, batch, weights: list[Tensor], draws: int, what: str
+    task: nn.Module, estimator: Reinforce, batch, weights: list[Tensor], samples: int, what: str
 ) -> tuple[float, float]:
-    """The trace of the covariance of the gradient with regard to `weights`, and the seconds of one gradient."""
+    """The trace of the covariance of the gradient with respect to `weights`, and the seconds of one gradient."""
     gradients, seconds = [], []
-    for _ in progress(range(1 + draws), what=what, unit="draw"):
-        began = time.perf_counter()
-        found = torch.autograd.grad(loss(task, estimator, batch), weights)
-        seconds.append(time.perf_counter() - began)
-        gradients.append(torch.cat([part.flatten() for part in found]))
+    for _ in progress(range(1 + samples), what=what, unit="sample"):
+        start = time.perf_counter()
+        gradient = torch.autograd.grad(loss(task, estimator, batch), weights)
+        seconds.append(time.perf_counter() - start)
+        gradients.append(torch.cat([part.flatten() for part in gradient]))
     return torch.stack(gradients).var(dim=0).sum().item(), statistics.median(seconds[1:])
 
 

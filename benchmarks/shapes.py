@@ -1,4 +1,4 @@
-"""What both sides are given: the same images, captions and sizes, drawn with a seed."""
+"""The inputs of benchmarks: the same sizes, images and captions for our code and the plain reference, from a seed."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ from torch import Tensor
 
 START, END = 0, 1
 
-# Words of COCO val2017's captions with their end, per mille; the 1% beyond 20 words is cut to 20.
+# How many captions of COCO val2017 have each number of words, END included, per mille; the 1% with more than 20 words
+# count as 20.
 COCO = {9: 168, 10: 222, 11: 214, 12: 152, 13: 100, 14: 58, 15: 34, 16: 19, 17: 11, 18: 7, 19: 4, 20: 11}
 EVEN = dict.fromkeys(range(12, 21), 1)
 LENGTHS = {"12 to 20 words": EVEN, "COCO's lengths": COCO}
@@ -37,7 +38,7 @@ class Shapes(NamedTuple):
         return self.images * self.rows
 
     def some(self, cases: Sequence[Case]) -> Sequence[Case]:
-        """All cases of a table, or the first alone where `quick`."""
+        """All cases of a table, or only the first if `quick`."""
         return cases[:1] if self.quick else cases
 
 
@@ -45,7 +46,7 @@ QUICK = Shapes(images=2, rows=2, regions=16, region_size=8, hidden=8, attention=
 
 
 class Batch(NamedTuple):
-    """One batch as `vision_attn` takes it: an image's regions once, its captions beside each other."""
+    """A batch in the layout of `vision_attn`: regions once per image, its captions as rows."""
 
     regions: Tensor
     """(images, regions, region_size)."""
@@ -56,22 +57,22 @@ class Batch(NamedTuple):
         return Batch(self.regions.to(device), self.words.to(device))
 
 
-def draw_lengths(shapes: Shapes, number: int, seed: int = 0) -> list[int]:
-    """Lengths of captions, the end counted, longest first."""
+def random_lengths(shapes: Shapes, number: int, seed: int = 0) -> list[int]:
+    """Random lengths of captions, END included, longest first."""
     lengths = LENGTHS[shapes.lengths]
     return sorted(random.Random(seed).choices(list(lengths), list(lengths.values()), k=number), reverse=True)
 
 
-def draw_batch(shapes: Shapes, seed: int = 0) -> Batch:
-    """Regions like those of a ReLU, and random captions."""
+def random_batch(shapes: Shapes, seed: int = 0) -> Batch:
+    """Random regions, rectified like the output of a ReLU, and random captions."""
     generator = torch.Generator().manual_seed(seed)
-    draw = random.Random(seed)
-    per_image = [draw_lengths(shapes, shapes.rows, draw.randrange(2**31)) for _ in range(shapes.images)]
+    seeds = random.Random(seed)
+    per_image = [random_lengths(shapes, shapes.rows, seeds.randrange(2**31)) for _ in range(shapes.images)]
     per_image.sort(reverse=True)
     lengths = torch.tensor(per_image)
     words = torch.randint(3, shapes.vocabulary, (*lengths.shape, int(lengths.max())), generator=generator)
-    turn = torch.arange(words.shape[-1])
-    words = torch.where(turn == lengths[..., None] - 1, END, words)
-    words = torch.where(turn >= lengths[..., None], 0, words)
+    position = torch.arange(words.shape[-1])
+    words = torch.where(position == lengths[..., None] - 1, END, words)
+    words = torch.where(position >= lengths[..., None], 0, words)
     regions = torch.randn(shapes.images, shapes.regions, shapes.region_size, generator=generator).relu_()
     return Batch(regions, words)

@@ -1,4 +1,4 @@
-"""Training Show, Attend and Tell: captions a second and peak memory of a whole step (forward, backward, Adam)."""
+"""Training Show, Attend and Tell: captions per second and peak memory of a training step (forward, backward, Adam)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.measure import MiB, peak_memory, seconds, table
 from benchmarks.plain import PlainCaptioner, plain_batch, plain_loss
-from benchmarks.shapes import Batch, Shapes, draw_batch
+from benchmarks.shapes import Batch, Shapes, random_batch
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.reinforce import MovingAverage, Reinforce
 from vision_attn.attention.scores import Additive
@@ -17,20 +17,20 @@ from vision_attn.attention.soft import Soft, doubly_stochastic
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
 Step = Callable[[], torch.Tensor]
-"""One optimiser step on a batch that stays the same; returns the loss."""
+"""One optimiser step, always on the same batch; returns the loss."""
 
 
 class Side(NamedTuple):
-    """One of the two that are compared, ready to train. `loss()` reads the batch that it was built on."""
+    """One side of a comparison, ready to train. `loss()` computes the loss of the batch that it was built with."""
 
     model: nn.Module
     loss: Callable[[], torch.Tensor]
 
 
 def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft) -> Side:
-    """Our captioner and the loss that the task gives it: nats, doubly stochastic penalty and REINFORCE per caption."""
+    """Our captioner with the loss of its task: negative log-likelihood, doubly stochastic penalty and REINFORCE."""
     torch.manual_seed(0)
-    regions, words = draw_batch(shapes).to(device)
+    regions, words = random_batch(shapes).to(device)
     score = partial(Additive, attention_size=shapes.attention)
     sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word, "score": score, "attention": attention}
     model = ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device)
@@ -48,19 +48,19 @@ def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft)
 
 
 def hard(shapes: Shapes, device: str = "cpu") -> Side:
-    """The same, drawing one region for each word of half of the images."""
+    """The same with hard attention, which samples one region for each word of half of the images."""
     return ours(shapes, device, Hard)
 
 
 def plain(shapes: Shapes, device: str = "cpu", activation: nn.Module | None = None) -> Side:
     torch.manual_seed(0)
-    batch = plain_batch(Batch(*draw_batch(shapes).to(device)))
+    batch = plain_batch(Batch(*random_batch(shapes).to(device)))
     model = PlainCaptioner(shapes, activation).to(device)
     return Side(model, lambda: plain_loss(model, *batch))
 
 
 def plain_tanh(shapes: Shapes, device: str = "cpu") -> Side:
-    """The plain reference with the paper's tanh in its attention."""
+    """The plain reference with the paper's tanh in its attention instead of ReLU."""
     return plain(shapes, device, nn.Tanh())
 
 
@@ -83,7 +83,7 @@ def training_step(side: Side, bf16: bool = False, **adam: bool) -> Step:
 
 
 def train(shapes: Shapes, side: str, bf16: bool) -> None:
-    """Two steps, since Adam's moments exist from the second on. What is run to measure memory."""
+    """Two steps, because Adam's moments exist from the second on. Run to measure memory."""
     step = training_step(SIDES[side](shapes), bf16)
     for _ in range(2):
         step()
@@ -105,7 +105,7 @@ def training(shapes: Shapes, repeats: int) -> str:
 
 
 def hard_training(shapes: Shapes, repeats: int) -> str:
-    """The table of a training step of hard attention beside one of soft."""
+    """The table of the training speed of hard and of soft attention."""
     rows = []
     for what, bf16 in (("captions/s", False), ("captions/s, bf16 autocast", True)):
         steps = {name: training_step(SIDES[name](shapes), bf16) for name in ("hard", "ours")}
@@ -123,5 +123,5 @@ def _speed(what: str, shapes: Shapes, other: str, bf16: bool, repeats: int) -> t
 
 def _memory(what: str, shapes: Shapes, other: str, bf16: bool) -> tuple[str, ...]:
     target = "benchmarks.show_attend_tell:train"
-    mine, theirs = (peak_memory(target, shapes, side, bf16) / MiB for side in ("ours", other))
-    return what, f"{mine:.0f}", f"{theirs:.0f}", f"1/{theirs / mine:.1f}"
+    our_peak, other_peak = (peak_memory(target, shapes, side, bf16) / MiB for side in ("ours", other))
+    return what, f"{our_peak:.0f}", f"{other_peak:.0f}", f"1/{other_peak / our_peak:.1f}"

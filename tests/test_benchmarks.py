@@ -35,6 +35,6 @@ def test_the_command_says_how_long_each_table_took(monkeypatch, capsys) -> None:
 def test_a_peak_of_memory_is_measured_in_bytes(monkeypatch, capsys) -> None:
     """What `peak_memory` starts in a process of its own, here in this one."""
     shapes = QUICK._replace(images=4)
-    monkeypatch.setattr(sys, "argv", ["measure", "benchmarks.attention:turns", json.dumps([shapes, "ours", 2])])
+    monkeypatch.setattr(sys, "argv", ["measure", "benchmarks.attention:train_words", json.dumps([shapes, "ours", 2])])
     measure.main()
     assert abs(int(capsys.readouterr().out)) < 10 * 1024**3

@@ -1,4 +1,4 @@
-"""The figure of error against what an answer costs."""
+"""The chart of error against the cost of an answer."""
 
 import json
 
@@ -19,7 +19,7 @@ def evaluated(folder, errors: list[float]):
 
 def test_an_answer_after_some_glimpses_costs_its_share(tmp_path):
     curve = read("RAM", evaluated(tmp_path / "ram", [40.0, 9.0, 4.0]))
-    assert curve.costs == [pytest.approx((100 * turn, 3e5 * turn)) for turn in (1, 2, 3)]
+    assert curve.costs == [pytest.approx((100 * number, 3e5 * number)) for number in (1, 2, 3)]
     assert curve.errors == [40.0, 9.0, 4.0]
     assert read("conv", evaluated(tmp_path / "conv", [8.0])).costs == [(300.0, 9e5)]
 
