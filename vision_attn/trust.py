@@ -163,7 +163,9 @@ class _Walk:
         if thing is None:
             classes = [name for name, thing in vars(sys.modules[module]).items() if inspect.isclass(thing)]
             raise ValueError(f"{key}: there is no {_short(name)} in {_short(module)}{suggest(name, classes)}")
-        if not within(getattr(thing, "__module__", None), self.modules):
+        if not within(home := getattr(thing, "__module__", None), self.modules):
+            if within(module, self.trusted):
+                raise ValueError(f"{key}: {_short(path)} is of {home or 'elsewhere'}, and only imported there")
             raise Untrusted(path)
         if inspect.isclass(thing):
             if not _derives(thing, kind):
