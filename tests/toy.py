@@ -178,9 +178,9 @@ class Server:
 
     @classmethod
     @functools.cache
-    def shared(cls) -> "Server":
+    def shared(cls, *modules: str) -> "Server":
         """One for all test files, since starting it takes seconds."""
-        server = cls()
+        server = cls(*modules)
         atexit.register(server.close)
         return server
 
@@ -239,7 +239,9 @@ def serve(modules: Iterable[str]) -> None:
                 output.unlink()
             print(json.dumps(answer), flush=True)
             continue
-        output = Path(tempfile.mkstemp()[1])
+        descriptor, name = tempfile.mkstemp()
+        os.close(descriptor)
+        output = Path(name)
         if process := os.fork():
             outputs[process] = output
             print(process, flush=True)

@@ -20,10 +20,8 @@ GENEROUS = "size=64m"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server("verbs")
-    yield server
-    server.close()
+def server() -> Server:
+    return Server.shared("verbs")
 
 
 @pytest.fixture(scope="module")
