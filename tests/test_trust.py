@@ -153,6 +153,8 @@ def test_a_string_of_plain_text_is_never_taken_for_a_class(evil) -> None:
         (("data", "init_args", "size"), 10**5, "size is 100000, but must be from 40 to 512"),
         (("data", "init_args", "batch_size"), 10**8, "must hold at least one batch"),
         (("data", "init_args", "test_images"), 10**7, "test_images is 10000000, but must be from 1 to 100,000"),
+        (("data", "init_args", "size"), "9" * 4000, "is no number that a run folder may give"),
+        (("task", "init_args", "penalty"), ".inf", "inf is no number that a run folder may give"),
         (("run", "seed"), "x", "run.seed must be a whole number"),
         (("run",), [1], "run.seed must be a whole number"),
         (("format",), {"a": 1}, "has format {'a': 1}"),

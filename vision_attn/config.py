@@ -112,7 +112,7 @@ def open_run(
     parser = make_parser(skip=set(names(fit)) - set(OPENED))
     config = _parse_run(parser, parts, overrides, where=written)
     resolved = yaml.safe_load(parser.dump(config, skip_unset=False))
-    _checked(resolved, trust, where="the options")
+    _checked(resolved, trust, where="the options" if overrides else written)  # the parser makes numbers of text
     with _as_mistakes(written):
         source = None
         if not trust:  # Code from elsewhere need not work on the meta device, where nothing takes memory.

@@ -6,7 +6,6 @@ may give plain values only. So what a config can run is the constructors of a fe
 """
 
 import inspect
-import math
 import re
 import sys
 import types
@@ -226,7 +225,7 @@ def _plain(value: Any, key: str) -> Any:
     if type(value) in (bool, str):
         return value
     if type(value) in (int, float):
-        if not math.isfinite(value) or abs(value) > LARGEST:
+        if not -LARGEST <= value <= LARGEST:  # nor NaN
             raise ValueError(f"{key}: {_short(value)} is no number that a run folder may give")
         return value
     raise ValueError(f"{key}: expected a single value, got {_short(value)!r}")
