@@ -255,6 +255,17 @@ def test_what_cannot_be_used_is_counted_and_left_out(folder, caplog):
         source(folder).split("val")
 
 
+def test_a_cache_may_complain_of_strangers_and_in_any_words(folder, caplog):
+    source(folder)
+    (index,) = (folder / "cache").glob("*/index.json")
+    content = json.loads(index.read_text())
+    content["shards"][0]["unreadable"] = {"nobody.png": "", "03.png": "bad\x1b[2J\nforged.png: bad"}
+    index.write_text(json.dumps(content))
+    captions = source(folder)
+    assert sum(len(batch.ids) for batch in captions.split("train")) == 11
+    assert r"03.png: bad\x1b[2J\nforged.png: bad" in caplog.text and "1 of 19 photographs cannot" in caplog.text
+
+
 # Batches.
 
 

@@ -138,9 +138,15 @@ def test_readable_photographs_alone_succeed(captioner: Path, photographs: Path, 
     assert done.stdout.startswith(f"{photographs / 'wide.jpg'}\t") and not done.stderr
 
 
-def test_eval_overrides_reach_the_data(captioner: Path, tmp_path: Path) -> None:
-    assert main(["eval", str(captioner), f"--out={tmp_path}", "--data.test_images=2", "--split=test"]) == 0
-    assert len(json.loads((tmp_path / "captions_test.json").read_text())) == 2
+def test_eval_overrides_reach_the_data_and_the_same_caption_is_counted(
+    captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["eval", str(captioner), f"--out={tmp_path}", "--data.test_images=6", "--split=test"]) == 0
+    captions = [record["caption"] for record in json.loads((tmp_path / "captions_test.json").read_text())]
+    share = max(map(captions.count, captions)) / len(captions)
+    assert len(captions) == 6 and share > 0.7, "after two steps it cannot tell scenes apart"
+    assert json.loads((tmp_path / "metrics_test.json").read_text())["same_caption"] == share
+    assert f"{share:.0%} of the images have the same caption" in capsys.readouterr().out
 
 
 def test_the_same_command_goes_on(captioner: Path, capsys: pytest.CaptureFixture) -> None:

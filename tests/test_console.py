@@ -45,3 +45,14 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPat
     lines = sys.stderr.getvalue().splitlines()
     assert lines and all(line.startswith("annotation vectors: ") for line in lines)
     assert "8/8" in lines[-1] and "image/s" in lines[-1] and "\r" not in sys.stderr.getvalue()
+
+
+def test_closed_outputs_cost_nothing_but_what_they_would_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is started with 2>&- has no sys.stderr at all."""
+    monkeypatch.setattr(sys, "stderr", None)
+    monkeypatch.setattr(sys, "stdout", None)
+    say("a")
+    complain("b")
+    with progress(what="c", unit="image", total=2) as bar:
+        bar.update(2)
+    assert list(progress(range(3), what="c", unit="image")) == [0, 1, 2]

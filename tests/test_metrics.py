@@ -15,6 +15,7 @@ import torch
 
 import vision_attn
 from vision_attn.metrics import METRICS, AttentionCorrectness, AttentionMotion, Report, caption_metrics, isolated
+from vision_attn.metrics.captions import share_tokens
 from vision_attn.metrics.java import jar
 
 # Each of these ends a line to Java, to Python or to both.
@@ -180,6 +181,37 @@ def test_only_empty_candidates_score_zero():
         {1: "", 2: "."}, {1: ["a dog"], 2: ["a cat"]}, names=["BLEU-1", "BLEU-1-no-brevity", "CIDEr"]
     )
     assert found.metrics == pytest.approx({"BLEU-1": 0, "BLEU-1-no-brevity": 0, "CIDEr": 0}, abs=1e-5)
+
+
+ODD = {
+    "words": "the quick brown fox jumps " * 4000,
+    "word": "a" * 100_000,
+    "accents": "e" + "\u0301" * 50_000,
+    "joiners": "\u200d" * 1000,
+    "emoji": "\U0001f600" * 1000,
+    "punctuation": "!?.,;:" * 1000,
+    "halves": "\ud83d" * 1000,
+    "zeros": "\0" * 1000,
+    "markup": "<a href='" * 2000 + "&amp;",
+}
+
+
+def test_odd_captions_neither_hang_nor_shift_the_others():
+    """Every second image is plain, and its candidate is its reference; no word of an odd caption occurs elsewhere."""
+    candidates, references = {}, {}
+    for number, (name, odd) in enumerate(ODD.items()):
+        candidates |= {name: odd, number: f"plain{number} words{number}"}
+        references |= {name: ["nothing alike"], number: [f"plain{number} words{number}"]}
+    found = caption_metrics(candidates, references, names=["ROUGE-L"])
+    assert found.failed == {} and found.metrics["ROUGE-L"] == pytest.approx(0.5)
+    assert "5 captions were cut to 300 words of 100 characters" in found.notes
+
+
+def test_endless_captions_are_cut(tmp_path):
+    notes = share_tokens(["w " * 301 + "w", "z", "x" * 101, "y"], [1, 1], tmp_path)
+    read = json.loads((tmp_path / "tokens.json").read_text())
+    assert read == {"candidates": [" ".join(["w"] * 300), "z"], "references": [["x" * 100], ["y"]]}
+    assert notes == ["2 captions were cut to 300 words of 100 characters"]
 
 
 def test_bleu_without_brevity_penalty():

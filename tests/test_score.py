@@ -119,6 +119,36 @@ def test_files_that_cannot_be_read(files, tmp_path):
         run(*files)
 
 
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [("1.5", "1.5"), ("NaN", "NaN"), ("-Infinity", "-Infinity"), ("null", "null"), ("true", "true"), ("[[]]", "a list"),
+     ("{}", "an object")],
+)  # fmt: skip
+def test_ids_of_odd_types_are_named(files, image, said):
+    files[0].write_text(f'[{{"image_id": {image}, "caption": "a"}}]')
+    with pytest.raises(ValueError, match=rf"record 0: image_id must be a number or a text, not {said}$"):
+        read_results(files[0])
+    files[1].write_text(f'{{"annotations": [{{"image_id": {image}, "caption": "a"}}]}}')
+    with pytest.raises(ValueError, match=rf"annotation 0: image_id must be a number or a text, not {said}$"):
+        read_references(files[1])
+
+
+def test_what_is_nested_deeply_is_one_short_line(files):
+    for content in ("[" * 100_000, '[{"image_id": ' + "[" * 900 + "]" * 900 + ', "caption": "a"}]'):
+        files[0].write_text(content)
+        with pytest.raises(ValueError, match=files[0].name) as refused:
+            read_results(files[0])
+        assert "\n" not in str(refused.value) and len(str(refused.value)) < 300
+
+
+def test_half_characters_are_written_as_they_were_read(tmp_path):
+    """Python reads the escape of a lone surrogate from JSON, but UTF-8 cannot write it."""
+    captions = {"half \ud83d": "a \udcff dog", 7: "a caf\u00e9 \U0001f600"}
+    write_results(tmp_path / "r.json", captions)
+    assert read_results(tmp_path / "r.json") == captions
+    assert "caf\u00e9 \U0001f600" in (tmp_path / "r.json").read_text(encoding="utf-8")
+
+
 def test_results_survive_the_round_trip(tmp_path):
     captions = {1: "a café \u2028 \U0001f600", "COCO_2": ""}
     write_results(tmp_path / "r.json", captions)

@@ -84,6 +84,55 @@ def test_what_is_no_vocabulary_is_named(tmp_path):
         Vocabulary.load(tmp_path / "moved.json")
 
 
+def test_a_vocabulary_from_anyone_is_words_alone(tmp_path):
+    """Patterns of the file could match for ever; the library may panic over other parts of it."""
+    path = tmp_path / "vocabulary.json"
+    Vocabulary.build(["the cat", "a xxx"], min_count=1).save(path)
+    good = json.loads(path.read_text())
+    slow = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Removed", "invert": True}
+    unused = {"truncation": {"max_length": -1}, "added_tokens": [{"id": -1}], "normalizer": {}, "decoder": slow}
+    path.write_text(json.dumps(good | unused))
+    vocabulary = Vocabulary.load(path)
+    assert vocabulary.words == [*good["model"]["vocab"]] and vocabulary.tokens("A " + "x" * 40) == ["a", "x" * 40]
+
+    specials = {"<pad>": 0, "<end>": 1, "<unk>": 2}
+    for change, said in (
+        ({"pre_tokenizer": slow}, "made by another version or another tool"),
+        ({"pre_tokenizer": None}, "are missing"),
+        ({"model": None}, "are missing"),
+        ({"model": {"vocab": ["a"]}}, "are missing"),
+        ({"model": {"vocab": specials | {"a": "3"}}}, "are missing"),
+        ({"model": {"vocab": specials | {"a": 3.0}}}, "must count up"),
+        ({"model": {"vocab": {"<pad>": False, "<end>": True, "<unk>": 2}}}, "must count up"),
+        ({"model": {"vocab": specials | {"a": 10**9}}}, "must count up"),
+        ({"model": {"vocab": specials | {"": 3}}}, "'' is no word"),
+        ({"model": {"vocab": specials | {"a\n": 3}}}, r"'a\\n' is no word"),
+        ({"model": {"vocab": specials | {"\x1b[2J": 3}}}, "is no word"),
+        ({"model": {"vocab": specials | {"\ud800": 3}}}, "is no word"),
+    ):
+        path.write_text(json.dumps(good | change))
+        with pytest.raises(ValueError, match=f"vocabulary.json is not a vocabulary.*{said}"):
+            Vocabulary.load(path)
+
+
+def test_a_vocabulary_has_a_largest_size(tmp_path, monkeypatch):
+    path = tmp_path / "vocabulary.json"
+    vocabulary = Vocabulary.build(["the cat sat"], min_count=1)
+    vocabulary.save(path)
+    monkeypatch.setattr("vision_attn.data.vocabulary.MOST", 6)
+    assert Vocabulary.load(path).words == vocabulary.words
+    monkeypatch.setattr("vision_attn.data.vocabulary.MOST", 5)
+    with pytest.raises(ValueError, match="more than 5 words"):
+        Vocabulary.load(path)
+    with pytest.raises(ValueError, match="the captions have 3 words: raise min_count"):
+        Vocabulary.build(["the cat sat"], min_count=1)
+    assert len(Vocabulary.build(["the cat sat"], min_count=1, max_words=2)) == 5
+    with open(path, "ab") as file:
+        file.truncate(2**26 + 1)
+    with pytest.raises(ValueError, match="more than 64 MiB"):
+        Vocabulary.load(path)
+
+
 def test_flickr8k_and_coco(data_folder):
     """Sizes seen with other tools too: words that occur five times in Flickr8k's training captions."""
     for file, known in (

@@ -178,9 +178,9 @@ class Server:
 
     @classmethod
     @functools.cache
-    def shared(cls) -> "Server":
+    def shared(cls, *modules: str) -> "Server":
         """One for all test files, since starting it takes seconds."""
-        server = cls()
+        server = cls(*modules)
         atexit.register(server.close)
         return server
 
@@ -190,12 +190,16 @@ class Server:
         *,
         call: str = "toy:train_toy",
         die_at: int | None = None,
+        file_limit: int | None = None,
         environment: dict | None = None,
         **settings,
     ) -> int:
-        """Start `call`, by default training, on a folder and with settings; return the process id."""
-        command = {"call": call, "die_at": die_at, "environment": environment or {}, "folder": str(folder)}
-        return self._ask(command | {"settings": settings})
+        """Start `call`, by default training, on a folder and with settings; return the process id.
+
+        It dies just before the `die_at`-th change of a file. None of its files may become larger than `file_limit`.
+        """
+        command = {"call": call, "die_at": die_at, "file_limit": file_limit, "environment": environment or {}}
+        return self._ask(command | {"folder": str(folder), "settings": settings})
 
     def wait(self, process: int) -> tuple[int, str]:
         """Its exit code, or minus the signal that ended it, and what it printed."""
@@ -235,7 +239,9 @@ def serve(modules: Iterable[str]) -> None:
                 output.unlink()
             print(json.dumps(answer), flush=True)
             continue
-        output = Path(tempfile.mkstemp()[1])
+        descriptor, name = tempfile.mkstemp()
+        os.close(descriptor)
+        output = Path(name)
         if process := os.fork():
             outputs[process] = output
             print(process, flush=True)
@@ -248,6 +254,8 @@ def _child(question: dict, output: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.environ.update(question["environment"])
+    if question["file_limit"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (question["file_limit"],) * 2)
     module, name = question["call"].split(":")
     function = getattr(importlib.import_module(module), name)
     deadly = Deadly(question["folder"], question["die_at"])

@@ -120,15 +120,14 @@ def open_run(
     parser = make_parser(skip=set(names(fit)) - set(OPENED))
     config = _parse_run(parser, parts, overrides, where=written)
     resolved = yaml.safe_load(parser.dump(config, skip_unset=False))
-    _checked(resolved, trust, where="the options")
+    _checked(resolved, trust, where="the options" if overrides else written)  # the parser makes numbers of text
     with _as_mistakes(written):
-        source = parser.instantiate(config).data
-        source.restore(best)
+        source = None
         if not trust:  # Code from elsewhere need not work on the meta device, where nothing takes memory.
             with torch.device("meta"):
-                task = parser.instantiate(config).task(source)
+                task, source = _built(parser, config, best)
             check_weights(task, best)
-        task = parser.instantiate(config).task(source)
+        task, source = _built(parser, config, best, source)
         load_weights(task, best)
     return task.eval(), source, {**content, **resolved}
 
@@ -201,6 +200,15 @@ def _as_mistakes(where: Path) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(f"{where} describes a model that cannot be built ({reason})") from error
+
+
+def _built(parser: ArgumentParser, config: Namespace, best: Path, source: Source | None = None) -> tuple[Task, Source]:
+    """The task on torch's default device, without its weights, and its source with what it exported to `best`."""
+    parts = parser.instantiate(config)
+    if source is None:
+        source = parts.data
+        source.restore(best)
+    return parts.task(source), source
 
 
 def _flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -26,7 +26,9 @@ def progress(
     """
     options: dict[str, Any] = {"mininterval": 0.1, "dynamic_ncols": True}
     kind = tqdm
-    if not sys.stderr.isatty():
+    if sys.stderr is None:  # closed by whoever started us
+        options = {"disable": True}
+    elif not sys.stderr.isatty():
         kind, options = _Lines, {"mininterval": SECONDS, "maxinterval": SECONDS, "ncols": 100}
     return kind(
         items, desc=printable(what), unit=unit, unit_scale=False, total=total, initial=initial, leave=False, **options
@@ -35,13 +37,15 @@ def progress(
 
 def say(*columns: str) -> None:
     """Print one line on standard output, above any progress bar; columns are set apart by tabs."""
-    tqdm.write("\t".join(map(printable, columns)))
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        tqdm.write("\t".join(map(printable, columns)))
+        sys.stdout.flush()
 
 
 def complain(text: str) -> None:
     """Print one line on standard error, above any progress bar, after the name of the program."""
-    tqdm.write(f"vision-attn: {printable(text)}", file=sys.stderr)
+    if sys.stderr is not None:
+        tqdm.write(f"vision-attn: {printable(text)}", file=sys.stderr)
 
 
 def log_to_terminal(level: int = logging.INFO) -> None:

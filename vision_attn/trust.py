@@ -6,7 +6,6 @@ may give plain values only. So what a config can run is the constructors of a fe
 """
 
 import inspect
-import math
 import re
 import sys
 import types
@@ -163,7 +162,9 @@ class _Walk:
         if thing is None:
             classes = [name for name, thing in vars(sys.modules[module]).items() if inspect.isclass(thing)]
             raise ValueError(f"{key}: there is no {_short(name)} in {_short(module)}{suggest(name, classes)}")
-        if not within(getattr(thing, "__module__", None), self.modules):
+        if not within(home := getattr(thing, "__module__", None), self.modules):
+            if within(module, self.trusted):
+                raise ValueError(f"{key}: {_short(path)} is of {home or 'elsewhere'}, and only imported there")
             raise Untrusted(path)
         if inspect.isclass(thing):
             if not _derives(thing, kind):
@@ -224,7 +225,7 @@ def _plain(value: Any, key: str) -> Any:
     if type(value) in (bool, str):
         return value
     if type(value) in (int, float):
-        if not math.isfinite(value) or abs(value) > LARGEST:
+        if not -LARGEST <= value <= LARGEST:  # nor NaN
             raise ValueError(f"{key}: {_short(value)} is no number that a run folder may give")
         return value
     raise ValueError(f"{key}: expected a single value, got {_short(value)!r}")

@@ -182,8 +182,8 @@ def misplaced(config: Config) -> Iterator[tuple[str, str]]:
 
 
 VALUES = (
-    0, -1, 1.5, 1000, 1001, 10**5, 10**6, 10**9, 10**12, 2**31, 2**63, 2**64, 10**30, -(10**9), float("nan"),
-    float("inf"), 1e308, True, "", "text", "9" * 4000, "[1, 2]",
+    0, -1, 1.5, 1000, 1001, 16_000, 64_000, 10**5, 10**6, 10**9, 10**12, 2**31, 2**63, 2**64, 10**30, -(10**9),
+    float("nan"), float("inf"), 1e308, True, "", "text", "9" * 4000, "[1, 2]",
     "{class_path: os.system, init_args: {command: touch OUTSIDE/canary}}", "os.system", "OUTSIDE/canary", "/dev/zero",
     "../../x", "!!python/name:os.system", "\x1b]0;x\x07", "x\ny", "x" * 4096, "(x+x+)+y", "((.|.)*)*y", [], [[]], {},
     [10**9, 10**9], [1] * 1000, {"class_path": "os.system"}, {"a": {"b": 1}}, {"class_path": "helper.Evil",

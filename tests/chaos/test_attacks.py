@@ -193,7 +193,7 @@ def test_harm_is_noticed(field: Range, slot: str) -> None:
 @pytest.mark.parametrize("base", SIZES)
 @pytest.mark.parametrize(
     ("make", "most"),
-    [(executing, 500), (misplaced, 130), (odd_values, 200), (twisted, 200), (top_level, 60), (bombs, 30)],
+    [(executing, 250), (misplaced, 50), (odd_values, 100), (twisted, 100), (top_level, 60), (bombs, 30)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_malicious_configs(field: Range, base: str, make: Callable, most: int, share, tally) -> None:
@@ -221,7 +221,7 @@ def test_malicious_configs_by_command(field: Range, verb: str, share, tally) -> 
         _write(text, best.parent)
 
     changes = [(name, partial(both, text.replace("OUTSIDE", str(field.outside)))) for name, text in texts]
-    run_all(field, [Attack(name, base, change, argv) for name, change in changes], share, tally, most=60)
+    run_all(field, [Attack(name, base, change, argv) for name, change in changes], share, tally, most=30)
 
 
 @pytest.mark.parametrize("base", ["sat_soft_scenes", "ram_mnist28"])

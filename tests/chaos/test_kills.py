@@ -23,10 +23,8 @@ UNVALIDATED = {"validate_every": 0, "epochs": 1, "batch": 24, "accumulate": 1, "
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server("verbs")
-    yield server
-    server.close()
+def server() -> Server:
+    return Server.shared("verbs")
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,8 @@ def options_only(overrides: Sequence[str]) -> None:
         value = before.startswith("--") and "=" not in before
         if not word.startswith("--") and not value:
             hint = f": did you mean --{word}?" if "=" in word else ""
+            if os.path.lexists(word):
+                hint = f": for the file of this name, write ./{word}"
             raise ValueError(f"{word} is no option{hint}")
 
 

@@ -100,7 +100,7 @@ def draw_all(done: Sequence[tuple[Path, Any]], folder: Path, complaints: list[st
     from vision_attn.viz.captions import write_pictures
 
     drawn, pictures = [], []
-    for path, described in done:
+    for path, described in progress(done, what="photographs", unit="image"):
         try:
             square = open_square(path, at_least=SIDE)
         except ValueError as error:  # it could be read a moment ago

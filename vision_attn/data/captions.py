@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from vision_attn.console import printable
 from vision_attn.data.annotations import Photograph, locate, read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
 from vision_attn.data.features import Features, cached_features
@@ -117,9 +118,9 @@ class Captions(Source):
             folder = cached_features(Path(self.cache).expanduser(), encoder, views, verify=self.verify)
             device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
             self._pictures = Features(folder, self.residency, device)
-        unreadable = self._pictures.unreadable
+        unreadable = {name: why for name, why in self._pictures.unreadable.items() if name in files}
         for name, why in list(unreadable.items())[:10]:
-            log.warning("%s: %s", files[name], why)
+            log.warning("%s", printable(f"{files[name]}: {why}"))
         if unreadable:
             log.warning("%d of %d photographs cannot be read and are left out", len(unreadable), len(files))
         self._readable = {

@@ -183,7 +183,7 @@ def locate(folder: str, *, download: bool) -> Path:
     except ValueError:
         place = Path(os.environ.get("VISION_ATTN_DATA") or "data").expanduser() / Path(folder).expanduser()
     names = [name for pair in FILES.values() for name in pair]
-    missing = [name for name in names if not existing(place, name).is_file()]
+    missing = [name for name in names if not existing(place, name).exists()]
     if not missing:
         return place
     if not download:
@@ -204,7 +204,7 @@ def locate(folder: str, *, download: bool) -> Path:
 def existing(place: Path, name: str) -> Path:
     """The unpacked file where there is one, else the packed one."""
     unpacked = place / name.removesuffix(".gz")
-    return unpacked if unpacked.is_file() else place / name
+    return unpacked if unpacked.exists() else place / name
 
 
 def fetch(place: Path, names: list[str]) -> None:

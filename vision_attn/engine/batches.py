@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from vision_attn.console import progress
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.task import Batch
 
@@ -19,7 +20,7 @@ class Watched:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in self.batches:
+        for batch in progress(self.batches, what="validation", unit="batch"):
             if self.interrupt.asked:
                 self.interrupt.leave("stopped during validation")
             yield on_device(batch, self.device)

@@ -70,9 +70,16 @@ def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Posit
 
 
 def move(folder: Path, position: Position) -> None:
-    """Note in last/ how far the run has come since, where nothing but the position changed."""
-    with replacing(folder / "last" / POSITION) as path:
-        path.write_text(_dumped(position))
+    """Note in last/ how far the run has come since, where nothing but the position changed.
+
+    Raises ValueError when writing fails; what was noted before is still there.
+    """
+    path = folder / "last" / POSITION
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(_dumped(position))
+    except OSError as error:
+        raise ValueError(f"{path} could not be written: {error.strerror or error}; the same command goes on") from error
 
 
 def peek(folder: Path) -> Position | None:

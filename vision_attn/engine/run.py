@@ -9,7 +9,7 @@ class Run:
     """One training run and its folder."""
 
     folder: str
-    """Where the run lives: config.yaml, metrics.jsonl, last/, best/ and pictures/."""
+    """Where the run lives: config.yaml, metrics.jsonl, last/, previous/ (the one before), best/ and pictures/."""
     seed: int = 0
     """Fixes the initial weights, the order of the batches and every draw of training and validation."""
     start_from: str | None = None
@@ -32,7 +32,8 @@ class Run:
     validate_every: int = 1
     """Epochs from one validation to the next; the last epoch is always validated. 0 never validates."""
     metric: str = "BLEU-4"
-    """The validation metric by which the best weights are kept."""
+    """The validation metric by which the best weights are kept. While a metric to maximise is practically 0, the
+    weights with the lowest `nll` are kept, where validation gives it."""
     mode: Literal["max", "min"] = "max"
     """Whether a larger or a smaller metric is better."""
     patience: int | None = None

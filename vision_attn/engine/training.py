@@ -154,8 +154,7 @@ class Training:
         """The metrics of the task as it stands, with draws that leave no trace. Raises for an unknown metric."""
         self.task.eval()
         with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, self.world.device):
-            watched = Watched(batches, self.world.device, self.interrupt)
-            metrics = self.task.evaluate(progress(watched, what="validation", unit="batch"))
+            metrics = self.task.evaluate(Watched(batches, self.world.device, self.interrupt))
         self.task.train()
         if self.run.metric not in metrics:
             raise ValueError(f"run.metric is {self.run.metric!r}, but validation gives: {', '.join(metrics)}")

@@ -26,6 +26,8 @@ FAMILIES = {
     "cider": ("CIDEr",),
     "spice": ("SPICE",),
 }
+MOST_WORDS, MOST_CHARACTERS = 300, 100
+"""Words of a caption, and characters of a word, that count. METEOR needs minutes for a few times as many."""
 METRICS = tuple(name for names in FAMILIES.values() for name in names)
 """The names of all metrics, in the order of tables."""
 
@@ -117,7 +119,8 @@ def check(candidates: Mapping[Hashable, str], references: Mapping[Hashable, Sequ
         raise ValueError("there are no captions to score")
     for image, candidate in candidates.items():
         those = references.get(image, ())
-        if isinstance(those, str) or not all(isinstance(caption, str) for caption in (candidate, *those)):
+        listed = isinstance(those, Sequence) and not isinstance(those, str)
+        if not listed or not all(isinstance(caption, str) for caption in (candidate, *those)):
             raise ValueError(f"image {image!r}: the caption must be a text and its references a list of texts")
         if not those:
             raise ValueError(f"image {image!r} has a caption to score but no reference captions")
@@ -127,8 +130,11 @@ def share_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> 
     """Write tokens.json for the scorers from the tokens of all candidates, then of all references.
 
     `counts` says how many references each image has. An empty reference is left out (it would credit an empty
-    candidate, and METEOR reads its fields by position), and so is an image that has no other.
+    candidate, and METEOR reads its fields by position), and so is an image that has no other. Endless ones are cut.
     """
+    cut = [first_words(caption) for caption in tokens]
+    num_cut = sum(short != caption for short, caption in zip(cut, tokens, strict=True))
+    tokens = cut
     rest = iter(tokens[len(counts) :])
     images = [(candidate, list(islice(rest, count))) for candidate, count in zip(tokens, counts, strict=False)]
     kept = [(candidate, spoken) for candidate, those in images if (spoken := [caption for caption in those if caption])]
@@ -140,9 +146,15 @@ def share_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> 
     lost = sum(not caption for _, those in images for caption in those)
     silent = sum(not candidate for candidate, _ in kept)
     remarks = {
+        f"{num_cut} captions were cut to {MOST_WORDS} words of {MOST_CHARACTERS} characters": num_cut,
         f"{lost} reference captions without a word were left out": lost,
         f"{len(images) - len(kept)} images without any other reference were left out": len(images) - len(kept),
         f"{silent} candidate captions have no word in them and score 0": silent,
         "CIDEr of a single image is 0 by construction: a word in every image weighs nothing": len(kept) == 1,
     }
     return [remark for remark, holds in remarks.items() if holds]
+
+
+def first_words(tokens: str) -> str:
+    """The first words of a tokenised caption."""
+    return " ".join(word[:MOST_CHARACTERS] for word in tokens.split(" ")[:MOST_WORDS])

@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vision_attn.files import read_json, replacing
+from vision_attn.files import brief, read_json, replacing
 
 
 def write_results(path: str | Path, captions: Mapping[int | str, str]) -> None:
     """Write one caption per image id in the COCO results format: `[{"image_id": ..., "caption": ...}]`."""
     records = [{"image_id": image, "caption": caption} for image, caption in captions.items()]
+    text = json.dumps(records, ensure_ascii=False, indent=0) + "\n"
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(records, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+        # An id may hold a lone surrogate, which UTF-8 cannot: this writes it as JSON's escape.
+        temporary.write_bytes(text.encode(errors="backslashreplace"))
 
 
 def read_results(path: str | Path) -> dict[int | str, str]:
@@ -29,7 +31,9 @@ def read_results(path: str | Path) -> dict[int | str, str]:
     for number, record in enumerate(records):
         image, caption = read_record(record, f"{path}: record {number}")
         if image in captions:
-            raise ValueError(f"{path}: record {number} is the second caption of image {image!r}; give one per image")
+            raise ValueError(
+                f"{path}: record {number} is the second caption of image {brief(image)}; give one per image"
+            )
         captions[image] = caption
     if not captions:
         raise ValueError(f"{path} holds no captions")
@@ -57,7 +61,7 @@ def read_record(record: Any, where: str) -> tuple[int | str, str]:
         raise ValueError(f'{where} is not of the form {{"image_id": ..., "caption": ...}}')
     image, caption = record["image_id"], record["caption"]
     if isinstance(image, bool) or not isinstance(image, int | str):
-        raise ValueError(f"{where}: image_id must be a number or a text, not {json.dumps(image)}")
+        raise ValueError(f"{where}: image_id must be a number or a text, not {brief(image)}")
     if not isinstance(caption, str):
-        raise ValueError(f"{where}: the caption must be a text, not {json.dumps(caption)}")
+        raise ValueError(f"{where}: the caption must be a text, not {brief(caption)}")
     return image, caption
