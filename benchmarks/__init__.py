@@ -1,1 +1,1 @@
-"""Speed and memory of vision_attn beside a plain reference, and their ratio: `python -m benchmarks --help`."""
+"""Speed and memory of vision_attn and of a plain reference, and their ratio: `python -m benchmarks --help`."""
