@@ -75,7 +75,7 @@ def paper_weights(model: nn.Module) -> dict[str, Tensor]:
         first, last = (layer for layer in mlp if isinstance(layer, nn.Linear))
         weights |= {f"init_{symbol}1": first.weight, f"init_{symbol}1_b": first.bias}
         weights |= {f"init_{symbol}2": last.weight, f"init_{symbol}2_b": last.bias}
-    for place, gate in enumerate("ifog"):  # enter, forget, leave, candidate
+    for place, gate in enumerate("ifog"):  # input, forget, output, candidate
         weights[f"W_{gate}"] = model.word_to_lstm.weight.chunk(4)[place]
         weights[f"b_{gate}"] = model.word_to_lstm.bias.chunk(4)[place]
         weights[f"U_{gate}"] = model.hidden_to_lstm.weight.chunk(4)[place]
@@ -103,12 +103,12 @@ def next_turn(
     alpha = softmax(additive_scores(a, h, w["W_a"], w["W_h"], w["b"], w["v"]))
     beta = torch.sigmoid(w["f_beta"] @ h + w["b_beta"])
     z = beta * (expected_context(alpha, a) if region is None else a[region])
-    enter, forget, leave = (
+    input_gate, forget_gate, output_gate = (
         torch.sigmoid(w[f"W_{g}"] @ y + w[f"U_{g}"] @ h + w[f"Z_{g}"] @ z + w[f"b_{g}"]) for g in "ifo"
     )
     candidate = torch.tanh(w["W_g"] @ y + w["U_g"] @ h + w["Z_g"] @ z + w["b_g"])
-    c = forget * c + enter * candidate
-    h = leave * torch.tanh(c)
+    c = forget_gate * c + input_gate * candidate
+    h = output_gate * torch.tanh(c)
     logits = w["L_o"] @ torch.tanh(y + w["L_h"] @ h + w["b_Lh"] + w["L_z"] @ z) + w["b_Lo"]
     return torch.log(softmax(logits)), Turn(h, c, alpha)
 

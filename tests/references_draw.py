@@ -1,6 +1,6 @@
 """DRAW in NumPy, one image and one number at a time, from the paper's equations (Gregor et al., ICML 2015).
 
-Symbols are the paper's: x an image (C, B, A), c the canvas, r what was read, z what was drawn. Everything is float64.
+Symbols are the paper's: x an image (C, B, A), c the canvas, r the read, z the latent sample. Everything is float64.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import torch
 from tests import references_filterbank as filterbank
 
 
-class Drawn(NamedTuple):
+class Drawing(NamedTuple):
     canvases: list[np.ndarray]
     log_prob: float
     kl: list[float]
@@ -23,8 +23,8 @@ def paper_weights(model: torch.nn.Module) -> dict[str, np.ndarray]:
     return {name: weight.detach().double().numpy() for name, weight in model.named_parameters()}
 
 
-def draw(w: dict[str, np.ndarray], x: np.ndarray, noise: np.ndarray) -> Drawn:
-    """x (C, B, A) drawn again with noise (T, Z), eqs. 3 to 11."""
+def draw(w: dict[str, np.ndarray], x: np.ndarray, noise: np.ndarray) -> Drawing:
+    """Reconstruct x (C, B, A) with noise (T, Z): eq. 3 to eq. 11."""
     c, h_enc, h_dec = w["first_canvas"], w["first_encoded"], w["first_decoded"]
     cell_enc, cell_dec = np.zeros_like(h_enc), np.zeros_like(h_dec)
     canvases, kl, log_ratio = [], [], []
@@ -45,7 +45,7 @@ def draw(w: dict[str, np.ndarray], x: np.ndarray, noise: np.ndarray) -> Drawn:
     log_prob = 0.0
     for pixel, p in zip(x.flatten(), sigmoid(c).flatten(), strict=True):
         log_prob += np.log(p) if pixel == 1 else np.log(1 - p)
-    return Drawn(canvases, log_prob, kl, log_ratio)
+    return Drawing(canvases, log_prob, kl, log_ratio)
 
 
 def read(w: dict[str, np.ndarray], x: np.ndarray, x_hat: np.ndarray, h_dec: np.ndarray) -> np.ndarray:
@@ -59,7 +59,7 @@ def read(w: dict[str, np.ndarray], x: np.ndarray, x_hat: np.ndarray, h_dec: np.n
 
 
 def write(w: dict[str, np.ndarray], h_dec: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Eqs. 28 and 29; without a filterbank eq. 18."""
+    """Eq. 28 and eq. 29; without a filterbank eq. 18."""
     if "write.filterbank.numbers.weight" not in w:
         return linear(w, "write.image", h_dec).reshape(shape)
     C, B, A = shape
@@ -77,9 +77,9 @@ def filters(w: dict[str, np.ndarray], part: str, h_dec: np.ndarray, A: int, B: i
 
 
 def lstm(w: dict[str, np.ndarray], part: str, inputs: list[np.ndarray], cell: np.ndarray):
-    enter, forget, leave, candidate = np.split(linear(w, part, np.concatenate(inputs)), 4)
-    cell = sigmoid(forget) * cell + sigmoid(enter) * np.tanh(candidate)
-    return sigmoid(leave) * np.tanh(cell), cell
+    i, f, o, candidate = np.split(linear(w, part, np.concatenate(inputs)), 4)  # input, forget and output gate
+    cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(candidate)
+    return sigmoid(o) * np.tanh(cell), cell
 
 
 def linear(w: dict[str, np.ndarray], part: str, x: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """DRAW's filterbank in NumPy, one number at a time, from the paper's equations (Gregor et al., ICML 2015, section 3.2).
 
-Counts begin with 1, as in the paper: an image has columns a = 1..A and rows b = 1..B, a patch has N rows and columns.
+Indices start at 1, as in the paper: an image has columns a = 1..A and rows b = 1..B, a patch has N rows and columns.
 """
 
 from collections.abc import Sequence
@@ -9,25 +9,26 @@ import numpy as np
 
 
 def window(numbers: Sequence[float], A: int, B: int, N: int) -> tuple[float, float, float, float, float]:
-    """g_X, g_Y, delta, sigma and gamma from g~_X, g~_Y, log sigma^2, log delta~ and log gamma (eqs. 21 to 24)."""
+    """g_X, g_Y, delta, sigma and gamma from g~_X, g~_Y, log sigma^2, log delta~ and log gamma (eq. 21; eq. 22 to
+    eq. 24)."""
     g_x, g_y, log_variance, log_stride, log_intensity = numbers
     delta = (max(A, B) - 1) / (N - 1) * np.exp(log_stride)
     return (A + 1) / 2 * (g_x + 1), (B + 1) / 2 * (g_y + 1), delta, np.sqrt(np.exp(log_variance)), np.exp(log_intensity)
 
 
 def moved(numbers: Sequence[float], before: Sequence[float], A: int, B: int, N: int) -> tuple[float, ...]:
-    """The same of numbers that are relative to the window before: g_X, g_Y and delta of it."""
+    """The same for numbers relative to the previous window, of which `before` is g_X, g_Y and delta."""
     g_x, g_y, log_variance, log_stride, log_intensity = numbers
     before_x, before_y, before_delta = before
     delta = before_delta * np.exp(log_stride)
-    assert 0.25 < delta < 2 * (max(A, B) - 1) / (N - 1)  # or it would be kept there
+    assert 0.25 < delta < 2 * (max(A, B) - 1) / (N - 1)  # otherwise it would be clipped
     half = N * before_delta / 2
     sigma = delta / 2 * np.sqrt(np.exp(log_variance))
     return before_x + half * g_x, before_y + half * g_y, delta, sigma, np.exp(log_intensity)
 
 
 def filters(g: float, delta: float, sigma: float, N: int, A: int) -> np.ndarray:
-    """F (N, A) of one axis (eqs. 19, 20, 25, 26)."""
+    """F (N, A) of one axis (eq. 19, eq. 20, eq. 25, eq. 26)."""
     F = np.zeros((N, A))
     for i in range(1, N + 1):
         mu = g + (i - N / 2 - 0.5) * delta

@@ -17,13 +17,13 @@ def additive():
 
 
 @pytest.fixture
-def drawn():
+def inputs():
     torch.manual_seed(1)
     return torch.randn(B, L, D).double(), torch.randn(B, R, H).double()
 
 
-def test_additive_is_the_papers_equation(additive, drawn):
-    regions, query = drawn
+def test_additive_is_the_papers_equation(additive, inputs):
+    regions, query = inputs
     scores = additive(query, additive.project(regions))[0]
     weights = additive.key.weight, additive.query.weight, additive.key.bias, additive.weight
     for b in range(B):
@@ -32,9 +32,9 @@ def test_additive_is_the_papers_equation(additive, drawn):
             torch.testing.assert_close(scores[b, r], slow, rtol=1e-12, atol=1e-12)
 
 
-def test_additive_gradient_is_that_of_the_tanh(additive, drawn):
+def test_additive_gradient_is_that_of_the_tanh(additive, inputs):
     """The backward pass is written by hand: against finite differences, and against autograd through the tanh."""
-    regions, query = (part.requires_grad_() for part in drawn)
+    regions, query = (part.requires_grad_() for part in inputs)
     everything = [regions, query, *additive.parameters()]
     torch.autograd.gradcheck(lambda *_: additive(query, additive.project(regions))[0], everything)
 
@@ -61,8 +61,8 @@ def test_additive_survives_large_projections():
     assert regions.grad.isfinite().all() and score.query.weight.grad.isfinite().all()
 
 
-def test_additive_keeps_float32_precision_under_autocast(additive, drawn):
-    regions, query = (part.float() for part in drawn)
+def test_additive_keeps_float32_precision_under_autocast(additive, inputs):
+    regions, query = (part.float() for part in inputs)
     additive = additive.float()
     exact = additive(query, additive.project(regions))[0]
     with torch.autocast("cpu", torch.bfloat16):
@@ -80,8 +80,8 @@ def test_sharp_attention_is_indexing():
     torch.testing.assert_close(expected_context(alpha, regions), picked)
 
 
-def test_expected_context_is_the_weighted_sum(drawn):
-    regions, _ = drawn
+def test_expected_context_is_the_weighted_sum(inputs):
+    regions, _ = inputs
     alpha = torch.rand(B, R, L).double().softmax(-1)
     for b in range(B):
         for r in range(R):

@@ -1,4 +1,4 @@
-"""Annotation vectors: which layer, which normalisation, which weights, and what is said when they do not fit."""
+"""Backbones: the layer that is cut at, normalisation, weights, and the messages when they do not fit."""
 
 from urllib.error import URLError
 
@@ -68,7 +68,7 @@ def test_frozen_unless_trainable():
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_weights_from_a_file(suffix, tmp_path):
-    """The whole network's file fits, classifier included, and only what is cut off is ignored."""
+    """A file of the whole network fits, classifier included; only the layers behind the cut are ignored."""
     state = mobilenet_v2().state_dict()
     path = tmp_path / f"weights{suffix}"
     save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
@@ -96,7 +96,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
         Backbone(**SMALL, weights=str(tmp_path / "thin.safetensors")).initialise()
 
 
-def test_a_file_that_is_no_weights(tmp_path):
+def test_a_file_without_weights(tmp_path):
     (tmp_path / "weights.pth").write_text("not weights")
     with pytest.raises(ValueError, match="weights.pth is neither a safetensors file nor a torch state dict"):
         Backbone(**SMALL, weights=str(tmp_path / "weights.pth")).initialise()
@@ -110,7 +110,7 @@ def test_pickled_modules_are_not_run(tmp_path):
         Backbone(**SMALL, weights=str(tmp_path / "module.pth")).initialise()
 
 
-def test_offline_says_which_file_to_put_where(monkeypatch):
+def test_offline_the_message_names_the_missing_file(monkeypatch):
     from torchvision.models import MobileNet_V2_Weights
 
     def offline(self, *args, **kwargs):
@@ -131,7 +131,7 @@ def test_torchvisions_weights_bring_their_normalisation(monkeypatch):
     torch.testing.assert_close(encoder.std.flatten(), torch.tensor([0.229, 0.224, 0.225]))
 
 
-def test_nodes_and_names_that_are_not_there():
+def test_unknown_nodes_and_names():
     with pytest.raises(ValueError, match="mobilenet_v2 cannot be cut at features.99"):
         Backbone(**SMALL | {"node": "features.99"})
     with pytest.raises(ValueError, match="mobilenet_v3000"):

@@ -1,4 +1,4 @@
-"""The classification task: its loss, REINFORCE against the true gradient, its metrics by hand, and every config."""
+"""The classification task: its loss, REINFORCE against the exact gradient, its metrics by hand, and every config."""
 
 import json
 import math
@@ -34,7 +34,7 @@ SOURCE = Nothing()
 
 
 class Fixed(Classifier):
-    """Says and looks as it was told."""
+    """A classifier that returns a given glance."""
 
     reinforced, stochastic, pixels, state_size = True, True, 7, 5
 
@@ -81,7 +81,7 @@ def drawn(log_prob: torch.Tensor) -> Choice:
     "reward, by", [("last", "answer"), ("each", "answer"), ("last", "probability"), ("each", "probability")]
 )
 def test_the_loss_by_hand(reward, by):
-    """Two images, one copy, three glimpses, two draws; the baseline is that of a moving average's first call."""
+    """Two images, one copy, three glimpses, two samples; the baseline is that of the first call of a moving average."""
     p = torch.tensor([[0.1, 0.6, 0.7], [0.3, 0.8, 0.4]])  # of the label, after each glimpse
     glance = Glance(
         torch.stack([p, *[(1 - p) / 3] * 3], dim=-1)[:, None].log(),
@@ -93,7 +93,7 @@ def test_the_loss_by_hand(reward, by):
     found = task(torch.zeros(2, 1, 12, 12), torch.zeros(2, dtype=torch.long))
     nll = -(math.log(0.7) + math.log(0.4)) / 2
     early = -(math.log(0.1) + math.log(0.6) + math.log(0.3) + math.log(0.8)) / 4
-    # right after each glimpse: no, yes, yes; yes, yes, yes
+    # correct after each glimpse: no, yes, yes; yes, yes, yes
     answer = {"last": [[1, 1], [1, 1]], "each": [[2, 1], [2, 1]]}
     probability = {"last": [[0.7, 0.7], [0.4, 0.4]], "each": [[1.3, 0.7], [1.2, 0.4]]}
     returns = {"answer": answer, "probability": probability}[by][reward]
@@ -110,7 +110,7 @@ def test_the_loss_by_hand(reward, by):
 
 
 @pytest.mark.parametrize("reward", ["last", "each"])
-def test_a_reward_counts_for_the_look_that_came_before_it(reward):
+def test_a_reward_counts_for_the_glimpse_before_it(reward):
     right = torch.tensor([[[1.0, 0.0, 1.0, 0.0]]])
     task = fixed(reward=reward)
     glance = Glance(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 2), drawn(torch.zeros(1, 1, 3)))
@@ -123,7 +123,7 @@ def test_a_reward_counts_for_the_look_that_came_before_it(reward):
 
 @pytest.mark.parametrize("baseline", [MovingAverage, Learned, partial(LeaveOneOut, num_runs=4)])
 def test_the_location_network_climbs_the_expected_reward(baseline):
-    """One image and one draw: the share of right answers is an integral over the plane, and its gradient is known."""
+    """One image and one sample: the share of correct answers is an integral over the plane with a known gradient."""
     task = small(2, reinforce=partial(Reinforce, baseline=baseline, entropy_weight=0.0)).double()
     model, policy = task.model, task.model.policy
     with torch.no_grad():
@@ -151,7 +151,7 @@ def test_the_location_network_climbs_the_expected_reward(baseline):
         task(image, label[None])["loss"].backward()
         found.append(torch.cat([weight.grad.flatten() for weight in policy.parameters()]))
     found = torch.stack(found)
-    print(f"variance of one draw's gradient: {found.var(0).sum() * task.rows:.3f}, truth {truth.norm():.3f}")
+    print(f"variance of one sample's gradient: {found.var(0).sum() * task.rows:.3f}, exact norm {truth.norm():.3f}")
     away, error = found.mean(0) - truth, found.std(0) / repeats**0.5
     kept = error > 1e-9
     assert kept.sum() > 10 and (away / error)[kept].abs().max() < 5
@@ -171,7 +171,7 @@ def test_copies_are_as_many_as_reinforce_compares():
 
 
 def said(*classes: int, locations=None) -> Glance:
-    """Copies (rows) of one image each say one class, nearly surely."""
+    """Copies (rows) of one image, each of which predicts one class with near certainty."""
     log_prob = torch.full((1, len(classes), 1, 4), 0.01)
     for row, kind in enumerate(classes):
         log_prob[0, row, 0, kind] = 0.97
@@ -185,7 +185,7 @@ def test_an_answer_is_the_mean_of_copies():
 
 
 def test_metrics_by_hand():
-    """Two images, said 0 and 1; both are 0. The right one's last look is on the digit, in one case of two."""
+    """Two images of class 0, predicted 0 and 1. The correct one has two copies; the last glimpse of one is on the digit."""
     locations = torch.zeros(2, 2, 3, 2)
     locations[0, :, -1] = torch.tensor([[-0.5, 0.9], [0.5, 0.9]])
     log_prob = torch.stack([said(0, 0).log_prob[0], said(1, 1).log_prob[0]]).expand(-1, -1, 3, -1)
@@ -213,7 +213,7 @@ def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
     ways, options = [], task._options
     task._options = lambda way: ways.append(way) or options(way)
     task.evaluate([batch(1)], tmp_path)
-    assert ways[1:] == ["mean", "draw", "copies"]  # in one order always, or the seed would not tell what is drawn
+    assert ways[1:] == ["mean", "draw", "copies"]  # always in this order, so that samples depend on the seed alone
     reader = Classification(SOURCE, model=partial(DRAWReader, num_glimpses=3, size=4, hidden_size=8)).eval()
     assert not {"error_mean", "error_draw", "error_copies"} & reader.evaluate([batch(9)], tmp_path).keys()
     assert len(json.loads((tmp_path / "glimpses.json").read_text())["error"]) == 3
@@ -227,7 +227,7 @@ def test_an_empty_split_is_refused():
 
 
 def test_wilsons_interval():
-    """Known values, and a set without a mistake, where the plain interval would be a point."""
+    """Known values, and a set without mistakes, where the normal approximation would give a point."""
     assert wilson(10, 100) == pytest.approx((0.0552, 0.1744), abs=1e-4)
     assert wilson(0, 100) == pytest.approx((0, 0.0370), abs=1e-4)
 
@@ -247,7 +247,7 @@ def test_pictures(tmp_path):
 def test_pictures_of_reads(tmp_path):
     task = Classification(SOURCE, model=partial(DRAWReader, num_glimpses=3, size=4, hidden_size=8)).eval()
     with torch.no_grad():
-        task.model.filterbank.numbers.bias[4] = 5.0  # what is read is a hundred times as bright; pictures show it plain
+        task.model.filterbank.numbers.bias[4] = 5.0  # reads are 150 times as bright; pictures are not
     paths = task.show(batch(2), tmp_path)
     assert [path.name for path in paths] == ["reads.png", "reads.gif"]
     assert Image.open(paths[1]).n_frames == 4
@@ -265,7 +265,7 @@ def test_every_config_takes_two_steps(name, tmp_path):
 
 
 def test_sampled_glimpses_cost_what_mean_ones_cost():
-    """An answer runs the policy once for each glimpse, however locations come about."""
+    """An answer runs the policy once per glimpse, whether locations are sampled or means."""
     model = small().model.eval()
     images = batch(1).images
     assert multiply_adds(model, images, look="draw") == multiply_adds(model, images, look="mean")

@@ -1,4 +1,4 @@
-"""The small encoder: regions know their place, see one thing, and do not depend on other images."""
+"""The small encoder: regions know their position, see one object, and do not depend on other images."""
 
 import pytest
 import torch
@@ -20,10 +20,10 @@ def test_grid_of_regions(resolution, region_size):
     assert regions.shape == (2, net.grid[0] * net.grid[1], region_size) and regions.isfinite().all()
 
 
-def test_a_region_sees_its_place_and_no_further():
+def test_the_receptive_field_of_a_region():
     torch.manual_seed(0)
     net = ConvNet(region_size=16, width=16)
-    # Group normalisation sees the contrast of the whole image; what a region sees of places are the convolutions.
+    # Group normalisation depends on the contrast of the whole image; only the convolutions have a receptive field.
     net.layers = nn.Sequential(*(layer for layer in net.layers if isinstance(layer, nn.Conv2d)))
     images = torch.full((1, 3, 56, 56), 64, dtype=torch.uint8)
     row, column = 6, 9
@@ -42,7 +42,7 @@ def test_a_region_sees_its_place_and_no_further():
         assert abs((seen.max() + seen.min()) / 2 - centre) <= 2
 
 
-def test_regions_know_their_place():
+def test_regions_know_their_position():
     net = ConvNet(region_size=32, width=16)
     inner = net(torch.full((1, 3, 56, 56), 90, dtype=torch.uint8))[0].view(14, 14, 32)[4:10, 4:10].flatten(0, 1)
     distances = torch.cdist(inner, inner) + torch.eye(36)

@@ -1,4 +1,4 @@
-"""DRAW, the generative one: against the paper's equations, one number at a time; what learns; what samples are."""
+"""DRAW, the generative model: against the paper's equations, one number at a time; its gradients and its samples."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ def build(read=PARTS[0].values[0], write=PARTS[0].values[1], **options) -> DRAW:
     torch.manual_seed(0)
     settings = {"num_turns": T, "hidden_size": 7, "latent_size": Z} | options
     model = DRAW(SHAPE, read=read, write=write, **settings)
-    with torch.no_grad():  # what begins as zeros must count too
+    with torch.no_grad():  # parameters that start at zero must count too
         for first in (model.first_canvas, model.first_encoded, model.first_decoded):
             first.uniform_(-1, 1)
     return model
@@ -30,12 +30,12 @@ def images(number: int = B) -> torch.Tensor:
     return torch.rand(number, *SHAPE, generator=torch.Generator().manual_seed(1)).round()
 
 
-def noise(number: int = B, turns: int = T) -> torch.Tensor:
-    return torch.randn(turns, number, 1, Z, generator=torch.Generator().manual_seed(2))
+def noise(number: int = B, num_steps: int = T) -> torch.Tensor:
+    return torch.randn(num_steps, number, 1, Z, generator=torch.Generator().manual_seed(2))
 
 
 @pytest.mark.parametrize("read, write", PARTS)
-def test_it_is_the_papers(read, write):
+def test_it_follows_the_papers_equations(read, write):
     model = build(read, write).double()
     drawing = model(images().double(), noise().double())
     weights = references_draw.paper_weights(model)
@@ -48,15 +48,15 @@ def test_it_is_the_papers(read, write):
         assert drawing.log_ratio[b].tolist() == pytest.approx(wanted.log_ratio)
 
 
-def test_the_kl_is_zero_where_nothing_is_told_however_many_turns_there_are():
-    """Its constant is the size of z. With the number of turns there, as some replications have it, it is not 0."""
+def test_the_kl_is_zero_where_the_posterior_is_the_prior_for_any_number_of_time_steps():
+    """Its constant is the size of z. With the number of time steps instead, as in some replications, it is not 0."""
     model = build()
     torch.nn.init.zeros_(model.latent.weight)
     torch.nn.init.zeros_(model.latent.bias)
-    for turns in (1, T, 9):
-        drawing = model(images(), noise(turns=turns))
-        torch.testing.assert_close(drawing.kl, torch.zeros(B, turns))
-        torch.testing.assert_close(drawing.log_ratio, torch.zeros(B, turns))
+    for num_steps in (1, T, 9):
+        drawing = model(images(), noise(num_steps=num_steps))
+        torch.testing.assert_close(drawing.kl, torch.zeros(B, num_steps))
+        torch.testing.assert_close(drawing.log_ratio, torch.zeros(B, num_steps))
 
 
 def test_the_kl_is_that_of_normal_distributions():
@@ -75,10 +75,10 @@ def test_everything_learns(read, write):
     assert not drawing.log_ratio.requires_grad
 
 
-def test_gradients_are_those_of_small_steps():
+def test_gradients_equal_finite_differences():
     model = build(num_turns=2, hidden_size=3, latent_size=2).double()
     names, weights = zip(*model.named_parameters(), strict=True)
-    x, epsilon = images().double(), noise(turns=2)[..., :2].double()
+    x, epsilon = images().double(), noise(num_steps=2)[..., :2].double()
 
     def bound(*weights):
         drawing = torch.func.functional_call(model, dict(zip(names, weights, strict=True)), (x, epsilon))
@@ -88,7 +88,7 @@ def test_gradients_are_those_of_small_steps():
 
 
 @pytest.mark.parametrize("read, write", PARTS)
-def test_windows_are_those_of_each_turn(read, write):
+def test_there_is_a_window_for_each_time_step(read, write):
     drawing = build(read, write)(images())
     for part, windows in ((read, drawing.reads), (write, drawing.writes)):
         assert len(windows) == T
@@ -96,13 +96,13 @@ def test_windows_are_those_of_each_turn(read, write):
         assert all(window is None or window.centre.shape == (B, 1, 2) for window in windows)
 
 
-def test_samples_are_what_the_decoder_draws_of_the_prior():
-    """Where the posterior is the prior, drawing an image again is drawing a new one."""
+def test_samples_are_what_the_decoder_makes_of_the_prior():
+    """Where the posterior is the prior, a reconstruction is a new image."""
     model = build()
     torch.nn.init.zeros_(model.latent.weight)
     torch.nn.init.zeros_(model.latent.bias)
     sampled = model.sample(B, num_steps=9, generator=torch.Generator().manual_seed(2))
-    drawing = model(images(), noise(turns=9))
+    drawing = model(images(), noise(num_steps=9))
     for sample, canvas in zip(sampled.canvases, drawing.canvases, strict=True):
         torch.testing.assert_close(sample, canvas)
     for sample, window in zip(sampled.writes, drawing.writes, strict=True):
@@ -117,7 +117,7 @@ def test_samples_follow_the_seed():
     assert not torch.equal(first.canvases[-1], other.canvases[-1])
 
 
-def test_at_first_a_patch_is_written_as_strongly_as_it_is():
+def test_initially_a_patch_is_written_at_full_strength():
     """A patch of ones gives, well inside the image, a canvas of about ones."""
     write = WritePatch(4, (1, 28, 28), size=5)
     torch.nn.init.zeros_(write.patch.weight)
@@ -143,6 +143,6 @@ def test_bfloat16_keeps_the_bound_in_float32():
     torch.testing.assert_close(drawing.log_prob, exact.log_prob, rtol=0.02, atol=0.1)
 
 
-def test_no_turn_is_refused():
+def test_zero_time_steps_are_refused():
     with pytest.raises(ValueError, match="num_turns is 0"):
         build(num_turns=0)

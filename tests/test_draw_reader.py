@@ -1,4 +1,4 @@
-"""DRAW's classifier: the recurrence against a slow one, its windows, what it learns from, and its experiments."""
+"""DRAW's classifier: its recurrence against a slow version, its windows, its gradients and its configs."""
 
 from functools import partial
 
@@ -33,9 +33,9 @@ def sigmoid(numbers: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_the_recurrence_is_the_papers(relative):
-    """One image and one filter at a time, and windows as in the paper or relative ones. Here weights are large, so
-    that windows move far."""
+def test_the_recurrence_follows_the_papers_equations(relative):
+    """One image and one filter at a time, with the paper's windows and with relative ones. Weights are large, so that
+    windows move far."""
     model, (_, Y, X) = build(relative=relative).double(), SHAPE
     with torch.no_grad():
         model.filterbank.numbers.weight *= 4
@@ -55,18 +55,18 @@ def test_the_recurrence_is_the_papers(relative):
             F_x, F_y = reference.filters(g_x, delta, sigma, N, X), reference.filters(g_y, delta, sigma, N, Y)
             patch = np.concatenate([reference.read(channel, F_x, F_y, gamma).ravel() for channel in image])
             gates = weights["gates.weight"] @ np.concatenate([patch, h]) + weights["gates.bias"]
-            enter, forget, leave, candidate = np.split(gates, 4)
-            c = sigmoid(forget) * c + sigmoid(enter) * np.tanh(candidate)
-            h = sigmoid(leave) * np.tanh(c)
+            i, f, o, candidate = np.split(gates, 4)  # input, forget and output gate
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(candidate)
+            h = sigmoid(o) * np.tanh(c)
             scores = weights["action.weight"] @ h + weights["action.bias"]
             log_prob = scores - np.log(np.exp(scores).sum())
             np.testing.assert_allclose(glance.log_prob[b, 0, t].detach(), log_prob, atol=1e-10)
-            place = ((2 * g_x - 1) / X - 1, (2 * g_y - 1) / Y - 1)  # pixel a's centre is at (2 a - 1) / X - 1
-            np.testing.assert_allclose(glance.locations[b, 0, t].detach(), place, atol=1e-10)
+            location = ((2 * g_x - 1) / X - 1, (2 * g_y - 1) / Y - 1)  # pixel a's centre is at (2 a - 1) / X - 1
+            np.testing.assert_allclose(glance.locations[b, 0, t].detach(), location, atol=1e-10)
 
 
 def test_windows_are_where_it_looked():
-    """The first covers the whole of every image; reading at all of them once more shows what was seen."""
+    """The first covers the whole image; reading through all windows again returns the patches that the model saw."""
     model = build()
     glance = model(images())
     windows = glance.windows
@@ -78,25 +78,25 @@ def test_windows_are_where_it_looked():
     torch.testing.assert_close(seen[:, :1], model.filterbank.read(images(), first))
 
 
-def test_the_same_in_whatever_company():
+def test_an_image_does_not_depend_on_its_batch():
     model = build()
     torch.testing.assert_close(model(images()[1:2]).log_prob, model(images()).log_prob[1:2])
-    assert model(images(), rows=7, look="mean").log_prob.shape == (B, 1, T, CLASSES)  # copies would all say the same
+    assert model(images(), rows=7, look="mean").log_prob.shape == (B, 1, T, CLASSES)  # copies would be identical
 
 
-def test_the_last_answer_teaches_where_to_look():
-    """Every weight learns from it, those of the windows by their gradient alone; the first window has but its bias."""
+def test_the_loss_of_the_last_answer_trains_the_windows():
+    """It has a gradient for every weight, those of the windows included; the first window only depends on a bias."""
     model = build()
     model(images()).log_prob[..., -1, 0].sum().backward()
     assert all(weight.grad.abs().sum() > 0 for weight in model.parameters())
     assert (model.filterbank.numbers.weight.grad.abs().sum(dim=1) > 0).all()
     one = build(num_glimpses=1)
     one(images()).log_prob[..., 0].sum().backward()
-    assert one.filterbank.numbers.weight.grad.abs().sum() == 0  # its state was 0 before
+    assert one.filterbank.numbers.weight.grad.abs().sum() == 0  # its state was 0
     assert (one.filterbank.numbers.bias.grad != 0).all()
 
 
-def test_under_autocast_places_stay_in_float32():
+def test_under_autocast_locations_stay_in_float32():
     model = build()
     exact = model(images())
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -122,12 +122,12 @@ def test_what_it_reads():
     assert model.pixels == 8 * 144 and model.gates.weight.shape == (1024, 400)
 
 
-def test_it_must_look_at_least_once():
+def test_it_needs_at_least_one_glimpse():
     with pytest.raises(ValueError, match="num_glimpses is 0"):
         build(num_glimpses=0)
 
 
-def test_it_has_one_way_of_being_tested():
+def test_a_deterministic_model_has_one_value_of_at_test():
     with pytest.raises(ValueError, match="at_test is copies, but DRAWReader samples no glimpses"):
         Classification(Nothing(), model=DRAWReader, at_test="copies")
 

@@ -1,4 +1,4 @@
-"""Whole runs of DRAW, through the engine that all tasks share: killed, split over two processes, and blown up."""
+"""Whole runs of DRAW: killed and resumed, split over two processes, and diverged."""
 
 import json
 import os
@@ -32,12 +32,12 @@ def digits(tmp_path_factory) -> str:
 
 
 def command(folder: Path, digits: str, **settings) -> list[str]:
-    """What `main` trains a tiny DRAW with."""
+    """The command line that trains a tiny DRAW."""
     return train("draw_mnist_small", **TINY | settings | {"run.folder": folder, "data.folder": digits})
 
 
 def die_at(call: int) -> None:
-    """Let this process be killed when it draws for the `call`-th time in training."""
+    """Kill this process at the `call`-th forward pass of training."""
     forward, calls = Generation.forward, []
 
     def forward_or_die(task: Generation, *batch) -> dict[str, torch.Tensor]:
@@ -50,7 +50,7 @@ def die_at(call: int) -> None:
 
 
 def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> None:
-    """Let the noise of a batch depend on the joined batch alone; each process takes its images' part."""
+    """Make the noise depend on the joined batch alone; each process takes the part of its images."""
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     forward, calls = DRAW.forward, []
 
@@ -64,7 +64,7 @@ def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> N
 
 
 @pytest.mark.parametrize("save_every, saved", [(0, BATCHES + 1), (600, BATCHES)])
-def test_a_killed_run_goes_on_exactly(digits, tmp_path, save_every, saved):
+def test_a_killed_run_resumes_exactly(digits, tmp_path, save_every, saved):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert main(command(whole, digits, run__save_every=save_every)) == 0
     process = elsewhere(command(killed, digits, run__save_every=save_every), partial(die_at, BATCHES + 2))
@@ -86,7 +86,7 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     assert_close(one, two, number=2 * BATCHES)
 
 
-def test_a_run_that_blows_up_stops_and_keeps_its_last_good_weights(digits, tmp_path, monkeypatch, capsys):
+def test_a_run_that_diverges_stops_and_keeps_its_last_good_weights(digits, tmp_path, monkeypatch, capsys):
     forward, calls = Generation.forward, []
 
     def blow_up(task: Generation, *batch) -> dict[str, torch.Tensor]:

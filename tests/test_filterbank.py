@@ -1,4 +1,4 @@
-"""DRAW's filterbank against the paper's equations written out, and what it must equal in simple cases."""
+"""DRAW's filterbank: against the paper's equations written out, and against known results in simple cases."""
 
 import numpy as np
 import pytest
@@ -20,14 +20,14 @@ def random(*shape: int, seed: int = 1) -> torch.Tensor:
 
 
 def at(x: float, y: float, stride: float = 1.0, sigma: float = 0.01, intensity: float = 1.0, dtype=torch.float64):
-    """One row's window with its centre at pixel (x, y), of which the first is (1, 1)."""
+    """A window of one row, centred at pixel (x, y); the first pixel is (1, 1)."""
     one = torch.ones(1, 1, dtype=dtype)
     return Window(torch.tensor([[[x, y]]], dtype=dtype), one * stride, one * sigma, one * intensity)
 
 
 @pytest.mark.parametrize("shape", [(C, Y, X), (1, X, Y)], ids=["wide", "high"])
-def test_it_is_the_papers(shape):
-    """Windows, filters, reading and writing, of each image, row and channel for itself."""
+def test_it_follows_the_papers_equations(shape):
+    """Windows, filters, reads and writes, for each image, row and channel separately."""
     C, Y, X = shape
     bank, state, images, patches = build(shape), random(B, R, H), random(B, *shape), random(B, R, C, N, N)
     window = bank.window(state)
@@ -60,8 +60,8 @@ def test_narrow_filters_a_pixel_apart_crop(size, x, y):
     torch.testing.assert_close(box * sides, torch.tensor([left, top, left + size, top + size], dtype=box.dtype))
 
 
-def test_a_stride_further_is_a_stride_further():
-    """Replications put the centres at i - N/2 for i = 1..N or i - N/2 - 0.5 for i = 0..N-1, to one side of g."""
+def test_centres_are_symmetric_around_the_centre_of_the_grid():
+    """Some replications use i - N/2 for i = 1..N or i - N/2 - 0.5 for i = 0..N-1, which lie to one side of g."""
     bank, columns = build(size=4), torch.arange(1.0, X + 1, dtype=torch.float64).expand(1, 2, Y, X)
     seen = bank.read(columns, at(7, 5, stride=3, sigma=0.01))[0, 0, 0, 0]  # at 2.5, 5.5, 8.5 and 11.5
     torch.testing.assert_close(seen, torch.tensor([2.5, 5.5, 8.5, 11.5], dtype=torch.float64))
@@ -69,8 +69,8 @@ def test_a_stride_further_is_a_stride_further():
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_at_first_the_grid_spans_the_image(relative):
-    """Where the state is 0: from the first pixel to the last, each filter half a stride wide, so that all is seen."""
+def test_the_initial_grid_spans_the_image(relative):
+    """For a state of 0 it spans the first to the last pixel, with a sigma of half a stride: no pixel is missed."""
     bank = build((1, 60, 60), size=12, dtype=torch.float32, relative=relative)
     window = bank.window(torch.zeros(1, 1, H))
     assert (bank.numbers.weight != 0).any()
@@ -82,7 +82,7 @@ def test_at_first_the_grid_spans_the_image(relative):
 @pytest.mark.parametrize("x", [-1e6, -30.0, 0.4, 13.6, 60.0, 1e6])
 @pytest.mark.parametrize("sigma", [0.007, 1.0, 1e4])
 def test_rows_sum_to_one_wherever_they_lie(x, sigma):
-    """Wholly outside, narrow filters see the border: in float32, in which the Gaussian itself is 0 there."""
+    """Narrow filters wholly outside read the border, although the Gaussian itself underflows to 0 there in float32."""
     bank = build(dtype=torch.float32)
     for filters in bank.filters(at(x, -x, stride=0.5, sigma=sigma, dtype=torch.float32)):
         torch.testing.assert_close(filters.sum(dim=-1), torch.ones(1, 1, N))
@@ -91,8 +91,8 @@ def test_rows_sum_to_one_wherever_they_lie(x, sigma):
         torch.testing.assert_close(border, torch.ones(1, 1, N))
 
 
-def test_a_relative_window_moves_with_the_one_before():
-    """The same numbers move and zoom it likewise wherever it lay, and however wide it was."""
+def test_a_relative_window_moves_with_the_previous_one():
+    """The same numbers cause the same relative move and zoom wherever the window was, and however wide."""
     bank, state = build(relative=True), random(B, R, H)
     for x, y, stride in [(5.0, 4.0, 1.5), (-3.0, 20.0, 1.0)]:
         one = at(x, y, stride, sigma=7.0, intensity=3.0)
@@ -105,7 +105,7 @@ def test_a_relative_window_moves_with_the_one_before():
 
 
 def test_a_relative_window_is_kept_from_vanishing():
-    """However often it zooms by the same number."""
+    """However often the same number zooms in."""
     for zoom, stride in ((-1.0, 0.25), (1.0, 2 * 12 / 3)):
         bank, window = build(relative=True), None
         with torch.no_grad():
@@ -129,7 +129,7 @@ def test_extreme_numbers_stay_finite(extreme, relative):
 
 
 def test_what_was_read_is_written_back():
-    """Where filters do not overlap, write undoes read: exactly at whole pixels, and whatever the intensity."""
+    """Where filters do not overlap, write inverts read: exactly at whole pixels, and for any intensity."""
     bank, images = build(), random(1, C, Y, X)
     window = at(6.5, 3.5, intensity=1.7)
     patch = bank.read(images, window)
@@ -140,7 +140,7 @@ def test_what_was_read_is_written_back():
 
 
 def test_gradients():
-    """With regard to states, images, patches and weights."""
+    """With respect to states, images, patches and weights."""
     bank, state = build(), random(B, R, H).requires_grad_()
     images, patches = random(B, C, Y, X).requires_grad_(), random(B, R, C, N, N).requires_grad_()
     weights = tuple(bank.parameters())
@@ -159,7 +159,7 @@ def test_gradients_of_filters_where_the_nearest_pixel_changes(x):
     assert torch.autograd.gradcheck(lambda *numbers: bank.filters(Window(*numbers)), numbers)
 
 
-def test_under_autocast_nothing_is_lost():
+def test_autocast_keeps_float32():
     """bfloat16 has eight bits: near pixel 100, a centre would move by half a pixel."""
     bank = build((1, 100, 100), dtype=torch.float32)
     state, images, patches = random(B, R, H).float(), random(B, 1, 100, 100).float(), random(B, R, 1, N, N).float()
@@ -173,13 +173,13 @@ def test_under_autocast_nothing_is_lost():
 
 
 def test_rows_share_an_image():
-    """They see what each would see of a copy."""
+    """Each reads what it would read from a copy of the image."""
     bank, state, images = build(), random(1, R, H), random(1, C, Y, X)
     together = bank.read(images, bank.window(state))
     apart = bank.read(images.expand(R, -1, -1, -1), bank.window(state.transpose(0, 1)))
     torch.testing.assert_close(together[0], apart[:, 0])
 
 
-def test_a_grid_of_nothing_is_refused():
+def test_an_empty_grid_is_refused():
     with pytest.raises(ValueError, match="size is 0"):
         Filterbank(H, (1, 8, 8), size=0)

@@ -26,7 +26,7 @@ class Nothing(Source):
 
 
 class Told(nn.Module):
-    """Finds every image as likely as it was told."""
+    """A model that assigns every image a given likelihood."""
 
     def __init__(self, log_prob: list[float], kl: list[list[float]], log_ratio: list[list[float]]):
         super().__init__()
@@ -51,7 +51,7 @@ def batch(number: int = 4) -> DigitBatch:
 
 
 def test_the_bound_by_hand(tmp_path):
-    """Two images of 80 + 3 and 90 + 7 nats; of the first three images of two batches, drawn twice each, log p(x)."""
+    """Two images of 80 + 3 and 90 + 7 nats; log p(x) of the first three images of two batches, two samples each."""
     told = Told([-80.0, -90.0], [[1.0, 2.0], [3.0, 4.0]], [[-1.0, -1.0], [-2.0, -3.0]])
     task = Generation(Nothing(), model=lambda shape: told, importance_samples=2, importance_images=3)
     scalars = task(*batch(2))
@@ -63,7 +63,7 @@ def test_the_bound_by_hand(tmp_path):
     assert json.loads((tmp_path / "turns.json").read_text()) == {"kl": [2, 3]}
     assert (metrics["nll_images"], metrics["nll_samples"]) == (3, 2)
     assert metrics["nll_bound"] == pytest.approx((83 + 97 + 83) / 3)
-    # Each call adds the log of its number to each of two turns: calls 2 and 3, then, after the bound again, 5 and 6.
+    # Call n adds log n at each of two time steps: calls 2 and 3; call 4 is the bound; then calls 5 and 6.
     (first, second), later = (math.log((2**2 + 3**2) / 2) - known for known in (82, 95)), math.log((25 + 36) / 2) - 82
     assert metrics["nll"] == pytest.approx(-(first + second + later) / 3)
 
@@ -75,7 +75,7 @@ def test_without_a_folder_only_the_bound_is_computed():
 
 
 def log_likelihood(model: DRAW, images: torch.Tensor) -> torch.Tensor:
-    """log p(x) where there is one z of one number: an integral over it, by a sum over a fine grid of its noise."""
+    """log p(x) for a single z of size 1: an integral over z, as a sum over a fine grid of its noise."""
     epsilon = torch.linspace(-9, 9, 6001)
     density = torch.distributions.Normal(0.0, 1.0).log_prob(epsilon) + math.log(18 / 6000)
     found = []
@@ -87,7 +87,7 @@ def log_likelihood(model: DRAW, images: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def test_the_estimate_is_the_likelihood_and_the_bound_is_below_it():
-    """p(x) is the decoder's alone, so that encoders which differ must give the same integral."""
+    """p(x) depends on the decoder alone, so different encoders must give the same integral."""
     models = []
     for seed in (1, 2):
         torch.manual_seed(0)
@@ -108,10 +108,10 @@ def test_the_estimate_is_the_likelihood_and_the_bound_is_below_it():
         drawing = model(many)
         bound = (drawing.log_prob - drawing.kl[:, 0]).view(100, 5).mean(dim=0)
         assert (bound < truth + 0.05).all() and bound.mean() < estimate.mean() - 0.02
-        assert estimate.mean() < truth.mean() + 0.01  # in expectation, k drawings are below too
+        assert estimate.mean() < truth.mean() + 0.01  # in expectation, the estimate from k samples is below too
 
 
-def test_fixed_pixels_are_alike_whatever_is_beside_them_and_differ_between_images():
+def test_fixed_pixels_do_not_depend_on_the_batch_and_differ_between_images():
     images = batch(64).images
     once = fixed(images)
     assert set(once.unique().tolist()) == {0, 1}
@@ -132,12 +132,12 @@ def test_pixels_are_ones_as_often_as_they_are_bright(draw):
         assert share == pytest.approx(name / 255, abs=0 if name in (0, 255) else 0.025)
 
 
-def test_fixed_pixels_are_those_of_every_machine():
+def test_fixed_pixels_are_the_same_on_every_machine():
     levels = torch.arange(48).view(1, 1, 6, 8) * 5 / 255
     assert int("".join(f"{int(pixel)}" for pixel in fixed(levels).flatten()), 2) == GOLDEN
 
 
-def test_training_is_as_binarisation_says():
+def test_binarisation_applies_to_training():
     levels = batch()
     for binarisation, alike in (("fixed", True), ("stochastic", False)):
         task = small(binarisation=binarisation)
@@ -152,7 +152,7 @@ def test_pictures(tmp_path):
     assert all(path.exists() for path in whole.show(batch(3), tmp_path / "whole"))
 
 
-def test_what_cannot_be_is_refused():
+def test_mistakes_are_named():
     with pytest.raises(ValueError, match="split is empty"):
         small().evaluate([])
     with pytest.raises(ValueError, match="importance_samples is 0"):

@@ -1,4 +1,4 @@
-"""Glimpses against the slow, obvious version, and what they must equal in simple cases."""
+"""The retina: against a slow, direct version, and against known results in simple cases."""
 
 import math
 
@@ -16,8 +16,8 @@ def pixel(image: Tensor, y: int, x: int) -> Tensor:
     return image[:, y, x] if inside else torch.zeros_like(image[:, 0, 0])
 
 
-def between(image: Tensor, y: float, x: float) -> Tensor:
-    """(C,): the pixel that begins at (y, x), interpolated between the four around it."""
+def interpolated(image: Tensor, y: float, x: float) -> Tensor:
+    """(C,): the pixel whose top left corner is (y, x), interpolated between the four that it overlaps."""
     top, left = math.floor(y), math.floor(x)
     down, right = y - top, x - left
     upper = (1 - right) * pixel(image, top, left) + right * pixel(image, top, left + 1)
@@ -34,7 +34,7 @@ def glimpse(image: Tensor, x: float, y: float, size: int, scale: int) -> Tensor:
         for column in range(size):
             for down in range(side):
                 for right in range(side):
-                    patch[:, row, column] += between(image, top + row * side + down, left + column * side + right)
+                    patch[:, row, column] += interpolated(image, top + row * side + down, left + column * side + right)
     return patch / side**2
 
 
@@ -73,7 +73,7 @@ def test_glimpses_are_those_of_the_slow_version(images, rows, size, num_scales):
 
 @pytest.mark.parametrize(("Y", "X", "size", "num_scales"), [(28, 28, 8, 1), (60, 60, 12, 3), (100, 84, 12, 4)])
 def test_windows_on_whole_pixels_are_slices_averaged(Y, X, size, num_scales):
-    """At every corner between pixels of a few rows and columns, the image's own corners among them."""
+    """At every corner between pixels of a few rows and columns, including the corners of the image."""
     image = draw(1, 2, Y, X).float()
     places = [(x, y) for x in (0, 1, X // 2 - 1, X - 3, X) for y in (0, 2, Y // 2, Y // 2 + 3, Y)]
     locations = torch.tensor([[(2 * x / X - 1, 2 * y / Y - 1) for x, y in places]])
@@ -95,8 +95,8 @@ def test_an_odd_patch_around_a_pixels_centre_is_a_slice():
     torch.testing.assert_close(patch[0, 0, 0], image[0, :, 4:9, 2:7], rtol=0, atol=1e-5)
 
 
-def test_a_square_moves_through_the_view_by_its_area():
-    """One bright pixel, and a window a quarter of a pixel off: each cell has the share that lies in it."""
+def test_cells_weight_a_pixel_by_the_area_inside():
+    """One bright pixel, and a window shifted by a quarter of a pixel: each cell has the share of the pixel in it."""
     image = torch.zeros(1, 1, 8, 8)
     image[0, 0, 4, 4] = 1
     retina = Retina(size=2, num_scales=2)
@@ -105,7 +105,7 @@ def test_a_square_moves_through_the_view_by_its_area():
     torch.testing.assert_close(patch[0, 0, 1, 0], torch.tensor([[0.0, 0], [0.0625, 0.1875]]))
 
 
-def test_rows_look_alone_and_images_are_held_once():
+def test_rows_are_independent_and_images_are_not_repeated():
     images, locations = draw(3, 1, 20, 20).float(), 2 * draw(3, 4, 2).float() - 1
     retina = Retina(size=6, num_scales=2)
     pyramid = retina.pyramid(images)
@@ -116,7 +116,7 @@ def test_rows_look_alone_and_images_are_held_once():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_changes_what_is_given_and_nothing_else(dtype):
+def test_half_precision_changes_the_inputs_and_nothing_else(dtype):
     images, locations = draw(2, 1, 30, 30).to(dtype), (2 * draw(2, 2, 2) - 1).to(dtype)
     retina = Retina(size=6, num_scales=3)
     expected = retina(retina.pyramid(images.float()), locations.float())
@@ -141,6 +141,6 @@ def test_a_retina_without_cells_says_so(wrong):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_the_compiler_is_told_the_truth_about_the_averages(dtype):
-    """Shape, dtype and what is changed, as `torch.compile` assumes them without running the operator."""
+def test_the_custom_operator_of_the_averages_is_declared_correctly(dtype):
+    """Its shape, dtype and mutations, which `torch.compile` assumes without running it."""
     torch.library.opcheck(torch.ops.vision_attn.averages.default, (torch.rand(2, 3, 7, 5, dtype=dtype), 3))

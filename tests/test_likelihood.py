@@ -9,13 +9,13 @@ N, E, V = 6, 4, 9
 
 
 @pytest.fixture
-def drawn():
+def inputs():
     torch.manual_seed(0)
     return torch.nn.Linear(E, V).double(), torch.randn(N, E).double().requires_grad_(), torch.randint(0, V, (N,))
 
 
-def test_value_and_gradient_are_those_of_log_softmax(drawn):
-    output, deep, words = drawn
+def test_value_and_gradient_are_those_of_log_softmax(inputs):
+    output, deep, words = inputs
     everything = [deep, *output.parameters()]
     seed = torch.randn(N).double()
     fast = word_log_prob(output, deep, words)
@@ -28,8 +28,8 @@ def test_value_and_gradient_are_those_of_log_softmax(drawn):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 512, 1100])
-def test_any_number_of_rows(drawn, rows):
-    output, _, _ = drawn
+def test_any_number_of_rows(inputs, rows):
+    output, _, _ = inputs
     deep, words = torch.randn(rows, E).double().requires_grad_(), torch.randint(0, V, (rows,))
     slow = output(deep).log_softmax(-1).gather(-1, words[:, None]).squeeze(-1)
     fast = word_log_prob(output, deep, words)
@@ -39,8 +39,8 @@ def test_any_number_of_rows(drawn, rows):
         torch.testing.assert_close(one, other)
 
 
-def test_half_precision_keeps_float32_sums(drawn):
-    output, deep, words = drawn
+def test_half_precision_keeps_float32_sums(inputs):
+    output, deep, words = inputs
     output, deep = output.float(), deep.detach().float().requires_grad_()
     exact = word_log_prob(output, deep, words)
     (slope,) = torch.autograd.grad(exact.sum(), deep)
@@ -51,8 +51,8 @@ def test_half_precision_keeps_float32_sums(drawn):
     torch.testing.assert_close(torch.autograd.grad(rough.sum(), deep)[0], slope, rtol=0.05, atol=0.02)
 
 
-def test_a_second_backward_pass_is_refused_rather_than_wrong(drawn):
-    output, deep, words = drawn
+def test_a_second_backward_pass_is_refused_rather_than_wrong(inputs):
+    output, deep, words = inputs
     total = word_log_prob(output, deep, words).sum()
     total.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="differentiated once"):

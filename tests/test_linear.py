@@ -1,4 +1,4 @@
-"""Our linear layer is torch's, whoever multiplies."""
+"""Our linear layer equals torch's, whichever library multiplies."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Our LSTM's turn is torch's, and its derivative is right."""
+"""Our LSTM cell equals torch's, and its gradient is correct."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def turn(*rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_turn_is_that_of_torch(dtype):
+def test_a_time_step_equals_torch(dtype):
     gates, cell = (numbers.to(dtype) for numbers in turn(7))
     theirs = torch.nn.LSTMCell(20, 5, bias=False).to(dtype)
     with torch.no_grad():
@@ -28,7 +28,7 @@ def test_the_derivative(rows):
     assert gradcheck(lstm, turn(*rows))
 
 
-def test_what_saturates_neither_overflows_nor_wanders():
+def test_saturated_gates_neither_overflow_nor_drift():
     gates, cell = torch.tensor([[1e4, 1e4, 1e4, -1e4]], requires_grad=True), torch.tensor([[30.0]])
     hidden, after = lstm(gates, cell)
     (hidden + after).sum().backward()

@@ -1,4 +1,4 @@
-"""RAM and its rivals: shapes, the recurrence against a slow and plain one, what learns from what, what it costs."""
+"""RAM and its baselines: shapes, the recurrence against a slow version, which loss trains which part, and the cost."""
 
 from functools import partial
 
@@ -33,13 +33,13 @@ def images(number: int = B) -> torch.Tensor:
     return torch.rand(number, *SHAPE, generator=torch.Generator().manual_seed(1))
 
 
-def led(model: RAM, path: torch.Tensor) -> list:
-    """Make the policy place the looks after the first at `path` (turns, 2), and return the states that it was shown."""
-    shown, turns = [], iter(path)
+def guided(model: RAM, path: torch.Tensor) -> list:
+    """Make the policy choose the locations `path` (T - 1, 2) after the first glimpse; return the states it sees."""
+    shown, locations = [], iter(path)
 
     def locate(state, noise):
         shown.append(state)
-        return next(turns).expand(*state.shape[:-1], 2)
+        return next(locations).expand(*state.shape[:-1], 2)
 
     model.policy.locate = locate
     return shown
@@ -68,20 +68,20 @@ def test_sizes_are_the_papers_by_default():
     assert shapes["action.weight"] == (10, 256)
 
 
-def test_the_first_look():
+def test_the_first_glimpse():
     assert (build(first="centre")(images(), R).locations[:, :, 0] == 0).all()
     first = build(first="random")(images(200), R).locations[:, :, 0]
     assert first.min() < -0.9 and first.max() > 0.9 and abs(first.mean()) < 0.1
 
 
 @pytest.mark.parametrize("kind", [Rectifier, LSTM])
-def test_the_recurrence_is_the_papers(kind):
+def test_the_recurrence_follows_the_papers_equations(kind):
     """One image and one copy at a time, each product written out."""
     model = build(partial(kind, hidden_size=7))
     glance = model(images(), R)
     network, core = model.glimpse, model.core
     cell = nn.LSTMCell(8, 7)
-    if kind is LSTM:  # theirs in the order enter, forget, candidate, leave
+    if kind is LSTM:  # torch orders them input, forget, candidate, output
         order = torch.cat([torch.arange(7) + 7 * gate for gate in (0, 1, 3, 2)])
         weight = core.gates.weight[order]
         cell.load_state_dict(
@@ -111,16 +111,16 @@ def test_the_recurrence_is_the_papers(kind):
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_the_same_looks_give_the_same_answers(core):
-    """In whatever company: an image alone, or among others and in several copies."""
+def test_the_same_locations_give_the_same_answers(core):
+    """For an image alone, or in a batch and in several copies."""
     model, path = build(core, first="centre"), 2 * torch.rand(T - 1, 2) - 1
-    led(model, path)
+    guided(model, path)
     glance = model(images(), R)
     torch.testing.assert_close(glance.locations[:, :, 1:], path.expand(B, R, -1, -1))
-    led(model, path)
+    guided(model, path)
     alone = model(images()[1:2])
     torch.testing.assert_close(glance.log_prob[1], alone.log_prob[0].expand(R, -1, -1))
-    led(model, -path)
+    guided(model, -path)
     assert not torch.allclose(model(images()).log_prob[:, :, -1], glance.log_prob[:, :1, -1], atol=1e-3)
 
 
@@ -133,7 +133,7 @@ def test_the_same_looks_give_the_same_answers(core):
     ],
 )
 def test_answers_are_not_rounded_under_autocast(make):
-    """Scores of layers are; their log softmax in bfloat16 would not sum to 1, and -0.003 would be as good as 0."""
+    """Outputs of layers are; their log softmax in bfloat16 would not sum to 1, and would round -0.003 to 0."""
     with torch.autocast("cpu", torch.bfloat16):
         log_prob = make()(images()).log_prob
     assert log_prob.dtype == torch.float32
@@ -141,19 +141,19 @@ def test_answers_are_not_rounded_under_autocast(make):
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_log_p_is_that_of_the_draw_before_it_was_clipped(core):
+def test_log_p_is_that_of_the_sample_before_clipping(core):
     model = build(core, policy=partial(Gaussian, sigma=0.3), first="centre")
     path = torch.tensor([[0.2, -0.4], [1.7, -1.2], [0.9, 2.5], [-3.0, 0.0]])
-    shown = led(model, path)
+    shown = guided(model, path)
     glance = model(images(), R)
-    assert len(shown) == T - 1  # the place after the last look is neither drawn nor rewarded
+    assert len(shown) == T - 1  # no location is sampled or rewarded after the last glimpse
     torch.testing.assert_close(glance.locations[:, :, 1:], path.clamp(-1, 1).expand(B, R, -1, -1))
     policy = Normal(torch.stack([model.policy.mean(state).tanh() for state in shown], dim=2), 0.3)
     torch.testing.assert_close(glance.choice.log_prob, policy.log_prob(path).sum(-1))
     torch.testing.assert_close(glance.choice.entropy, policy.entropy().sum(-1))
 
 
-def test_draws_are_normal_around_the_means():
+def test_samples_are_normal_around_the_means():
     model = build(first="centre", policy=partial(Gaussian, sigma=0.05))
     mean = model(images(1), look="mean").locations[0, 0, 1]
     drawn = model(images(1), 4000).locations[0, :, 1]
@@ -162,7 +162,7 @@ def test_draws_are_normal_around_the_means():
 
 
 def parts_with_gradient(model: RAM) -> set[str]:
-    """Of the model's parts, those of which every weight has a gradient; no other part may have any."""
+    """The parts of the model of which every weight has a gradient. No weight of other parts may have one."""
     parts = {"glimpse": model.glimpse, "core": model.core, "policy": model.policy, "action": model.action}
     if isinstance(model.core, ContextLSTM):
         core = model.core
@@ -176,8 +176,8 @@ def parts_with_gradient(model: RAM) -> set[str]:
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_answers_teach_seeing_and_draws_teach_looking(core):
-    """Neither reaches into the other: the state is cut off before the location network, whose mean is not."""
+def test_answers_train_the_core_and_samples_train_the_policy(core):
+    """Neither trains the other: the location network sees the state without a gradient."""
     model = build(core)
     model(images(8), R).log_prob[..., 0].sum().backward()
     assert parts_with_gradient(model) == {"glimpse", "core", "action"}
@@ -188,15 +188,15 @@ def test_answers_teach_seeing_and_draws_teach_looking(core):
     assert parts_with_gradient(model) == {"policy", *own}
 
 
-def test_the_context_places_the_first_look():
+def test_the_context_determines_the_first_location():
     model = build(partial(ContextLSTM, context_side=5), first="policy")
     seen, other = images(2)
-    places = model(torch.stack([seen, seen, other]), look="mean").locations[:, 0, 0]
-    torch.testing.assert_close(places[0], places[1])
-    assert (places[0] - places[2]).abs().max() > 1e-5
+    first = model(torch.stack([seen, seen, other]), look="mean").locations[:, 0, 0]
+    torch.testing.assert_close(first[0], first[1])
+    assert (first[0] - first[2]).abs().max() > 1e-5
 
 
-def test_sigma_falls_with_the_batches_trained():
+def test_sigma_decays_with_the_training_batches():
     model = build(policy=partial(Gaussian, sigma=0.1, first_sigma=0.4, batches_to_sigma=4))
     sigmas = []
     for _ in range(6):
@@ -204,20 +204,20 @@ def test_sigma_falls_with_the_batches_trained():
         model(images())
     torch.testing.assert_close(sigmas, [0.4 * 0.25 ** (min(i, 4) / 4) for i in range(6)])
     model.eval()(images())
-    assert model.policy.state_dict()["batches"] == 6  # in every checkpoint; a test leaves it alone
+    assert model.policy.state_dict()["batches"] == 6  # in every checkpoint; evaluation does not change it
 
 
-def test_random_looks_go_anywhere_and_learn_nothing():
+def test_random_locations_are_uniform_and_learn_nothing():
     model = build(policy=Anywhere)
     glance = model(images(200), R)
     assert glance.choice is None and not model.reinforced and not list(model.policy.parameters())
-    looks = glance.locations.flatten(0, 2)
-    torch.testing.assert_close(looks.mean(0), torch.zeros(2), rtol=0, atol=0.05)
-    torch.testing.assert_close(looks.var(0), torch.full((2,), 1 / 3), rtol=0.05, atol=0)
+    locations = glance.locations.flatten(0, 2)
+    torch.testing.assert_close(locations.mean(0), torch.zeros(2), rtol=0, atol=0.05)
+    torch.testing.assert_close(locations.var(0), torch.full((2,), 1 / 3), rtol=0.05, atol=0)
 
 
 @pytest.mark.parametrize("kind", [FullyConnected, Convolutional])
-def test_rivals_see_everything_at_once(kind):
+def test_baselines_see_the_whole_image(kind):
     model = kind((2, 24, 31), N)
     glance = model(torch.rand(B, 2, 24, 31), R)
     assert glance.log_prob.shape == (B, 1, 1, N) and glance.locations is None and glance.choice is None

@@ -1,4 +1,4 @@
-"""Whole runs of RAM: one that is killed goes on exactly, two processes are one, and what was trained is measured."""
+"""Whole runs of RAM: a killed run resumes exactly, two processes equal one, and metrics are checked by hand."""
 
 import json
 import os
@@ -38,14 +38,14 @@ def digits(tmp_path_factory) -> str:
 
 
 def command(folder: Path, digits: str, baseline: str, **settings) -> list[str]:
-    """What `main` trains a tiny RAM with."""
+    """The command line that trains a tiny RAM."""
     settings |= {"run.folder": folder, "data.folder": digits}
     settings |= {"task.reinforce.baseline": f"vision_attn.attention.reinforce.{baseline}"}
     return train("ram_cluttered60", **TINY | settings)
 
 
 def die_before(epoch: int, batch: int) -> None:
-    """Let this process be killed when it asks for that batch."""
+    """Kill this process when it asks for that batch."""
     draw = Clutter.draw
 
     def draw_or_die(source: Clutter, name: str, stream: tuple[int, ...], num_images: int) -> torch.Tensor:
@@ -57,7 +57,7 @@ def die_before(epoch: int, batch: int) -> None:
 
 
 def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> None:
-    """Let the draws of training depend on the joined batch alone, and the loss on the draws."""
+    """Make the samples of training depend on the joined batch alone, and the loss on the samples."""
     change(Gaussian, "noise", joint_noise)
     change(Classification, "initialise", initialise)
 
@@ -73,8 +73,8 @@ def joint_noise(policy: Gaussian, like: torch.Tensor, way: str) -> torch.Tensor:
 
 @torch.no_grad()
 def initialise(task: Classification) -> None:
-    """Weights so large that another look often has another answer, and a moving average that begins at zero: by itself
-    it begins at the mean of the first batch, and two processes each know the mean of their part only."""
+    """Weights so large that other glimpses often give other answers, and a moving average that starts at zero: normally
+    it starts at the mean of the first batch, of which each of two processes only knows its part."""
     for weight in task.parameters():
         weight.mul_(2)
     if isinstance(task.reinforce.baseline, MovingAverage):
@@ -83,8 +83,8 @@ def initialise(task: Classification) -> None:
 
 # Killed in the middle of an epoch of which every step was saved, or none.
 @pytest.mark.parametrize("baseline, save_every", [("MovingAverage", 0), ("Learned", 600)])
-def test_a_killed_run_goes_on_exactly(digits, tmp_path, baseline, save_every):
-    """The first look, too, is drawn here. What moves in buffers is in the weights that are compared."""
+def test_a_killed_run_resumes_exactly(digits, tmp_path, baseline, save_every):
+    """The first location is sampled too. Schedules and baselines are among the weights that are compared."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     settings = {"run__save_every": save_every, "task__model__first": "random"}
     assert main(command(whole, digits, baseline, **settings)) == 0
@@ -104,7 +104,7 @@ def test_a_killed_run_goes_on_exactly(digits, tmp_path, baseline, save_every):
 
 @pytest.mark.parametrize("baseline", ["LeaveOneOut", "Learned", "MovingAverage"])
 def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeypatch, baseline):
-    """Each process draws by itself; given the draws of one for the joined batch, two do what it does."""
+    """Each process samples by itself; given the samples of one process for the joined batch, two compute the same."""
     one, two = tmp_path / "one", tmp_path / "two"
     settings = {"optimizer": "torch.optim.SGD", "optimizer__lr": 0.001}
     draw_jointly(monkeypatch.setattr)
@@ -112,10 +112,10 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     in_two_processes(command(two, digits, baseline, **settings), draw_jointly)
     sums_over_a_part = [f"reinforce.baseline.{name}" for name in ("total", "number") if baseline == "MovingAverage"]
     assert_close(one, two, number=2 * BATCHES, besides=sums_over_a_part)
-    assert sum(step["advantage"] for step in steps(one)) > 0.1  # or nothing was learned of where to look
+    assert sum(step["advantage"] for step in steps(one)) > 0.1  # or the policy would not have been trained
 
 
-def test_sigma_falls_anew_where_a_run_starts_from_another(digits, tmp_path):
+def test_the_sigma_schedule_restarts_where_a_run_starts_from_another(digits, tmp_path):
     assert main(command(tmp_path / "first", digits, "Learned")) == 0
     settings = {"run__start_from": tmp_path / "first", "run__epochs": 1}
     assert main(command(tmp_path / "second", digits, "Learned", **settings)) == 0

@@ -1,4 +1,4 @@
-"""Every score against its equation, written out region by region; and every score in the captioner by one key."""
+"""Every score: against its equation, written out region by region; and in the captioner, by one key of the config."""
 
 import json
 import math
@@ -20,7 +20,7 @@ L = GRID[0] * GRID[1]
 SCENES = "configs/sat_soft_scenes.yaml"
 
 
-# Each equation for one image a (L, D), one state h (H) and the map before, one number per region.
+# Each equation for one image a (L, D), one state h (H) and the previous map: one number per region.
 
 
 def dot(score: Dot, a: Tensor, h: Tensor, previous: Tensor) -> list[Tensor]:
@@ -75,8 +75,8 @@ SLOW = {
 EVERY = pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.__name__)
 
 
-def drawn(slow) -> tuple[torch.nn.Module, Tensor, Tensor, Tensor]:
-    """The score, regions, queries and the maps before, in double precision."""
+def random_inputs(slow) -> tuple[torch.nn.Module, Tensor, Tensor, Tensor]:
+    """The score, random regions and queries, and previous maps, in double precision."""
     torch.manual_seed(0)
     score = SLOW[slow]().double()
     regions = torch.randn(B, L, SLOW[slow].args[0]).double()
@@ -85,7 +85,7 @@ def drawn(slow) -> tuple[torch.nn.Module, Tensor, Tensor, Tensor]:
 
 @EVERY
 def test_a_score_is_its_equation(slow):
-    score, regions, query, previous = drawn(slow)
+    score, regions, query, previous = random_inputs(slow)
     fast, _ = score(query, score.project(regions), previous)
     assert fast.shape == (B, R, L)
     for b in range(B):
@@ -96,7 +96,7 @@ def test_a_score_is_its_equation(slow):
 
 @EVERY
 def test_gradients_are_those_of_finite_differences(slow):
-    score, regions, query, previous = drawn(slow)
+    score, regions, query, previous = random_inputs(slow)
     inputs = [part.requires_grad_() for part in (regions, query, previous)]
     torch.autograd.gradcheck(
         lambda *_: score(query, score.project(regions), previous)[0], [*inputs, *score.parameters()]
@@ -104,12 +104,12 @@ def test_gradients_are_those_of_finite_differences(slow):
 
 
 def test_a_first_map_that_is_missing_counts_as_zero():
-    score, regions, query, _ = drawn(content_location)
+    score, regions, query, _ = random_inputs(content_location)
     keys = score.project(regions)
     assert torch.equal(score(query, keys)[0], score(query, keys, torch.zeros(B, R, L).double())[0])
 
 
-def test_the_captioner_shows_a_score_the_map_before():
+def test_the_captioner_carries_the_previous_map():
     torch.manual_seed(0)
     score = partial(ContentLocation, attention_size=7, filter_size=3, grid=GRID)
     model = ShowAttendTell(9, D, hidden_size=H, word_size=6, score=score).eval()
@@ -179,7 +179,7 @@ def train(config: str | Path, folder: Path, *overrides: str) -> int:
 
 @pytest.mark.parametrize("name", ["Additive", "Dot", "ScaledDot", "Cosine", "General", "Location", "ContentLocation"])
 def test_any_score_by_one_key_of_the_command_line(name, tmp_path):
-    """The config gives Additive and its attention_size: another score takes over what it knows and drops the rest."""
+    """The config has Additive and its attention_size: another score keeps arguments that it has, and drops the rest."""
     key = f"--task.model.score=vision_attn.attention.scores.{name}"
     assert train(SCENES, tmp_path / "run", key) == 0
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

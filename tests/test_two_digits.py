@@ -1,4 +1,4 @@
-"""Two digits: what lies on a canvas is two whole digits, of one split, and follows from the seed."""
+"""Two digits: a canvas holds two whole digits of one split, and depends on the seed alone."""
 
 import torch
 
