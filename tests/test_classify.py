@@ -185,7 +185,7 @@ def test_an_answer_is_the_mean_of_copies():
 
 
 def test_metrics_by_hand():
-    """Two images of class 0, predicted 0 and 1. The correct one has two copies; the last glimpse of one is on the digit."""
+    """Two images of class 0, predicted 0 and 1; of the two copies of the first, one looks at the digit last."""
     locations = torch.zeros(2, 2, 3, 2)
     locations[0, :, -1] = torch.tensor([[-0.5, 0.9], [0.5, 0.9]])
     log_prob = torch.stack([said(0, 0).log_prob[0], said(1, 1).log_prob[0]]).expand(-1, -1, 3, -1)
