@@ -7,27 +7,32 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+KINDS = ["bits", "bytes", "number", "number", "cut", "lose", "repeat", "foreign", "digits"]
 NUMBERS = [0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
 
 
-def damaged(samples: Sequence[bytes], number: int, seed: int, *, head: int = 256) -> list[bytes]:
-    """`number` damaged copies of `samples` in turn. Every second change is made in the first `head` bytes."""
+def damaged(samples: Sequence[bytes], number: int, seed: int, *, head: int = 256, text: bool = False) -> list[bytes]:
+    """`number` damaged copies of `samples` in turn. Every second change is made in the first `head` bytes.
+
+    text: keep to characters that occur in JSON and YAML, so that more than their coding is put to the test.
+    """
     draws = random.Random(seed)
     made = []
     for count in range(number):
         content = bytearray(samples[count % len(samples)])
         for _ in range(draws.choice((1, 1, 1, 2, 4, 8))):
-            _change(content, samples, draws, head)
+            _change(content, samples, draws, head, text)
         made.append(bytes(content))
     return made
 
 
-def _change(content: bytearray, samples: Sequence[bytes], draws: random.Random, head: int) -> None:
+def _change(content: bytearray, samples: Sequence[bytes], draws: random.Random, head: int, text: bool) -> None:
     """One change of `content`, in place."""
     within = len(content) if draws.random() < 0.5 else min(head, len(content))
     start = draws.randrange(within + 1)
     length = min(draws.choice((1, 2, 4, 16, 200)), len(content) - start)
-    kind = draws.choice(("bits", "bytes", "number", "number", "cut", "lose", "repeat", "foreign", "digits"))
+    kinds = ["cut", "lose", "repeat", "foreign", "digits", "mark", "mark"] if text else KINDS
+    kind = draws.choice(kinds)
     if kind == "bits" and start < len(content):
         content[start] ^= 1 << draws.randrange(8)
     elif kind == "bytes":
@@ -47,7 +52,11 @@ def _change(content: bytearray, samples: Sequence[bytes], draws: random.Random, 
         place = draws.randrange(len(other) + 1)
         content[start : start + length] = other[place : place + draws.choice((1, 8, 300))]
     elif kind == "digits":
-        content[start:start] = draws.choice((b"9" * 20, b"-1", b"1e999", b"[" * 30, b'"', b"{", b"\xff", b"\\ud800"))
+        content[start:start] = draws.choice(
+            (b"9" * 20, b"-1", b"1e999", b"[" * 30, b"null", b"true", b"\xff", b"\\ud800")
+        )
+    elif kind == "mark":
+        content[start : start + draws.choice((0, 1))] = bytes([draws.choice(b'[]{}",:-0129.eE \n#&*!ab')])
 
 
 def drawn(strategy: SearchStrategy, number: int) -> list:
@@ -78,11 +87,23 @@ JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dict
 
 def perhaps(strategy: SearchStrategy) -> SearchStrategy:
     """Mostly what `strategy` gives, now and then any JSON."""
-    return st.integers(0, 7).flatmap(lambda number: JSON if number == 0 else strategy)
+    return st.integers(0, 29).flatmap(lambda number: JSON if number == 29 else strategy)
 
 
 def record(**fields: SearchStrategy) -> SearchStrategy:
-    """An object with these fields, each of which may be missing or anything, and the object itself too."""
+    """An object with these fields, of which now and then some are missing, or anything; or the object itself is."""
     whole = st.fixed_dictionaries({name: perhaps(strategy) for name, strategy in fields.items()})
     partly = st.fixed_dictionaries({}, optional=fields)
-    return perhaps(st.one_of(whole, whole, whole, partly))
+    return perhaps(st.integers(0, 29).flatmap(lambda number: partly if number == 29 else whole))
+
+
+def numbered(key: str, records: SearchStrategy) -> SearchStrategy:
+    """A list of records that count up from 0 under `key`, mostly: two may have the same number, or none."""
+
+    def count(listed: list) -> list:
+        for number, entry in enumerate(listed):
+            if isinstance(entry, dict) and type(entry.get(key)) is int and entry[key] != 7:
+                entry[key] = number
+        return listed
+
+    return st.lists(records, min_size=1, max_size=6).map(count)
