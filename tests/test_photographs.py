@@ -14,7 +14,7 @@ import pytest
 from chaos.children import attempt_all
 from PIL import Image
 
-from vision_attn.data import photographs
+from vision_attn.data import conversion, photographs
 from vision_attn.data.photographs import Budget, open_photograph
 
 
@@ -125,9 +125,9 @@ def test_tiles_change_nothing_and_large_images_come_back_reduced(tmp_path, monke
         made.putalpha(Image.fromarray(grey.astype(np.uint8)))
     made.save(tmp_path / f"a.{ending}", **({"transparency": 3} if mode == "P" else {}))
     whole = open_photograph(tmp_path / f"a.{ending}")
-    monkeypatch.setattr(photographs, "_TILE", 16)
+    monkeypatch.setattr(conversion, "TILE", 16)
     assert np.array_equal(open_photograph(tmp_path / f"a.{ending}"), whole)
-    monkeypatch.setattr(photographs, "KEPT_PIXELS", 600)
+    monkeypatch.setattr(conversion, "KEPT_PIXELS", 600)
     small = open_photograph(tmp_path / f"a.{ending}")
     assert small.size == (30, 17) and np.array_equal(small, whole.reduce(3))
 

@@ -111,6 +111,8 @@ class _Expected(NamedTuple):
 
 
 class _Walk:
+    """Follows a config along the types of constructors. Methods raise as `checked` does."""
+
     def __init__(self, modules: tuple[str, ...], trusted: tuple[str, ...]) -> None:
         self.modules, self.trusted, self.classes = modules, trusted, 0
 

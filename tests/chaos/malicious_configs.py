@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import nn
 
 import vision_attn
@@ -20,6 +19,8 @@ from vision_attn.task import Source
 CANARIES = ("evil_package", "helper", "runs")
 
 Config = dict[str, Any]
+Content = Config | str
+"""Of a file: a config that is still to be written as YAML, or any text."""
 
 TOUCH = ["touch", "OUTSIDE/canary"]
 EXECUTORS: dict[str, dict] = {
@@ -157,15 +158,15 @@ def replaced(config: Config, path: tuple[str, ...], value: Any) -> Config:
     return config
 
 
-def executing(config: Config) -> Iterator[tuple[str, str]]:
+def executing(config: Config) -> Iterator[tuple[str, Content]]:
     """Every target of `EXECUTORS` in every slot, with its arguments and as a bare path."""
     for path in slots(config):
         for target, arguments in EXECUTORS.items():
             for value in ({"class_path": target, "init_args": arguments}, target):
-                yield f"{'.'.join(path)} {target}", yaml.safe_dump(replaced(config, path, value))
+                yield f"{'.'.join(path)} {target}", replaced(config, path, value)
 
 
-def misplaced(config: Config) -> Iterator[tuple[str, str]]:
+def misplaced(config: Config) -> Iterator[tuple[str, Content]]:
     """Every model, part of a model, task and source of the package in every slot, with its default arguments."""
     root = Path(vision_attn.__file__).parent
     paths = [path.relative_to(root.parent).with_suffix("") for path in root.rglob("[a-z]*.py")]
@@ -178,7 +179,7 @@ def misplaced(config: Config) -> Iterator[tuple[str, str]]:
     ]
     for path in slots(config):
         for target in [*classes, "torch.nn.Identity", "torch.nn.Linear", "torch.nn.Bilinear", "torch.nn.BatchNorm2d"]:
-            yield f"{'.'.join(path)} {target}", yaml.safe_dump(replaced(config, path, {"class_path": target}))
+            yield f"{'.'.join(path)} {target}", replaced(config, path, {"class_path": target})
 
 
 VALUES = (
@@ -191,8 +192,8 @@ VALUES = (
 )  # fmt: skip
 
 
-def odd_values(config: Config) -> Iterator[tuple[str, str]]:
+def odd_values(config: Config) -> Iterator[tuple[str, Content]]:
     """Every value of `VALUES` for every parameter."""
     for path in leaves(config):
         for value in VALUES:
-            yield f"{'.'.join(path)} = {value!r:.40}", yaml.safe_dump(replaced(config, path, value))
+            yield f"{'.'.join(path)} = {value!r:.40}", replaced(config, path, value)

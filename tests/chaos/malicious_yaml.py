@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 
 import yaml
-from malicious_configs import Config, replaced, slots
+from malicious_configs import Config, Content, replaced, slots
 
 
-def twisted(config: Config) -> Iterator[tuple[str, str]]:
+def twisted(config: Config) -> Iterator[tuple[str, Content]]:
     """Other ways to write a class path, and keys that a parser might treat as more than a key."""
     evil = {"class_path": "helper.Evil"}
     forms = [
@@ -37,16 +37,16 @@ def twisted(config: Config) -> Iterator[tuple[str, str]]:
     ]  # fmt: skip
     for path in slots(config):
         for form in forms:
-            yield f"{'.'.join(path)}: {form!r:.60}", yaml.safe_dump(replaced(config, path, form))
+            yield f"{'.'.join(path)}: {form!r:.60}", replaced(config, path, form)
         twisted = copy.deepcopy(config)
         node = twisted
         for key in path:
             node = node[key]
         node["init_args"] = node.get("init_args", {}) | {"a.class_path": "helper.Evil", "b+": [evil], "helper.Evil": 1}
-        yield f"dotted keys in {'.'.join(path)}", yaml.safe_dump(twisted)
+        yield f"dotted keys in {'.'.join(path)}", twisted
 
 
-def top_level(config: Config) -> Iterator[tuple[str, str]]:
+def top_level(config: Config) -> Iterator[tuple[str, Content]]:
     """Keys beside `task` and `data`, and files that are no config."""
     text, evil = yaml.safe_dump(config), {"class_path": "helper.Evil"}
     tops: list[dict] = [
@@ -59,7 +59,7 @@ def top_level(config: Config) -> Iterator[tuple[str, str]]:
         {"task": "evil.yaml"}, {"data": "evil.yaml"}, {"task": text},
     ]  # fmt: skip
     for top in tops:
-        yield f"top level {top!r:.60}", yaml.safe_dump(config | top)
+        yield f"top level {top!r:.60}", config | top
     for path in slots(config):
         removed = re.sub(r"class_path: \S+", "class_path: !!python/name:os.system", text, count=1)
         yield f"a tag in {path[-1]}", removed
@@ -75,7 +75,7 @@ def top_level(config: Config) -> Iterator[tuple[str, str]]:
         yield f"file {body!r:.40}", body
 
 
-def bombs(config: Config) -> Iterator[tuple[str, str]]:
+def bombs(config: Config) -> Iterator[tuple[str, Content]]:
     """Small files that unfold into large ones, and files that take a parser long."""
     text = yaml.safe_dump(config)
 

@@ -4,19 +4,20 @@ A small file may promise a huge image. Its size is read from its header and refu
 images are converted and reduced tile by tile, and threads that decode at the same time share a budget of memory.
 """
 
+import ctypes
 import os
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from io import BufferedIOBase
-from itertools import product
 from math import ceil
 from pathlib import Path
 
-import numpy as np
 from PIL import Image, ImageFile
+
+from vision_attn.data.conversion import KEPT_PIXELS, in_rgb, reduction
 
 FORMATS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
@@ -37,12 +38,10 @@ MAX_PIXELS = 64_000_000
 """Pixels of an image as it is decoded, at most, unless the environment variable VISION_ATTN_MAX_PIXELS says more."""
 BYTES_PER_PIXEL = 8
 """Memory for each of them. Decoders that need more (WebP, AVIF, JPEG 2000, progressive JPEG) may decode fewer."""
-KEPT_PIXELS = 16_000_000
-"""Larger images come back reduced."""
 MEMORY = 1 << 30
 """Bytes that all decoding threads together may use; a larger image is decoded alone."""
 
-_TILE = 1024
+_MUCH = 1 << 26
 _PLANES = 8
 """How often a file may store each pixel: colours may lie in planes of their own."""
 _TURNS = {
@@ -98,11 +97,20 @@ def decoded(path: str | Path, at_least: int | None = None) -> Iterator[Image.Ima
             file = held.enter_context(open(path, "rb"))
             image = _identified(file)
             whole = _draft(image, at_least)
-            held.enter_context(_budget.take(_checked_memory(image, whole, file)))
+            memory = _checked_memory(image, whole, file)
+            held.enter_context(_budget.take(memory))
+            if memory > _MUCH:
+                held.callback(_give_back)
             image.load()
-            upright = _upright(image, _in_rgb(image))
+            upright = _upright(image, in_rgb(image))
             del image
         yield upright
+
+
+def _give_back() -> None:
+    """Return freed memory to the system. Without this, glibc keeps for each thread as much as it ever used."""
+    with suppress(AttributeError, OSError, TypeError):  # other C libraries do not know it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Refused(ValueError):
@@ -155,20 +163,12 @@ def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
 def _draft(image: ImageFile.ImageFile, at_least: int | None) -> int:
     """Let a JPEG be decoded at a fraction of its size; returns its pixels before."""
     width, height = image.size
-    factor = _factor(image)
+    factor = reduction(image)
     if at_least is not None:
         image.draft(None, (at_least, at_least))
     elif factor > 1:
         image.draft(None, (width // factor, height // factor))
     return width * height
-
-
-def _factor(image: Image.Image) -> int:
-    """By how much a large image is reduced."""
-    factor = 1
-    while ceil(image.width / factor) * ceil(image.height / factor) > KEPT_PIXELS:
-        factor += 1
-    return factor
 
 
 def _checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase) -> int:
@@ -233,46 +233,3 @@ def _upright(image: Image.Image, rgb: Image.Image) -> Image.Image:
     except Exception:  # a broken tag says nothing about the picture
         turn = None
     return rgb if turn is None else rgb.transpose(turn)
-
-
-def _in_rgb(image: Image.Image) -> Image.Image:
-    """`image` in RGB, reduced where it is large; converted in tiles, so that no second copy of the whole is made."""
-    factor, white = _factor(image), _white(image)
-    plain = image.mode == "RGB" and "transparency" not in image.info
-    if factor == 1 and (plain or max(image.size) <= _TILE):
-        return _tile_in_rgb(image, white)
-    made = Image.new("RGB", (ceil(image.width / factor), ceil(image.height / factor)))
-    for box in _boxes(image, _TILE // factor * factor):
-        tile = _tile_in_rgb(image.crop(box), white)
-        made.paste(tile.reduce(factor) if factor > 1 else tile, (box[0] // factor, box[1] // factor))
-    return made
-
-
-def _boxes(image: Image.Image, side: int) -> Iterator[tuple[int, int, int, int]]:
-    for top, left in product(range(0, image.height, side), range(0, image.width, side)):
-        yield left, top, min(left + side, image.width), min(top + side, image.height)
-
-
-def _white(image: Image.Image) -> float | None:
-    """The grey of 16 or 32 bits or of floating point that becomes 255; None for other modes."""
-    if not image.mode.startswith("I") and image.mode != "F":
-        return None
-    brightest = max(float(_numbers(image.crop(box)).max(initial=0.0)) for box in _boxes(image, _TILE))
-    if image.mode == "F" and brightest <= 1:
-        return 1.0
-    if image.mode.startswith("I;16") or brightest > 255:
-        return max(65535.0, brightest)
-    return 255.0
-
-
-def _numbers(image: Image.Image) -> np.ndarray:
-    return np.nan_to_num(np.asarray(image).astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _tile_in_rgb(image: Image.Image, white: float | None) -> Image.Image:
-    if white is not None:  # Pillow's own conversion would clip
-        return Image.fromarray((_numbers(image).clip(0) * (255 / white)).round().astype(np.uint8)).convert("RGB")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 FEWEST = 5
 """Captions below which nothing is said: two photographs may well deserve the same one."""
 
-MOST = 0.7
+MOST = 0.5
 """The share of images with one and the same caption from which on a captioner is said not to look."""
 
 
