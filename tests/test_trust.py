@@ -13,8 +13,8 @@ from vision_attn import parser
 from vision_attn.config import open_run
 from vision_attn.engine.loop import fit
 from vision_attn.mistakes import one_line, suggest
-from vision_attn.models.backbone import Backbone
-from vision_attn.models.vgg import VGG
+from vision_attn.encoders.backbone import Backbone
+from vision_attn.encoders.vgg import VGG
 from vision_attn.task import Source
 from vision_attn.trust import Untrusted, checked, confined
 
@@ -72,7 +72,7 @@ def refused(folder: Path, **options) -> str:
     [
         (ATTENTION, "vision_attn.commands.main", {"argv": ["train", "evil.yaml"]}),
         (ATTENTION, "vision_attn.files.replacing", {"path": "made"}),
-        (ATTENTION, "vision_attn.models.backbone.get_model", {"name": "resnet18", "weights": "DEFAULT"}),
+        (ATTENTION, "vision_attn.encoders.backbone.get_model", {"name": "resnet18", "weights": "DEFAULT"}),
         (SCORE, "torchvision.models.resnet18", {"weights": "DEFAULT"}),
         (SCORE, "torchvision.datasets.utils.download_url", {"url": "file:helper.py", "root": "made"}),
         (SCORE, "torch.hub.load", {"repo_or_dir": ".", "model": "x", "source": "local"}),

@@ -182,7 +182,7 @@ class Results(NamedTuple):
 
 
 class Evaluator:
-    """One group of metrics, collected batch by batch. Constructed anew for each evaluation."""
+    """One group of metrics, collected batch by batch. Constructed for each evaluation."""
 
     def update(self, batch: Any, results: Any) -> None:
         """Take in one batch of the source and what the task computed for it (`Results` of a captioning task)."""
@@ -258,9 +258,9 @@ class Drawing(NamedTuple):
     canvases: tuple[Float[Tensor, "B C Y X"], ...]
     """c_t after each time step: the logit of each pixel being 1."""
     writes: tuple[Window | None, ...]
-    """Where each time step wrote; None where everywhere."""
+    """Where each time step wrote; None without attention."""
     reads: tuple[Window | None, ...] = ()
-    """Where each time step read; None where everywhere; empty for new images."""
+    """Where each time step read; None without attention; empty for new images."""
     log_prob: Float[Tensor, "B"] | None = None
     """log p(x | c_T) in nats."""
     kl: Float[Tensor, "B T"] | None = None

@@ -15,7 +15,7 @@ Way = Literal["expectation", "mode", "draw"]
 
 
 class Hard(Attention):
-    """s_t ~ Multinoulli(alpha_t), z_t = a_{s_t} (Xu et al. 2015, eqs. 8 and 9), trained by REINFORCE.
+    """s_t ~ Multinoulli(alpha_t), z_t = a_{s_t} (Xu et al. 2015, eq. 8 and eq. 9), trained by REINFORCE.
 
     expected: in training, the probability that an image's samples are replaced by their expectation, decided once per
         image and batch (section 4.1).

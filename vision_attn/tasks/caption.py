@@ -21,7 +21,7 @@ from vision_attn.decode import Decoded, beam_search
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, Motion, Pointing, ReferenceLikelihood
 from vision_attn.ranges import check_range
-from vision_attn.task import Source, Task
+from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.captions import write_pictures
 
 
@@ -107,7 +107,7 @@ class Captioning(Task):
         return list(self._described(self._decode(self.regions(images))))
 
     @torch.no_grad()
-    def evaluate(self, batches: Iterable[CaptionBatch], folder: Path | None = None) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
         """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
         whether attention lies in them. With a folder, all metrics, and captions.json."""
         device = next(self.parameters()).device
