@@ -11,10 +11,10 @@ import yaml
 from tests.untrained import write_run
 from vision_attn import parser
 from vision_attn.config import open_run
-from vision_attn.engine.loop import fit
-from vision_attn.mistakes import one_line, suggest
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
+from vision_attn.engine.loop import fit
+from vision_attn.mistakes import one_line, suggest
 from vision_attn.task import Source
 from vision_attn.trust import Untrusted, checked, confined
 
@@ -99,7 +99,7 @@ def test_the_hint_of_a_mistake_imports_nothing(evil, path, target: str) -> None:
 
 def test_classes_must_derive_from_what_is_expected(evil) -> None:
     vocabulary = "vision_attn.data.vocabulary.Vocabulary"
-    assert f"{vocabulary} is no Module" in refused(evil(ATTENTION, vocabulary))
+    assert f"{vocabulary} is no Attention" in refused(evil(ATTENTION, vocabulary))
     assert "task: vision_attn.models.ram.RAM is no Task" in refused(evil(("task",), "vision_attn.models.ram.RAM"))
     assert "no Source" in refused(evil(("data",), {"class_path": "vision_attn.tasks.caption.Captioning"}))
 
@@ -124,7 +124,7 @@ def test_classes_must_derive_from_what_is_expected(evil) -> None:
         "init_args": {"expected": {"a": 1}}}, "a single value"), ({"class_path": "vision_attn.attention.hard.Hard",
         "init_args": {"expected": float("nan")}}, "nan is no number"),
         ({"class_path": "vision_attn.attention.hard.Hard", "init_args": {"soft_start": 10**16}}, "is no number that"),
-        ({"class_path": "torch.nn.Linear", "init_args": {"device": "cpu"}}, "attention.device: expected a class path"),
+        ({"class_path": "torch.nn.Linear", "init_args": {"device": "cpu"}}, "torch.nn.Linear is no Attention"),
     ],
 )  # fmt: skip
 def test_other_ways_to_name_code(evil, value: object, said: str) -> None:
@@ -154,7 +154,7 @@ def test_a_string_of_plain_text_is_never_taken_for_a_class(evil) -> None:
         (("data", "init_args", "batch_size"), 10**8, "must hold at least one batch"),
         (("data", "init_args", "test_images"), 10**7, "test_images is 10000000, but must be from 1 to 100,000"),
         (("data", "init_args", "size"), "9" * 4000, "is no number that a run folder may give"),
-        (("task", "init_args", "penalty"), ".inf", "inf is no number that a run folder may give"),
+        (("task", "init_args", "length_power"), ".inf", "inf is no number that a run folder may give"),
         (("run", "seed"), "x", "run.seed must be a whole number"),
         (("run",), [1], "run.seed must be a whole number"),
         (("format",), {"a": 1}, "has format {'a': 1}"),
@@ -165,11 +165,11 @@ def test_a_config_asks_for_no_more_than_its_weights_hold(evil, path, value: obje
 
 
 def test_overrides_are_the_users_and_checked_too(captioner: Path) -> None:
-    average = "vision_attn.attention.reinforce.MovingAverage"
-    overrides = ["--data.test_images=2", f"--task.reinforce.baseline={average}", "--task.beams=5"]
+    penalty = "vision_attn.criteria.doubly_stochastic.DoublyStochastic"
+    overrides = ["--data.test_images=2", f"--task.criteria.penalty={penalty}", "--task.beams=5"]
     task, source, config = open_run(captioner, overrides=overrides)
     assert task.beams == 5 and source.split_images["test"] == 2
-    assert config["task"]["init_args"]["reinforce"]["init_args"]["baseline"]["class_path"] == average
+    assert config["task"]["init_args"]["criteria"]["penalty"]["class_path"] == penalty
     said = refused(captioner, overrides=["--task.model.score=helper.Evil"])
     assert said.startswith("one of the options names helper.Evil, which is code from elsewhere")
     assert "which no run folder may use" in refused(captioner, overrides=["--task.model.score=torch.nn.LSTM"])
@@ -237,7 +237,7 @@ def test_backbones_are_classifiers_cut_at_a_name(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("torch.hub.load_state_dict_from_url", lambda *_, **__: pytest.fail("downloads"))
     with pytest.raises(ValueError, match="no classification network 'fasterrcnn_resnet50_fpn'"):
         Backbone(name="fasterrcnn_resnet50_fpn", node="backbone.body.conv1")
-    with pytest.raises(ValueError, match="is no node of alexnet"):
+    with pytest.raises(ValueError, match="is not a node of alexnet"):
         Backbone(name="alexnet", node="((.|.)*)*X")
     with pytest.raises(ValueError, match="resolution is 10000, but must be from 1 to 4,096"):
         Backbone(name="alexnet", node="features.2", resolution=10000)
