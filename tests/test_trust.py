@@ -172,7 +172,7 @@ def test_overrides_are_the_users_and_checked_too(captioner: Path) -> None:
     assert config["task"]["init_args"]["criteria"]["penalty"]["class_path"] == penalty
     said = refused(captioner, overrides=["--task.model.score=helper.Evil"])
     assert said.startswith("one of the options names helper.Evil, which is code from elsewhere")
-    assert "which no run folder may use" in refused(captioner, overrides=["--task.model.score=torch.nn.LSTM"])
+    assert "torch.nn.LSTM is no Score" in refused(captioner, overrides=["--task.model.score=torch.nn.LSTM"])
 
 
 def test_nothing_is_run_to_learn_the_types_of_a_signature(evil, monkeypatch: pytest.MonkeyPatch) -> None:
