@@ -21,6 +21,15 @@ from vision_attn.config import load, open_run
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.engine import checkpoint
 from vision_attn.engine.weights import load_weights
+from vision_attn.task import Task
+
+
+class Layers(Task):
+    """Weights, and nothing else of a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
 
 
 def add(tally: Any, inputs: Iterable[Any], outcomes: Iterable[Outcome]) -> None:
@@ -111,7 +120,7 @@ def test_checkpoints(version: str, tally: Any, share: Callable[[int], int]) -> N
     An earlier version noted no checksums, so that damage reaches what reads the files.
     """
     number = share(1000)
-    task = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    task = Layers()
     weights = {name: weight.clone() for name, weight in task.state_dict().items()}
     with folder_in_memory() as folder:
         run = folder / "good"
@@ -163,7 +172,7 @@ def test_checkpoints(version: str, tally: Any, share: Callable[[int], int]) -> N
 def test_weights(tally: Any, share: Callable[[int], int]) -> None:
     """Damage of a safetensors file: refused, or numbers of the right shapes."""
     number = share(1500)
-    task = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    task = Layers()
     with folder_in_memory() as folder:
         (folder / "last").mkdir()
         checkpoint.save(folder, task, {}, checkpoint.Position(plan={}))
