@@ -101,6 +101,7 @@ def test_a_vocabulary_from_anyone_is_words_alone(tmp_path):
         ({"pre_tokenizer": None}, "are missing"),
         ({"model": None}, "are missing"),
         ({"model": {"vocab": ["a"]}}, "are missing"),
+        ({"model": {"vocab": [4, 5]}}, "are missing"),
         ({"model": {"vocab": specials | {"a": "3"}}}, "are missing"),
         ({"model": {"vocab": specials | {"a": 3.0}}}, "must count up"),
         ({"model": {"vocab": {"<pad>": False, "<end>": True, "<unk>": 2}}}, "must count up"),

@@ -123,7 +123,7 @@ def _words(path: str | Path) -> list[str]:
             raise ValueError(f"it has more than {MOST:,} words")
         words = sorted(ids, key=ids.__getitem__)
         numbers = list(map(ids.__getitem__, words))
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, LookupError, TypeError):
         raise ValueError("its words, or the pattern that finds them, are missing") from None
     if pattern != WORD:
         raise ValueError("it was made by another version or another tool, which finds words in another way")

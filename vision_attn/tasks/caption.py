@@ -24,6 +24,9 @@ from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.captions import write_pictures
 
+PICTURE = 896
+"""Pixels that a side of a photograph keeps for pictures: twice what they show."""
+
 
 class Captioning(Task):
     """An encoder, a captioner, the criteria that train it and the evaluators that judge it.
@@ -147,7 +150,7 @@ class Captioning(Task):
         with self.model.looking("mode") if self.model.way == "expectation" else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
         pictures = [
-            open_square(file) if file else to_pil_image(image)
+            open_square(file, at_least=PICTURE) if file else to_pil_image(image)
             for file, image in zip(batch.files, batch.images, strict=True)
         ]
         titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
