@@ -1,6 +1,6 @@
 """Decoding against exhaustive enumeration, and greedy against a beam of one."""
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -18,6 +18,10 @@ EVERYTHING = sum(len(WORDS) ** n for n in range(T)) + len(WORDS) ** T
 
 @pytest.fixture
 def model():
+    return captioner()
+
+
+def captioner():
     torch.manual_seed(0)
     model = ShowAttendTell(V, D, hidden_size=6, word_size=8, score=partial(Additive, attention_size=7)).eval()
     with torch.no_grad():
@@ -30,6 +34,10 @@ def model():
 
 @pytest.fixture
 def regions():
+    return annotation_vectors()
+
+
+def annotation_vectors():
     torch.manual_seed(1)
     return torch.randn(B, L, D)
 
@@ -38,12 +46,18 @@ def spelled(decoded, b, r):
     return tuple(word for word in decoded.words[b, r].tolist() if word != 0)
 
 
+@cache
+def every_caption(b):
+    """All captions of image `b`, with their log-probabilities: the same for every test of them."""
+    weights = references.paper_weights(captioner())
+    return tuple(references.every_caption(references.next_words(weights, annotation_vectors()[b]), WORDS, T))
+
+
 @pytest.mark.parametrize("length_power", [0.0, 0.7, 1.0])
 def test_a_beam_as_wide_as_everything_is_enumeration(model, regions, length_power):
     decoded = beam_search(model, regions, beams=EVERYTHING, max_words=T, length_power=length_power)
-    weights = references.paper_weights(model)
     for b in range(B):
-        captions = list(references.every_caption(references.next_words(weights, regions[b]), WORDS, T))
+        captions = list(every_caption(b))
         assert abs(sum(torch.tensor(said.log_prob).sum().exp() for said in captions) - 1) < 1e-4
         captions.sort(key=lambda said: -sum(said.log_prob) / len(said.words) ** length_power)
         found = [spelled(decoded, b, r) for r in range(EVERYTHING)]
