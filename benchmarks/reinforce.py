@@ -70,7 +70,7 @@ def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
             spread, seconds = measure(task, estimator, batches[0], weights, samples, f"{name}, {credit}")
             reference = reference or (spread, seconds)
             relative, cost = spread / reference[0], seconds / reference[1]
-            rows.append((f"{name}, {credit}", f"{relative:.3f}", f"{cost:.2f}", f"{relative * cost:.3f}"))
+            rows.append((f"{name}, {credit}", f"{relative:.2g}", f"{cost:.2f}", f"{relative * cost:.2g}"))
     title = (
         f"Variance of the gradient of the score's weights over {samples} samples, {len(batches[0].words)} images, of "
         f"{run_name(run)}, with its dropout of {task.model.dropout} as in training (the runs of a caption share a mask)"
