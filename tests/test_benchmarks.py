@@ -11,11 +11,14 @@ from benchmarks.__main__ import TABLES, main
 from benchmarks.shapes import QUICK
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="the table needs a CUDA device")
-MARKS = {"compiled": pytest.mark.compile, "gpu": GPU}
+MARKS = {"gpu": GPU}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in TABLES])
-def test_every_table_is_made(name: str) -> None:
+def test_every_table_is_made(name: str, monkeypatch) -> None:
+    if name == "compiled":  # takes minutes; that compiled steps equal eager ones is tested with the engine
+        monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **_: None)
+        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     lines = TABLES[name](QUICK, 1).splitlines()
     rows = [line for line in lines if line.startswith("| ")]
     assert len(rows) >= 2 and any(line.startswith("**") for line in lines)
