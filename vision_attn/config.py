@@ -155,7 +155,8 @@ def _keep_to(folder: Path, new: dict) -> None:
         shown = ", ".join(different[:6]) + (f" and {len(different) - 6} more" if len(different) > 6 else "")
         raise ValueError(
             f"{folder} holds a run with other settings ({shown}): "
-            "set them back, give another --run.folder, or delete that folder"
+            f"set them back, give another --run.folder (--run.start_from={folder} begins with its weights), "
+            "or delete that folder"
         )
 
 
