@@ -153,7 +153,12 @@ def test_the_smallest_captioner_is_evaluated_with_pictures(run: Path, tmp_path: 
     assert len(json.loads((tmp_path / "lengths_test.json").read_text())) == 6
     page = (tmp_path / "pictures/index.html").read_text()
     first = json.loads((tmp_path / "captions_test.json").read_text())[0]["caption"].split()[0]
-    assert first in page and len(list((tmp_path / "pictures").glob("*.png"))) == 2
+    assert (
+        first in page
+        and "no maps" in page
+        and "Point at a word" not in page
+        and len(list((tmp_path / "pictures").glob("*.png"))) == 2
+    )
 
 
 def test_the_smallest_captioner_captions_photographs(run: Path, tmp_path: Path, capsys) -> None:

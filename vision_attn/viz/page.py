@@ -22,6 +22,9 @@ from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
 SIDE = 448  # most pixels of the longer side of a photograph in the page
 DRAWN = 128  # a picture with no more pixels a side was surely drawn: its pixels stay sharp
 
+GUIDE = "Point at a word, tap it, or step through with the arrow keys, to see where the model looked when it said it."
+NO_MAPS = "This captioner has no attention: there are captions, and no maps."
+
 
 class Looked(NamedTuple):
     """One image, the caption that was said of it, and where each word looked."""
@@ -55,6 +58,7 @@ def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where
         check(item.words, item.alpha, item.log_prob, item.regions, item.title)
     parts = {
         "title": escape(title),
+        "guide": GUIDE if any(item.alpha is not None for item in items) else NO_MAPS,
         "figures": "\n".join(_figure(number, item) for number, item in enumerate(items, 1)),
         "count": {1: "one", 2: "two"}.get(len(items), "many"),
         "spread": str(SPREAD),
