@@ -140,7 +140,9 @@ def test_the_resolved_config_builds_the_same(config_file: Path) -> None:
 def test_a_started_run_keeps_its_settings(config_file: Path, trained: Path) -> None:
     claim(read(config_file, [f"--run.folder={trained}"]))
     claim(read(config_file, [f"--run.folder={trained}", "--run.log_every=1", "--run.save_every=9", "--run.wandb=true"]))
-    with pytest.raises(ValueError, match=r"task.hidden was 8, is 9.*another --run.folder, or delete") as caught:
+    with pytest.raises(
+        ValueError, match=r"task.hidden was 8, is 9.*another --run.folder \(--run.start_from=trained .*\), or delete"
+    ) as caught:
         claim(read(config_file, [f"--run.folder={trained}", "--task.hidden=9", "--optimizer.lr=0.5"]))
     assert "optimizer.lr was 0.01, is 0.5" in str(caught.value)
     with pytest.raises(ValueError, match="run.epochs was 2, is 3"):
@@ -246,3 +248,8 @@ def test_what_is_wrong_with_a_run_folder_is_said(trained: Path, tmp_path: Path) 
     (trained / "best" / "model.safetensors").write_bytes(b"cut off")
     with pytest.raises(ValueError, match="not a whole safetensors file"):
         open_run(trained, trust=["toy"])
+
+
+def test_an_opened_run_takes_overrides_of_task_and_data_alone(trained: Path) -> None:
+    with pytest.raises(ValueError, match="^run.epochs: only keys of task and data can be overridden"):
+        open_run(trained, trust=["toy"], overrides=["--run.epochs=3"])

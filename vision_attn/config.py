@@ -180,6 +180,10 @@ def _check_seed(content: dict, *, where: Path) -> None:
 
 def _parse_run(parser: ArgumentParser, parts: dict, overrides: Sequence[str], *, where: Path) -> Namespace:
     """The config of a run folder with the user's overrides, complete."""
+    for override in overrides:
+        key = override.lstrip("-").partition("=")[0]
+        if key.partition(".")[0] in set(names(fit)) - set(OPENED):
+            raise ValueError(f"{key}: only keys of {' and '.join(OPENED)} can be overridden when a run is opened")
     if isinstance(parts.get("data"), dict):
         parts = parts | {"data": trusted.confined(parts["data"])}
     given = [f"--{key}={yaml.safe_dump(value)}" for key, value in parts.items()]
