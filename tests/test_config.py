@@ -141,7 +141,7 @@ def test_a_started_run_keeps_its_settings(config_file: Path, trained: Path) -> N
     claim(read(config_file, [f"--run.folder={trained}"]))
     claim(read(config_file, [f"--run.folder={trained}", "--run.log_every=1", "--run.save_every=9", "--run.wandb=true"]))
     with pytest.raises(
-        ValueError, match=r"task.hidden was 8, is 9.*another --run.folder \(--run.start_from=trained .*\), or delete"
+        ValueError, match=r"task.hidden was 8, is 9.*--run.start_from=trained begins with its weights\), or delete"
     ) as caught:
         claim(read(config_file, [f"--run.folder={trained}", "--task.hidden=9", "--optimizer.lr=0.5"]))
     assert "optimizer.lr was 0.01, is 0.5" in str(caught.value)
