@@ -6,7 +6,7 @@ The signature of `fit`, and below it the constructors that the file names, are t
 import inspect
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,11 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Namespace:
     `run.folder` is `runs/NAME` unless given. Raises ValueError naming the key that is wrong.
     """
     path = Path(path)
-    content = load(path)
+    written = read_yaml(path)
+    content = _current(written, where=path)
     allow_only({*OURS, *packages_of(content), *packages_of(list(overrides))})
-    with scratch("config") as folder:
-        written = path
-        if content != read_yaml(path):  # of an earlier version
-            written = folder / path.name
-            written.write_text(yaml.safe_dump(content), encoding="utf-8")
-        arguments = [f"--run.folder={Path('runs') / path.stem}", f"--config={written}", *overrides]
+    with nullcontext(path) if content == written else _rewritten(path.name, content) as file:
+        arguments = [f"--run.folder={Path('runs') / path.stem}", f"--config={file}", *overrides]
         config = parse(make_parser(), arguments, content, where=path, overrides=overrides)
     config.config = None
     return config
@@ -86,19 +83,32 @@ def dump(config: Namespace) -> str:
 
 def load(path: Path) -> dict[str, Any]:
     """A config file as plain values. Raises ValueError as `read_yaml` does, and for another version's format."""
-    content = migrated(read_yaml(path))
+    return _current(read_yaml(path), where=path)
+
+
+def _current(written: Any, *, where: Path) -> dict[str, Any]:
+    """What a config file says, in the words of this version. See `load` for what is refused."""
+    content = migrated(written)
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is no config: it must hold keys such as {', '.join(names(fit))}")
+        raise ValueError(f"{where} is no config: it must hold keys such as {', '.join(names(fit))}")
     version = content.get("format", FORMAT)
     if version not in range(1, FORMAT + 1):
         raise ValueError(
-            f"{path} has format {str(version)[:40]}, this version of vision_attn reads formats up to {FORMAT}: "
+            f"{where} has format {str(version)[:40]}, this version of vision_attn reads formats up to {FORMAT}: "
             "use the version that wrote it, or train again"
         )
     unknown = [key for key in content if key not in (*names(fit), "format")]
     if unknown:
-        raise ValueError(f"{path}: {unknown[0][:80]}: there is no such key{suggest(unknown[0], names(fit))}")
+        raise ValueError(f"{where}: {unknown[0][:80]}: there is no such key{suggest(unknown[0], names(fit))}")
     return content
+
+
+@contextmanager
+def _rewritten(name: str, content: dict[str, Any]) -> Iterator[Path]:
+    """A temporary file called `name` with a config that was converted from an earlier version."""
+    with scratch("config") as folder:
+        (folder / name).write_text(yaml.safe_dump(content), encoding="utf-8")
+        yield folder / name
 
 
 def open_run(

@@ -1,6 +1,7 @@
 """Where files are found, and how they are read and written: safely, under a temporary name, then renamed."""
 
 import errno
+import hashlib
 import json
 import os
 import platform
@@ -101,10 +102,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno is None:  # Pillow's encoders, which do not say why
             raise OSError(errno.EIO, str(error) or "cannot be written", str(path)) from error
-        if error.filename in (
-            None,
-            str(temporary),
-        ):  # `write` to a full disk knows no name
+        if error.filename in (None, str(temporary)):  # `write` to a full disk knows no name
             error.filename = str(path)
             del error.filename2
         raise
@@ -149,6 +147,15 @@ def sweep(folder: Path) -> None:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     os.unlink(entry.path)
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, read a few megabytes at a time. Raises OSError when it cannot be read."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:

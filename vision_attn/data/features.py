@@ -6,7 +6,6 @@ process killed at any moment leaves a cache that the next one completes, to the 
 """
 
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from vision_attn.console import progress
 from vision_attn.data.feature_index import existing_shards, finished_shards, folder_name, make_header
 from vision_attn.data.images import View, in_threads
-from vision_attn.files import replacing
+from vision_attn.files import replacing, sha256
 
 SHARD = 512  # images; a multiple of the encoding batches, so that resuming regroups nothing
 log = logging.getLogger(__name__)
@@ -132,7 +131,7 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
             "%s: %d of %d parts are missing or damaged and are computed", folder, shards.count(None), len(shards)
         )
     for number, shard in enumerate(shards):
-        if shard and _checksum(folder / shard["file"]) != shard["sha256"]:
+        if shard and sha256(folder / shard["file"]) != shard["sha256"]:
             log.warning("%s: damaged, computed again", folder / shard["file"])
             shards[number] = None
     missing = [number for number, shard in enumerate(shards) if shard is None]
@@ -184,7 +183,7 @@ def _write_shard(
         "file": path.name,
         "shape": list(shape),
         "bytes": path.stat().st_size,
-        "sha256": _checksum(path),
+        "sha256": sha256(path),
         "unreadable": unreadable,
     }
 
@@ -200,11 +199,3 @@ def _read(view: View, resolution: int) -> tuple[Tensor, str]:
 def _encode(encoder: nn.Module, images: Tensor, device: torch.device) -> Float16[Tensor, "B L D"]:
     regions = encoder(images.to(device).contiguous(memory_format=torch.channels_last))
     return regions.clamp(-65504, 65504).to("cpu", torch.float16)  # the range of float16
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()

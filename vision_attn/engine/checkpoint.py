@@ -16,7 +16,7 @@ from torch import nn
 from vision_attn.console import say
 from vision_attn.engine import weights
 from vision_attn.engine.folders import remove, replacing_folder, settle
-from vision_attn.files import read_json, replacing
+from vision_attn.files import read_json, replacing, sha256
 
 TRAINER = "trainer.pt"
 POSITION = "position.json"
@@ -217,14 +217,10 @@ def _digest(content: dict) -> str:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
+        return sha256(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()
 
 
 def _lacking(log: Path, position: Position) -> str:
