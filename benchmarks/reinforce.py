@@ -58,7 +58,7 @@ def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
     for parameter in task.parameters():
         parameter.requires_grad_(False)
     task.train()
-    task.model.attention.expected = task.model.attention.soft_start = 0
+    task.model.attention.expectation_probability = task.model.attention.soft_start = 0
     weights = [weight.requires_grad_() for weight in task.model.score.parameters()]
     batches = [few(batch, 16) for batch in islice(source.train(0, seed=1), 8)]
     rows, reference = [], None

@@ -42,8 +42,8 @@ class Fixed(Classifier):
         super().__init__()
         self.weight, self.glances, self.calls = nn.Parameter(torch.zeros(1)), list(glances), []
 
-    def forward(self, images, rows: int = 1, look: str = "draw") -> Glance:
-        self.calls.append((len(images), rows, look))
+    def forward(self, images, rows: int = 1, way: str = "draw") -> Glance:
+        self.calls.append((len(images), rows, way))
         return self.glances[min(len(self.calls), len(self.glances)) - 1]
 
 
@@ -268,4 +268,4 @@ def test_sampled_glimpses_cost_what_mean_ones_cost():
     """An answer runs the policy once per glimpse, whether locations are sampled or means."""
     model = small().model.eval()
     images = batch(1).images
-    assert multiply_adds(model, images, look="draw") == multiply_adds(model, images, look="mean")
+    assert multiply_adds(model, images, way="draw") == multiply_adds(model, images, way="mean")

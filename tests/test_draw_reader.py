@@ -81,7 +81,7 @@ def test_windows_are_where_it_looked():
 def test_an_image_does_not_depend_on_its_batch():
     model = build()
     torch.testing.assert_close(model(images()[1:2]).log_prob, model(images()).log_prob[1:2])
-    assert model(images(), rows=7, look="mean").log_prob.shape == (B, 1, T, CLASSES)  # copies would be identical
+    assert model(images(), rows=7, way="mean").log_prob.shape == (B, 1, T, CLASSES)  # copies would be identical
 
 
 def test_the_loss_of_the_last_answer_trains_the_windows():

@@ -1,4 +1,4 @@
-"""Hard attention: draws follow the map, one region is seen, and sharp maps make it soft attention."""
+"""Hard attention: samples follow the map, one region is seen, and sharp maps make it soft attention."""
 
 import pytest
 import torch
@@ -18,18 +18,18 @@ def maps(*rows: int) -> torch.Tensor:
     return torch.randn(*rows, L).double().mul(2).softmax(-1)
 
 
-def test_draws_follow_the_map():
-    """Chi-square of 20,000 draws against alpha: above 27.9 once in a thousand for 9 degrees of freedom."""
+def test_samples_follow_the_map():
+    """Chi-square of 20,000 samples against alpha: above 27.9 once in a thousand for 9 degrees of freedom."""
     torch.manual_seed(0)
     alpha = torch.randn(10).mul(2).softmax(-1)
     number = 20_000
-    seen = torch.bincount(hard.draw(alpha.expand(number, -1)), minlength=10)
+    seen = torch.bincount(hard.sample(alpha.expand(number, -1)), minlength=10)
     assert ((seen - number * alpha).square() / (number * alpha)).sum() < 27.9
 
 
-def test_what_has_no_weight_is_never_drawn():
+def test_a_region_without_weight_is_never_sampled():
     alpha = torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0]).expand(5000, -1)
-    assert set(hard.draw(alpha).tolist()) == {1, 3}
+    assert set(hard.sample(alpha).tolist()) == {1, 3}
 
 
 def test_a_region_is_what_indexing_gives():
@@ -47,40 +47,41 @@ def test_entropy_and_log_prob_are_finite_where_a_map_is_sharp():
     torch.testing.assert_close(hard.entropy(uniform), torch.tensor([4.0]).log())
 
 
-@pytest.mark.parametrize("look", ["expectation", "mode", "draw"])
+@pytest.mark.parametrize("way", ["expectation", "mode", "draw"])
 @pytest.mark.parametrize("kind", [Hard, StraightThrough])
-def test_a_sharp_map_is_seen_alike_however_one_looks(look, kind):
+def test_a_sharp_map_is_seen_alike_in_every_way(way, kind):
     alpha = torch.zeros(B, R, L).scatter_(-1, torch.randint(L, (B, R, 1)), 1)
     regions = torch.randn(B, L, D)
-    seen, found, region = kind(at_test=look).eval()(alpha.log(), regions)
+    seen, found, region = kind(at_test=way).eval()(alpha.log(), regions)
     torch.testing.assert_close(seen, alpha @ regions)
     torch.testing.assert_close(found, alpha)
-    assert (region is None) == (look == "expectation")
+    assert (region is None) == (way == "expectation")
     assert region is None or torch.equal(region, alpha.argmax(-1))
 
 
-def test_an_image_whose_coin_fell_is_seen_as_expected():
+def test_an_image_in_the_mask_sees_the_expectation():
     attention, alpha, regions = Hard().train(), maps(B, R), torch.randn(B, L, D).double()
-    expected = torch.tensor([True, False, True])
-    seen, _, region = attention(alpha.log(), regions, expected)
-    torch.testing.assert_close(seen[expected], (alpha @ regions)[expected])
+    mask = torch.tensor([True, False, True])
+    seen, _, region = attention(alpha.log(), regions, mask)
+    torch.testing.assert_close(seen[mask], (alpha @ regions)[mask])
     torch.testing.assert_close(seen[1], regions[1, region[1]])
 
 
-def test_coins_are_tossed_per_image_and_only_in_training():
+def test_the_mask_is_sampled_per_image_and_only_in_training():
     attention = Hard(expected=0.3)
-    share = attention.coins(20_000, torch.zeros(1)).float().mean().item()
+    share = attention.sample_expectation_mask(20_000, torch.zeros(1)).float().mean().item()
     assert abs(share - 0.3) < 4 * (0.3 * 0.7 / 20_000) ** 0.5
-    assert attention.eval().coins(5, torch.zeros(1)) is None and Hard(expected=0.0).coins(5, torch.zeros(1)) is None
+    for without in (attention.eval(), Hard(expected=0.0)):
+        assert without.sample_expectation_mask(5, torch.zeros(1)) is None
 
 
-def test_a_soft_start_tosses_no_coin():
+def test_a_soft_start_uses_the_expectation_of_every_image():
     attention = Hard(expected=0.0, soft_start=2)
-    tossed = [bool(attention.coins(9, torch.zeros(1)).all()) for _ in range(4)]
-    assert tossed == [True, True, False, False]
+    masked = [bool(attention.sample_expectation_mask(9, torch.zeros(1)).all()) for _ in range(4)]
+    assert masked == [True, True, False, False]
     again = Hard(expected=0.0, soft_start=2)
-    again.load_state_dict(attention.state_dict())  # a run that goes on does not start again
-    assert not again.coins(9, torch.zeros(1)).any()
+    again.load_state_dict(attention.state_dict())  # a resumed run does not repeat its soft start
+    assert not again.sample_expectation_mask(9, torch.zeros(1)).any()
 
 
 def test_straight_through_looks_at_one_and_learns_from_all():
@@ -92,8 +93,8 @@ def test_straight_through_looks_at_one_and_learns_from_all():
     assert (alpha.grad != 0).all()
 
 
-def test_the_path_drawn_is_the_one_that_is_scored():
-    """log p(y | s, a), log p(s | a) and the entropy of the model's own draws, against the paper's equations."""
+def test_the_sampled_path_is_the_one_that_is_scored():
+    """log p(y | s, a), log p(s | a) and the entropy of the model's own samples, against the paper's equations."""
     model = build(attention=lambda: Hard(expected=0.0), dropout=0.0).train()
     regions, words = draw([[3]])
     caption = model(regions, words)
@@ -107,16 +108,16 @@ def test_the_path_drawn_is_the_one_that_is_scored():
     torch.testing.assert_close(caption.choice.entropy[0, 0], path.entropy)
 
 
-def test_nothing_is_drawn_at_padding_or_where_the_coin_fell():
+def test_nothing_is_sampled_at_padding_or_in_masked_images():
     model = build(attention=lambda: Hard(expected=0.5)).train()
     regions, words = draw(UNSORTED)
-    torch.manual_seed(5)  # of three coins, some fall
+    torch.manual_seed(5)  # some of the three images are masked
     caption = model(regions, words)
-    drawn = caption.choice.sampled
-    by_image = drawn.flatten(1).any(1)
+    sampled = caption.choice.sampled
+    by_image = sampled.flatten(1).any(1)
     assert by_image.any() and not by_image.all()
-    assert torch.equal(drawn, (words != 0) & by_image[:, None, None])
-    assert torch.equal(caption.choice.log_prob != 0, drawn)
+    assert torch.equal(sampled, (words != 0) & by_image[:, None, None])
+    assert torch.equal(caption.choice.log_prob != 0, sampled)
     assert torch.equal(caption.choice.entropy != 0, words != 0)
 
 
@@ -180,6 +181,6 @@ def test_runs_of_a_caption_share_their_dropout():
 def test_a_run_that_starts_from_another_starts_its_soft_start_again():
     attention = Hard(expected=0.0, soft_start=2)
     for _ in range(4):
-        attention.coins(3, torch.zeros(1))
+        attention.sample_expectation_mask(3, torch.zeros(1))
     attention.restart()
-    assert attention.coins(3, torch.zeros(1)).all()
+    assert attention.sample_expectation_mask(3, torch.zeros(1)).all()

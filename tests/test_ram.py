@@ -55,7 +55,7 @@ def test_shapes(core, first):
     draws = T if first == "policy" else T - 1
     assert glance.choice.log_prob.shape == glance.choice.entropy.shape == glance.choice.sampled.shape == (B, R, draws)
     assert glance.choice.state.shape == (B, R, draws, model.state_size) and not glance.choice.state.requires_grad
-    assert model(images(), look="mean").choice is None
+    assert model(images(), way="mean").choice is None
 
 
 def test_sizes_are_the_papers_by_default():
@@ -155,7 +155,7 @@ def test_log_p_is_that_of_the_sample_before_clipping(core):
 
 def test_samples_are_normal_around_the_means():
     model = build(first="centre", policy=partial(Gaussian, sigma=0.05))
-    mean = model(images(1), look="mean").locations[0, 0, 1]
+    mean = model(images(1), way="mean").locations[0, 0, 1]
     drawn = model(images(1), 4000).locations[0, :, 1]
     torch.testing.assert_close(drawn.mean(0), mean, rtol=0, atol=0.004)
     torch.testing.assert_close(drawn.std(0), torch.full((2,), 0.05), rtol=0.05, atol=0)
@@ -191,7 +191,7 @@ def test_answers_train_the_core_and_samples_train_the_policy(core):
 def test_the_context_determines_the_first_location():
     model = build(partial(ContextLSTM, context_side=5), first="policy")
     seen, other = images(2)
-    first = model(torch.stack([seen, seen, other]), look="mean").locations[:, 0, 0]
+    first = model(torch.stack([seen, seen, other]), way="mean").locations[:, 0, 0]
     torch.testing.assert_close(first[0], first[1])
     assert (first[0] - first[2]).abs().max() > 1e-5
 
@@ -235,7 +235,7 @@ def test_operations_are_counted_by_hand():
     glimpse = 4 * patch + 9 * patch + 5 * 2 + 8 * 14 + 28 * 15 + N * 7
     policy = 128 * 7 + 2 * 128
     pyramid = 3 * 2 * 21 * 17
-    assert multiply_adds(model, images(), look="mean") == T * glimpse + (T - 1) * policy + pyramid
+    assert multiply_adds(model, images(), way="mean") == T * glimpse + (T - 1) * policy + pyramid
     assert model.pixels == T * patch
     assert build(partial(ContextLSTM, context_side=5)).pixels == T * patch + 2 * 5 * 5
 

@@ -137,7 +137,7 @@ def test_a_run_is_measured_and_shown(digits, tmp_path):
     right = on_digit = 0
     for images, labels, boxes in source.split("test"):
         with torch.no_grad():
-            glance = task.model(images, look="mean")
+            glance = task.model(images, way="mean")
         hit = predictions(glance)[:, -1] == labels
         x, y = glance.locations[:, 0, -1].T
         inside = (boxes[:, 0] <= x) & (x <= boxes[:, 2]) & (boxes[:, 1] <= y) & (y <= boxes[:, 3])

@@ -1,6 +1,6 @@
-"""What models promise: encoders, captioners and classifiers, and the NamedTuples of tensors that they return.
+"""The contracts of models (encoders, captioners and classifiers) and the NamedTuples of tensors that they return.
 
-A new model derives from one of these classes and overrides what its docstring names; tasks and decoding use nothing
+A new model derives from one of these classes and overrides what its docstring names. Tasks and decoding use nothing
 else of it. `tests/test_contracts.py` builds the smallest class that fulfils each contract and takes it through
 training, decoding, evaluation and pictures.
 
@@ -22,7 +22,7 @@ from vision_attn.attention.reinforce import Choice
 from vision_attn.layers.nested import Nested
 
 PAD, END = 0, 1
-"""Ids of words: the one that pads and starts a caption, and is never produced; the one that ends a caption."""
+"""Word ids. PAD starts a caption and fills it up, and is never produced; END ends a caption."""
 
 
 class Encoder(nn.Module):
@@ -38,7 +38,7 @@ class Encoder(nn.Module):
     grid: tuple[int, int]
     """Rows and columns of regions; L is their product."""
     trainable: bool = False
-    """Whether it is trained along with the captioner. Annotation vectors of a frozen encoder are cached."""
+    """Whether the encoder is trained along with the captioner. Annotation vectors of a frozen encoder are cached."""
 
     @property
     def layout(self) -> tuple[int, int, int]:
@@ -46,10 +46,10 @@ class Encoder(nn.Module):
         return (1, *self.grid)
 
     def initialise(self) -> None:
-        """Load pretrained weights. Called when a run starts from nothing, never when weights come from a run."""
+        """Load pretrained weights. Called when a run starts from scratch, never when weights come from another run."""
 
     def identity(self) -> dict[str, str | int]:
-        """What a cache of annotation vectors depends on: encoders that differ in output differ here."""
+        """The key of a cache of annotation vectors: encoders with different outputs must return different values."""
         raise NotImplementedError
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
@@ -62,22 +62,22 @@ class Look(NamedTuple):
     alpha: Float[Tensor, "B R L"]
     """The weight of each region."""
     region: Int[Tensor, "B R"] | None = None
-    """The one region that was seen; None where all were."""
+    """The one region that was seen; None where all regions were seen."""
     heads: Float[Tensor, "B R K L"] | None = None
     """The weights of each of K attention heads; `alpha` is their mean."""
 
 
 class Caption(NamedTuple):
-    """What a captioner returns for given words (teacher forcing). Positions past a caption's end hold zeros."""
+    """The output of a captioner for given words (teacher forcing). Positions past a caption's end hold zeros."""
 
     log_prob: Float[Tensor, "B R T"]
     """log p(y_t | y_1..t-1, image), in nats."""
     alpha: Float[Tensor, "B R T L"] | None = None
     """The weight of each region at each word; None where the model has no such map."""
     region: Int[Tensor, "B R T"] | None = None
-    """The one region seen at each word; None where all were."""
+    """The one region seen at each word; None where all regions were seen."""
     choice: Choice | None = None
-    """The samples that need an estimator of their gradient; None where there are none."""
+    """The samples whose gradient must be estimated; None where there are none."""
 
 
 class Captioner(nn.Module):
@@ -90,63 +90,63 @@ class Captioner(nn.Module):
     reinforced: bool = False
     """Whether it samples where to look and needs a score-function estimator (`criteria/looks.py`)."""
     state_size: int = 0
-    """The size of the state that samples are made from; needed where `reinforced`."""
+    """The size of the state that samples are computed from; needed where `reinforced`."""
     ways: tuple[str, ...] = ()
     """The ways to look at test time, where there are several: names for `looking`."""
     max_length: int | None = None
-    """Words of a caption at most, END included; None: any number."""
+    """The largest number of words in a caption, END included; None: unlimited."""
 
     @property
     def way(self) -> str | None:
-        """The one of `ways` that is in force; None where there is one way."""
+        """The one of `ways` that is in use; None where there is only one way."""
         return None
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
-        """The memory of each image and the state of `rows` rows of it before the first word.
+        """Return the memory of each image, and the state of `rows` rows per image before the first word.
 
         Both are tensors or nested tuples of tensors: (B, ...) in the memory and (B, R, ...) in the state. Decoding
-        selects images of both and rows of the state, and knows nothing else of them.
+        selects images of both and rows of the state, and uses them in no other way.
         """
         raise NotImplementedError
 
     def step(
         self, word: Int[Tensor, "B R"], state: Nested, memory: Nested
     ) -> tuple[Float[Tensor, "B R V"], Nested, Look | None]:
-        """Logits of the word after `word`, the new state, and where the model looked (None: it has no map)."""
+        """Return logits of the word after `word`, the new state, and where the model looked (None without a map)."""
         raise NotImplementedError
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        """Teacher forcing. Where `reinforced`, each caption is run `runs` times with samples of its own: R * runs rows,
-        the runs of a caption next to each other. Other models are called without `runs`."""
+        """Run on given words (teacher forcing). Where `reinforced`, each caption is run `runs` times with independent
+        samples: R * runs rows, the runs of a caption next to each other. Other models are called without `runs`."""
         raise NotImplementedError
 
     @contextmanager
     def looking(self, way: str) -> Iterator[None]:
-        """Within this context, look in one of `ways` at test time."""
+        """Context manager: use one of `ways` at test time."""
         raise ValueError(f"{type(self).__name__} has no way to look by {way!r}")
         yield
 
     def restart(self) -> None:
-        """Restart schedules of its own. Called when a run starts from the weights of another."""
+        """Restart the schedules of this model. Called when a run starts from the weights of another run."""
 
 
 class Criterion(nn.Module):
     """One term of the loss of a captioner. Constructed with the captioner."""
 
     num_runs: int = 1
-    """How often each caption must be run, with samples of its own."""
+    """How often each caption must be run, with independent samples."""
 
     def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
-        """Named scalars. "loss" is added to the loss of the task (a mean over captions), the others are logged."""
+        """Return named scalars. "loss", a mean over captions, is added to the task's loss; the others are logged."""
         raise NotImplementedError
 
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
-        """Further scalars of a full evaluation, at given words."""
+        """Return further scalars of a full evaluation, at given words."""
         return {}
 
 
 class Described(NamedTuple):
-    """A decoded caption, word by word, with where each word looked."""
+    """A decoded caption, word by word, and where the model looked for each word."""
 
     text: str
     words: list[str]
@@ -161,7 +161,7 @@ class Described(NamedTuple):
 
     @property
     def seen(self) -> Float[Tensor, "T L"] | None:
-        """What each word saw of each region: its weight, or 1 for the one that was seen and 0 for the others."""
+        """How much each word saw of each region: its weight, or, if only one was seen, 1 for it and 0 elsewhere."""
         if self.alpha is None:
             return None
         alpha = self.alpha.flatten(1)
@@ -169,40 +169,40 @@ class Described(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What a captioning task computed for one batch of an evaluation."""
+    """The output of a captioning task for one batch of an evaluation."""
 
     caption: Caption
-    """Of the references, teacher forced."""
+    """Of the references, with teacher forcing."""
     described: list[Described]
     """The best decoded caption of each image."""
     by_way: dict[str, list[Described]]
-    """The same for each way to look at test time, where a model has several and the evaluation is a full one."""
+    """The same for each way to look at test time, if the model has several and the evaluation is a full one."""
     content_words: frozenset[str]
-    """Words that name objects, where the source knows them."""
+    """Words that name objects, if the source knows them."""
 
 
 class Evaluator:
     """One group of metrics, collected batch by batch. Constructed for each evaluation."""
 
     def update(self, batch: Any, results: Any) -> None:
-        """Take in one batch of the source and what the task computed for it (`Results` of a captioning task)."""
+        """Add one batch of the source and the output of the task for it (`Results` of a captioning task)."""
         raise NotImplementedError
 
     def compute(self) -> dict[str, float]:
-        """The metrics of all batches so far; NaN for one that failed."""
+        """Return the metrics of all batches so far; NaN for a metric that failed."""
         raise NotImplementedError
 
     def write(self, folder: Path) -> None:
-        """Write what the metrics were computed from into `folder`. Called in a full evaluation, after `compute`."""
+        """Write the inputs of the metrics into `folder`. Called in a full evaluation, after `compute`."""
 
 
 class Glance(NamedTuple):
-    """What a classifier returns, after each of its T glimpses; T = 1 for one that sees the whole image at once."""
+    """The output of a classifier after each of its T glimpses; T = 1 if it sees the whole image at once."""
 
     log_prob: Float[Tensor, "B R T N"]
     """log p of each of N classes after each glimpse, in nats."""
     locations: Float[Tensor, "B R T 2"] | None
-    """Where each glimpse was, (x, y) in [-1, 1]; None where everything is seen."""
+    """Where each glimpse was, (x, y) in [-1, 1]; None where the whole image is seen."""
     choice: Choice | None = None
     """The samples that placed the last glimpses: T - 1 of them, or T where the first was sampled too."""
     windows: Window | None = None
@@ -231,16 +231,16 @@ class Classifier(nn.Module):
     """Images (B, C, Y, X) -> log-probabilities of classes. Override `forward` and set `pixels`."""
 
     pixels: int
-    """Pixels read from an image for one answer, by one row."""
+    """Pixels that one row reads from an image for one answer."""
     stochastic: bool = False
     """Whether glimpses can be sampled, so that sampled answers differ from those of mean locations."""
     reinforced: bool = False
     """Whether its samples need a score-function estimator."""
     state_size: int = 0
-    """The size of the state that samples are made from; needed where `reinforced`."""
+    """The size of the state that samples are computed from; needed where `reinforced`."""
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: str = "draw") -> Glance:
-        """`rows` Monte Carlo copies of each image. `look`: "draw" samples locations, "mean" takes their means.
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "draw") -> Glance:
+        """`rows` Monte Carlo copies of each image. `way`: "draw" samples locations, "mean" takes their means.
         A deterministic model returns one row, whatever `rows` is."""
         raise NotImplementedError
 
@@ -249,7 +249,7 @@ class Classifier(nn.Module):
         return None
 
     def restart(self) -> None:
-        """Restart schedules of its own. Called when a run starts from the weights of another."""
+        """Restart the schedules of this model. Called when a run starts from the weights of another run."""
 
 
 class Drawing(NamedTuple):

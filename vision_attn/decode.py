@@ -1,8 +1,8 @@
 """Captions from any captioner: greedy, sampled, and by beam search.
 
-All images of a batch are decoded together, over `start` and `step` of the `Captioner` contract. On a GPU nothing is
-copied to the host inside the loop. On a CPU, where that is free, images whose captions have ended leave the batch.
-Words in `never` (a vocabulary's unknown word, say) are not produced.
+All images of a batch are decoded together, with `start` and `step` of the `Captioner` contract. On a GPU nothing is
+copied to the host inside the loop. On a CPU, where that costs nothing, images whose captions have ended leave the
+batch. Words in `never`, such as a vocabulary's unknown word, are not produced.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Decoded(NamedTuple):
     alpha: Float[Tensor, "B R T L"] | None = None
     """The map of each word; None where the captioner has none."""
     region: Int[Tensor, "B R T"] | None = None
-    """The one region seen at each word; None where all were."""
+    """The one region seen at each word; None where all regions were seen."""
     heads: Float[Tensor, "B R T K L"] | None = None
     """The maps of each attention head; None where there are no heads."""
 
@@ -62,13 +62,13 @@ def sample(
     if temperature <= 0 or not 0 < top_p <= 1:
         raise ValueError(f"temperature {temperature} must be above 0 and top_p {top_p} in (0, 1]")
 
-    def draw(log_prob: Tensor) -> Tensor:
+    def sample_word(log_prob: Tensor) -> Tensor:
         ordered, order = (log_prob / temperature).softmax(dim=-1).sort(dim=-1, descending=True)
         ordered = ordered.where(ordered.cumsum(dim=-1) - ordered < top_p, 0)  # the first word always stays
         chosen = ordered.flatten(0, 1).multinomial(1, generator=generator).view(*ordered.shape[:2], 1)
         return order.gather(-1, chosen).squeeze(-1)
 
-    return _one_by_one(captioner, regions, rows, max_words, never, draw)
+    return _one_by_one(captioner, regions, rows, max_words, never, sample_word)
 
 
 @torch.no_grad()
@@ -84,7 +84,7 @@ def beam_search(
     """The most likely captions that a beam of width `beams` finds.
 
     A caption that ends keeps its place in the beam, so the beam narrows as captions end, as in the authors' code; those
-    that have not ended at the limit are returned as they stand. Rows are sorted by log p / length ** length_power.
+    that have not ended at the limit are returned without END. Rows are sorted by log p / length ** length_power.
     """
     if beams < 1:
         raise ValueError(f"beams is {beams}, but must be at least 1")
@@ -119,14 +119,14 @@ class _Active:
     """Which images of a batch are still being decoded.
 
     On a CPU, images whose captions have all ended leave the batch once they are a quarter of it. On a GPU, finding out
-    would mean waiting, so all stay.
+    would need a synchronisation, so all stay.
     """
 
     def __init__(self, num_images: int, device: torch.device):
         self.num_images, self.index = num_images, torch.arange(num_images, device=device)
 
     def going(self, ended: Bool[Tensor, "B R"]) -> Int[Tensor, "N"] | None:
-        """The images to go on with, counted among the active ones; None: all of them."""
+        """Indices, among the active images, of those to continue with; None: all."""
         if ended.is_cuda:
             return None
         going = (~ended.all(dim=1)).nonzero().squeeze(1)
@@ -136,7 +136,7 @@ class _Active:
         return going
 
     def scatter(self, step: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The active images' outputs of one time step as those of the full batch; finished images are unchanged."""
+        """Scatter the active images' outputs of one time step to the full batch; finished images are unchanged."""
         if len(self.index) == self.num_images:
             return step
         whole = {name: part.new_zeros(self.num_images, *part.shape[1:]) for name, part in step.items()}
@@ -150,25 +150,25 @@ class _Active:
 
 
 def _maps(look: Look | None) -> list[tuple[str, Tensor]]:
-    """The parts of a look that there are, by name."""
+    """The fields of `look` that are not None, by name."""
     return [] if look is None else [(name, part) for name, part in look._asdict().items() if part is not None]
 
 
 def _barred(never: Sequence[int], device: torch.device) -> Int[Tensor, "N"]:
-    """The words that may not be produced, on the device before the loop begins."""
+    """The words that may not be produced, copied to the device before the loop."""
     return torch.tensor(sorted({PAD, *never}), device=device)
 
 
 def _log_prob(logits: Tensor, barred: Tensor) -> Tensor:
-    """log p of every word under the model; minus infinity for those that may not be produced."""
+    """log p of every word; minus infinity for those that may not be produced."""
     return precise(logits).log_softmax(dim=-1).index_fill(-1, barred, -torch.inf)
 
 
 def _extend(log_prob: Tensor, total: Tensor, ended: Tensor, K: int) -> tuple[Tensor, ...]:
     """The next K rows of each image: captions that have ended stay, the best continuations of the others fill the rest.
 
-    Returns each new row's parent, word, gain in log-probability, total, and whether it has ended. Where there are fewer
-    continuations than K, the rows left have total -inf and count as ended.
+    Returns each new row's parent, word, gain in log-probability, total, and whether it has ended. If there are fewer
+    than K continuations, the remaining rows have total -inf and count as ended.
     """
     B, rows, V = log_prob.shape
     open_total = (total[..., None] + log_prob).masked_fill(ended[..., None], -torch.inf).flatten(1)
@@ -206,7 +206,7 @@ def _one_by_one(
     never: Sequence[int],
     choose: Callable[[Tensor], Tensor],
 ) -> Decoded:
-    """Each row grows by the word that `choose` makes of its log-probabilities, (B, R, V) -> (B, R)."""
+    """Decode word by word: `choose` maps log-probabilities (B, R, V) to the next word of each row (B, R)."""
     _check(captioner, max_words)
     memory, state = captioner.start(regions, rows)
     word = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
@@ -241,5 +241,5 @@ def _sorted(steps: list[dict[str, Tensor]], length_power: float) -> Decoded:
 
 
 def _masked(part: Tensor, said: Bool[Tensor, "B R T"]) -> Tensor:
-    """Zeros past a caption's end."""
+    """Set positions past a caption's end to zero."""
     return part * said.view(*said.shape, *[1] * (part.dim() - 3))

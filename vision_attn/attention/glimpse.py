@@ -58,7 +58,7 @@ class Retina(nn.Module):
         # `grid_sample` puts pixel q of a canvas at (2 q + 1) / W - 1, and q = W - X + X / 2 + edge
         x, y = ((2 * edge + canvas - image + 1) / canvas for canvas, image in ((W, X), (H, Y)))
         cells = torch.stack(torch.broadcast_tensors(x[:, None, :], y[:, :, None]), dim=1)
-        extent = torch.linspace(X / W, Y / H, 2, device=device, dtype=dtype)  # two numbers without a copy to a GPU
+        extent = torch.linspace(X / W, Y / H, 2, device=device, dtype=dtype)  # (X / W, Y / H) without a copy to a GPU
         return Pyramid(averages, cells, extent)
 
     @torch.no_grad()
@@ -78,7 +78,7 @@ class Retina(nn.Module):
 def _averages(images: Tensor, num_scales: int) -> Tensor:
     """(K, B, C, H, W) from images (B, C, Y, X): a pixel of scale k + 1 is the mean of four of scale k, 2^k apart.
 
-    Treats all rows of all canvases as one contiguous line of numbers. Past the end of a row it therefore reads the
+    Treats all rows of all canvases as one contiguous line of pixels. Past the end of a row it therefore reads the
     start of the next row, and past the end of a canvas the start of the next canvas. Both are zero, as padding would
     be.
 

@@ -19,9 +19,11 @@ class Hard(Attention):
 
     expected: in training, the probability that an image's samples are replaced by their expectation, decided once per
         image and batch (section 4.1).
-    soft_start: batches at the start in which every sample is replaced by its expectation. Differs from the paper, where
-        it is 0: a sample from a uniform map carries no information, and a short training may end before maps sharpen.
-    at_test: what a word sees at test time: the expectation (the authors' choice), the most likely region, or a sample.
+    soft_start: the number of batches at the start in which every sample is replaced by its expectation. Differs from
+        the paper, where it is 0: a sample from a uniform map carries no information, and a short training may end
+        before maps sharpen.
+    at_test: what a word sees at test time: the expectation (the authors' choice), the most likely region ("mode"), or a
+        sample ("draw").
     """
 
     reinforced = True
@@ -33,7 +35,7 @@ class Hard(Attention):
             raise ValueError(f"Hard: expected={expected} is a probability, and must lie between 0 and 1")
         if soft_start < 0:
             raise ValueError(f"Hard: soft_start={soft_start} is a number of batches, and must not be negative")
-        self.expected, self.soft_start, self.at_test = expected, soft_start, at_test
+        self.expectation_probability, self.soft_start, self.at_test = expected, soft_start, at_test
         self.register_buffer("batches", torch.zeros(()))
 
     @contextmanager
@@ -49,44 +51,45 @@ class Hard(Attention):
 
     @property
     def way(self) -> Way:
-        """How regions are seen now."""
+        """The way in use: a sample in training, `at_test` otherwise."""
         return "draw" if self.training else self.at_test
 
-    def coins(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
-        if not self.training or self.expected == self.soft_start == 0:
+    def sample_expectation_mask(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
+        if not self.training or self.expectation_probability == self.soft_start == 0:
             return None
         soft = self.batches < self.soft_start
         self.batches += 1
-        return (torch.rand(num_images, device=like.device) < self.expected) | soft
+        return (torch.rand(num_images, device=like.device) < self.expectation_probability) | soft
 
     def forward(
         self,
         scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
-        expected: Bool[Tensor, "B"] | None = None,
+        expectation_mask: Bool[Tensor, "B"] | None = None,
     ) -> Seen:
         alpha = normalised(scores)
         if self.way == "expectation":
             return Seen(expected_context(alpha, regions), alpha)
-        region = alpha.argmax(dim=-1) if self.way == "mode" else draw(alpha.detach())
-        if expected is None:
+        region = alpha.argmax(dim=-1) if self.way == "mode" else sample(alpha.detach())
+        if expectation_mask is None:
             return Seen(at(regions, region), alpha, region)
-        # One product serves both: a sampled region is the expectation of a map with a single one in it.
-        weights = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
-        return Seen(expected_context(torch.where(expected[:, None, None], alpha, weights), regions), alpha, region)
+        # One product serves both: a sampled region is the expectation of a one-hot map.
+        one_hot = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
+        weights = torch.where(expectation_mask[:, None, None], alpha, one_hot)
+        return Seen(expected_context(weights, regions), alpha, region)
 
     def choice(
         self,
         alpha: Float[Tensor, "B R T L"],
         region: Int[Tensor, "B R T"] | None,
         said: Bool[Tensor, "B R T"],
-        expected: Bool[Tensor, "B"] | None,
+        expectation_mask: Bool[Tensor, "B"] | None,
         state: Float[Tensor, "B R T H"],
     ) -> Choice | None:
         if region is None or self.way != "draw":
             return None
-        drawn = said if expected is None else said & ~expected[:, None, None]
-        return Choice(log_prob(alpha, region) * drawn, entropy(alpha), drawn, state)
+        sampled = said if expectation_mask is None else said & ~expectation_mask[:, None, None]
+        return Choice(log_prob(alpha, region) * sampled, entropy(alpha), sampled, state)
 
 
 class StraightThrough(Hard):
@@ -108,27 +111,26 @@ class StraightThrough(Hard):
         self,
         scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
-        expected: Bool[Tensor, "B"] | None = None,
+        expectation_mask: Bool[Tensor, "B"] | None = None,
     ) -> Seen:
         if not self.training:
             return super().forward(scores, regions)
         alpha = normalised(scores)
-        noisy = (_log(alpha) - _arrival(alpha).log()) / self.temperature
+        noisy = (_log(alpha) - _exponential(alpha).log()) / self.temperature
         soft, region = noisy.softmax(dim=-1), noisy.argmax(dim=-1)
         one_hot = torch.zeros_like(soft).scatter_(-1, region[..., None], 1)
         return Seen(expected_context(one_hot + soft - soft.detach(), regions), alpha, region)
 
     def choice(self, *_: Tensor | None) -> None:
-        """The gradient passes through the samples: no estimator is needed."""
+        """Return None: the gradient passes through the samples, so no estimator is needed."""
 
 
-def draw(alpha: Float[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
-    """Sample one region of each row, s ~ Multinoulli(alpha) (eq. 8): the first to arrive when region i arrives after
-    Exp(1) / alpha_i.
+def sample(alpha: Float[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
+    """Sample one region of each row, s ~ Multinoulli(alpha) (eq. 8): the region with the smallest Exp(1) / alpha_i.
 
-    The same distribution as Gumbel-max, without waiting for the device as `torch.multinomial` may.
+    The same distribution as Gumbel-max. `torch.multinomial` may synchronise with the device; this does not.
     """
-    return (alpha / _arrival(alpha)).argmax(dim=-1)
+    return (alpha / _exponential(alpha)).argmax(dim=-1)
 
 
 def at(regions: Float[Tensor, "B L D"], region: Int[Tensor, "B R"]) -> Float[Tensor, "B R D"]:
@@ -147,7 +149,7 @@ def entropy(alpha: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows"]:
     return -(alpha * _log(alpha)).sum(dim=-1)
 
 
-def _arrival(alpha: Tensor) -> Tensor:
+def _exponential(alpha: Tensor) -> Tensor:
     """Samples of Exp(1), none of them 0."""
     return torch.empty_like(alpha).exponential_().clamp_(min=torch.finfo(alpha.dtype).tiny)
 

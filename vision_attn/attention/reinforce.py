@@ -4,8 +4,9 @@ samples. Used by hard attention and by RAM.
 grad E[R] = E[(R - b) grad log p(s)] for any baseline b that does not depend on the sample s. The variance of the
 estimate depends on b, and on which rewards are credited to which sample: a sample cannot change earlier rewards.
 
-A baseline is constructed with the size of the state that samples are made from, and called as `baseline(returns, terms,
-choice)`. It returns one value for each return. `terms` is the number of rewards that each return sums.
+A baseline is constructed with the size of the state that samples are computed from, and called as
+`baseline(returns, terms, choice)`. It returns one value for each return. `terms` is the number of rewards that each
+return sums.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ Returns = Float[Tensor, "B R T"]
 
 
 class Choice(NamedTuple):
-    """What a score-function estimator needs to know of the sample of each time step. Zero where nothing was sampled."""
+    """The samples of all time steps, as a score-function estimator needs them. Zero where nothing was sampled."""
 
     log_prob: Float[Tensor, "B R T"]
     """log p of each sample, in nats."""

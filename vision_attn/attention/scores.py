@@ -17,7 +17,7 @@ from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
 from vision_attn.shapes import require
 
-UNPROJECTED = "; `project(regions)` makes them, once per image"
+UNPROJECTED = "; `project(regions)` computes them, once per image"
 
 CACHED = 2**19
 """Elements of a tensor that fits into a CPU's cache with room to spare: 2 MiB in float32."""

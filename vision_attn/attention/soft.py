@@ -12,10 +12,10 @@ from vision_attn.layers.precise import precise
 
 
 class Seen(NamedTuple):
-    """What an attention makes of the scores of one word."""
+    """What attention computes from the scores of one word."""
 
     context: Float[Tensor, "B R D"]
-    """z_t, the annotation vector that the word is made from."""
+    """z_t, the context vector of the word."""
     alpha: Float[Tensor, "B R L"]
     """The weight of each region; sums to 1."""
     region: Int[Tensor, "B R"] | None = None
@@ -33,20 +33,23 @@ class Attention(nn.Module):
 
     @property
     def way(self) -> str | None:
-        """The one of `ways` that is in force; None where there is one way."""
+        """The one of `ways` that is in use; None where there is only one way."""
         return None
 
-    def coins(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
-        """Called once per batch: which images see the expectation in place of a sample. None: all are treated alike."""
+    def sample_expectation_mask(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
+        """Return which images see the expectation instead of a sample, or None if all are treated alike.
+
+        Called once per batch: it may advance a schedule. The mask is on the device of `like`.
+        """
         return None
 
     def forward(
         self,
         scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
-        expected: Bool[Tensor, "B"] | None = None,
+        expectation_mask: Bool[Tensor, "B"] | None = None,
     ) -> Seen:
-        """z_t = phi({a_i}, {alpha_ti}) (eq. 6). `expected` is what `coins` returned."""
+        """z_t = phi({a_i}, {alpha_ti}) (eq. 6). `expectation_mask` is what `sample_expectation_mask` returned."""
         raise NotImplementedError
 
     def choice(
@@ -54,12 +57,12 @@ class Attention(nn.Module):
         alpha: Float[Tensor, "B R T L"],
         region: Int[Tensor, "B R T"] | None,
         said: Bool[Tensor, "B R T"],
-        expected: Bool[Tensor, "B"] | None,
+        expectation_mask: Bool[Tensor, "B"] | None,
         state: Float[Tensor, "B R T H"],
     ) -> Choice | None:
         """The samples of all words with their log-probability and entropy, where `reinforced`; None otherwise.
 
-        `said` marks words, not padding; `state` is what each sample was made from.
+        `said` is True at words and False at padding; `state` is the state that each map was computed from.
         """
         return None
 
@@ -70,7 +73,7 @@ class Attention(nn.Module):
         yield
 
     def restart(self) -> None:
-        """Restart schedules of its own, where there are any."""
+        """Restart the schedules of this module, if it has any."""
 
 
 class Soft(Attention):
@@ -81,7 +84,7 @@ class Soft(Attention):
         self,
         scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
-        expected: Bool[Tensor, "B"] | None = None,
+        expectation_mask: Bool[Tensor, "B"] | None = None,
     ) -> Seen:
         alpha = normalised(scores)
         return Seen(expected_context(alpha, regions), alpha)

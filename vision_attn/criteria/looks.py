@@ -16,8 +16,8 @@ class ReinforceLooks(Criterion):
 
     baseline, credit, reward_weight, entropy_weight: see `attention.reinforce.Reinforce`.
 
-    Logs `look_variance`, the mean squared length of a look's gradient. Nothing is added for a captioner that samples
-    nothing.
+    Logs `look_variance`, the mean squared length of the gradient of one sampled region with respect to its scores. Adds
+    nothing for a captioner that samples nothing.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ReinforceLooks(Criterion):
 
     @torch.no_grad()
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
-        """`look_variance` of looks sampled as in training, at given words."""
+        """Compute `look_variance` of regions sampled as in training, at given words."""
         if self.reinforce is None:
             return {}
         with model.looking("draw"):

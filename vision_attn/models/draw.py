@@ -35,7 +35,7 @@ class DRAWReader(Classifier):
     from 600 batches of 100x100 pixels; with both, its error was 24% after 840. The loss may include the answers before
     the last (`early_weight` of the task).
 
-    `relative`: each window moves and zooms the previous one, so the model need not memorise absolute positions
+    `relative`: each window moves and zooms the previous one, so the model need not learn absolute positions
     (`Filterbank`).
     """
 
@@ -65,8 +65,8 @@ class DRAWReader(Classifier):
         """Pixels read from an image. Each is a weighted sum over the whole image."""
         return self.num_glimpses * self.patch_size
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, look: str = "draw") -> Glance:
-        """Always one row; `rows` and `look` have no effect. The loop over time steps computes only what depends on the
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "draw") -> Glance:
+        """Always one row; `rows` and `way` have no effect. The loop over time steps computes only what depends on the
         previous state; answers and locations are computed for all time steps at once."""
         hidden = cell = images.new_zeros(len(images), self.hidden_size)
         window, states, each = None, [], []
@@ -76,7 +76,7 @@ class DRAWReader(Classifier):
             hidden, cell = lstm(self.gates(torch.cat([patch, hidden], dim=-1)), cell)
             each.append(window)
             states.append(hidden)
-        windows = Window(*(torch.cat(numbers, dim=1) for numbers in zip(*each, strict=True)))
+        windows = Window(*(torch.cat(parts, dim=1) for parts in zip(*each, strict=True)))
         log_prob = class_log_prob(self.action(torch.stack(states, dim=1)))
         return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
 
@@ -99,7 +99,7 @@ class ReadPatch(nn.Module):
         self, images: Float[Tensor, "B C Y X"], errors: Float[Tensor, "B C Y X"], state: Float[Tensor, "B 1 H"]
     ) -> tuple[Float[Tensor, "B 1 G"], Window | None]:
         window = self.filterbank.window(state)
-        # Laid out side by side, as `read` multiplies them, so that it need not copy them again.
+        # Concatenated in the memory layout that `read` multiplies, so that it need not copy them again.
         both = torch.cat([images.transpose(1, 2), errors.transpose(1, 2)], dim=2).transpose(1, 2)
         return self.filterbank.read(both, window).flatten(2), window
 

@@ -97,7 +97,7 @@ class Anywhere(nn.Module):
         super().__init__()
 
     def restart(self) -> None:
-        """Does nothing: there is no schedule."""
+        """Do nothing: there is no schedule."""
 
     def noise(self, like: Float[Tensor, "T B R 2"], way: Way) -> Float[Tensor, "T B R 2"]:
         return torch.empty_like(like).uniform_(-1, 1)

@@ -24,7 +24,7 @@ class ShowAndTell(Captioner):
     """x_{-1} = CNN(I), x_t = W_e S_t, p_{t+1} = softmax(LSTM(x_t)) (Vinyals et al. 2015, eq. 10, eq. 11
     and eq. 12).
 
-    The baseline that attention is measured against: the same annotation vectors, of which it sees only the mean.
+    The baseline without attention: it gets the same annotation vectors, but sees only their mean.
 
     Differs from the paper: the image is the mean annotation vector through a linear map, where the paper takes the last
     hidden layer of its network.
@@ -42,7 +42,7 @@ class ShowAndTell(Captioner):
         self.dropout = nn.Dropout(dropout)
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[None, State]:
-        """The state after the image (eq. 10). Nothing of the image is kept beside it."""
+        """The state after the image (eq. 10). There is no memory of the image."""
         require("regions", regions, "B L D", "float", D=self.region_size)
         _, state = self.lstm(self.dropout(self.image(regions.mean(dim=1)))[:, None])
         hidden, cell = (part.squeeze(0)[:, None].expand(-1, rows, -1) for part in state)

@@ -27,8 +27,8 @@ class Memory(NamedTuple):
     """Annotation vectors a_i."""
     keys: Float[Tensor, "B L A"]
     """Their projections, which the score compares with the state."""
-    expected: Bool[Tensor, "B"] | None
-    """Hard attention in training: whether the image's samples are replaced by their expectation (`Hard.coins`)."""
+    expectation_mask: Bool[Tensor, "B"] | None
+    """Hard attention in training: whether the image's samples are replaced by their expectation."""
 
 
 class State(NamedTuple):
@@ -68,9 +68,9 @@ class ShowAttendTell(Captioner):
         score: f_att; called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
         attention: phi, what is seen of the regions: `Soft`, `Hard` or `StraightThrough`.
         num_gates: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
-        forget_looks: the probability, in training, of hiding z_t from the LSTM (but not from the word that it is
-            computed for). Differs from the paper, where it is 0: a captioner that cannot rely on its memory of an
-            object looks at it again.
+        forget_looks: the probability, in training, of hiding z_t from the LSTM, but not from the word predicted at t.
+            Differs from the paper, where it is 0: a captioner that cannot rely on its memory of an object looks at it
+            again.
         """
         super().__init__()
         if num_gates not in (1, region_size):
@@ -112,7 +112,7 @@ class ShowAttendTell(Captioner):
             initial(mean)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
         )
         keys = self.score.project(regions)
-        memory = Memory(regions, keys, self.attention.coins(len(regions), regions))
+        memory = Memory(regions, keys, self.attention.sample_expectation_mask(len(regions), regions))
         return memory, State(hidden, cell, self.score.start(keys, rows))
 
     def step(
@@ -125,8 +125,8 @@ class ShowAttendTell(Captioner):
         return logits, state, Look(seen.alpha, seen.region)
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        """Each time step runs on the images and rows that still have a word. What does not depend on the state before
-        (embeddings, the deep output and the vocabulary layer) runs on all time steps at once."""
+        """Each time step runs on the images and rows that still have a word. What does not depend on the previous
+        state (embeddings, the deep output, the vocabulary layer) runs on all time steps at once."""
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R captions per image")
         words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
         steps = ragged.schedule(words)
@@ -135,7 +135,7 @@ class ShowAttendTell(Captioner):
         from_words = self.word_to_lstm(embedded).split([b * r for b, r in steps])
 
         memory, state = self.start(regions, words.shape[1])
-        expected = memory.expected
+        mask = memory.expectation_mask
         before, hidden, looks = [], [], []
         for (b, r), from_word in zip(steps, from_words, strict=True):
             memory, state = ragged.leading(memory, b), ragged.leading(state, b, r)
@@ -153,12 +153,12 @@ class ShowAttendTell(Captioner):
             return Caption(log_prob, alpha)
         region = ragged.padded([seen.region for seen in looks], words)
         seen_from = ragged.padded([state.detach() for state in before], words)
-        return Caption(log_prob, alpha, region, self.attention.choice(alpha, region, said, expected, seen_from))
+        return Caption(log_prob, alpha, region, self.attention.choice(alpha, region, said, mask, seen_from))
 
     def look(self, from_word: Tensor, state: State, memory: Memory, runs: int = 1) -> tuple[State, Seen]:
         """One time step: attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM."""
         scores, carry = self.score(state.hidden, memory.keys, state.carry)
-        seen = self.attention(scores, memory.regions, memory.expected)
+        seen = self.attention(scores, memory.regions, memory.expectation_mask)
         context = self.gate(state.hidden).sigmoid() * seen.context
         kept = dropout(context.new_ones(*context.shape[:2], 1), self.forget_looks, self.training, shared=runs)
         gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(context * kept)

@@ -1,7 +1,7 @@
 """A Transformer decoder over annotation vectors (Vaswani et al., NIPS 2017), with the maps of its cross-attention.
 
-`forward` runs all words at once under a causal mask. `step` keeps the keys and values of the words before in a cache of
-fixed size that lies in the state, so a step costs the same at every word and beams reorder the cache.
+`forward` runs all words at once under a causal mask. `step` caches the keys and values of earlier words in the state,
+in tensors of fixed size. So every step costs the same, and beams reorder the cache.
 """
 
 from math import log
@@ -26,7 +26,7 @@ class State(NamedTuple):
     position: Int[Tensor, "B R"]
     """The number of words so far."""
     keys: tuple[Float[Tensor, "B R T H"], ...]
-    """Of the masked self-attention of each layer; zero where no word is yet."""
+    """Of each layer's masked self-attention; zero at positions not reached yet."""
     values: tuple[Float[Tensor, "B R T H"], ...]
 
 
@@ -56,7 +56,7 @@ class MultiHead(nn.Module):
         values: Float[Tensor, "N S H"],
         visible: Bool[Tensor, "*N Q S"] | None = None,
     ) -> tuple[Float[Tensor, "N Q H"], Float[Tensor, "N K Q S"]]:
-        """`keys` and `values` are projected already. Returns the output and the weights of every head."""
+        """`keys` and `values` are already projected. Returns the output and the weights of every head."""
         query, keys, values = (
             part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (self.query(query), keys, values)
         )
@@ -98,7 +98,7 @@ class Transformer(Captioner):
 
     positions: "sinusoidal" (the paper, section 3.5) or "learned".
     norm: "pre" (trains without a long warm-up) or "post" (the paper).
-    max_length: words of a caption at most, END included; the size of the cache.
+    max_length: the largest number of words in a caption, END included; also the size of the cache.
 
     The map of a word is the mean of the cross-attention of all heads of all layers; `step` returns each head too.
     """
@@ -141,8 +141,8 @@ class Transformer(Captioner):
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
-        looks = [layer.to_regions for layer in self.layers]
-        memory = Memory(tuple(look.key(regions) for look in looks), tuple(look.value(regions) for look in looks))
+        heads = [layer.to_regions for layer in self.layers]
+        memory = Memory(tuple(each.key(regions) for each in heads), tuple(each.value(regions) for each in heads))
         position = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
         empty = memory.keys[0].new_zeros(len(regions), rows, self.max_length, self.embedding.embedding_dim)
         return memory, State(position, (empty,) * len(self.layers), (empty,) * len(self.layers))
@@ -182,7 +182,7 @@ class Transformer(Captioner):
             given = layer.before(0, x)
             keys, values = layer.to_words.key(given), layer.to_words.value(given)
             x = layer.after(0, x, layer.to_words(given, keys, values, visible)[0])
-            queries = x.unflatten(0, (B, R)).flatten(1, 2)  # all words of an image look at its regions together
+            queries = x.unflatten(0, (B, R)).flatten(1, 2)  # the queries of all words of an image in one product
             rows, maps = self._look(layer, queries, memory.keys[number], memory.values[number])
             x, alpha = rows.view_as(x), alpha + maps.mean(dim=1) / len(self.layers)
         position = torch.arange(words.numel(), device=words.device)

@@ -22,7 +22,7 @@ from vision_attn.viz.glimpses import Glimpsed, write_film, write_gallery, write_
 from vision_attn.viz.reads import write_reads, write_reads_film
 
 Testing = Literal["mean", "draw", "copies"]
-"""How the answer at test time comes about: see `at_test` of `Classification`."""
+"""How the answer at test time is computed: see `at_test` of `Classification`."""
 
 
 class Classification(Task):
@@ -179,7 +179,7 @@ class Classification(Task):
 
     def _options(self, way: Testing) -> dict[str, int | str]:
         """The arguments that the model is called with to answer in the given `way`."""
-        return {"rows": self.test_copies} if way == "copies" else {"look": way}
+        return {"rows": self.test_copies} if way == "copies" else {"way": way}
 
     def _cost(self, images: Float[Tensor, "1 C Y X"]) -> dict[str, float]:
         """The cost of one answer of the kind that `error` is measured on."""
