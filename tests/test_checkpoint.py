@@ -170,15 +170,15 @@ def test_damage_to_last_is_one_line_and_the_checkpoint_before_is_used(run, whole
     train(run)
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith(f"{run / 'last' / name} "), said[0]
-    assert said[0].endswith(": the run goes on from the previous checkpoint, at epoch 3, step 7")
-    assert "weights_only" not in said[0] and said[1] == f"{run} goes on at epoch 3, step 7"
+    assert said[0].endswith(": resuming from the previous checkpoint, at epoch 3, step 7")
+    assert "weights_only" not in said[0] and said[1] == f"resuming {run} at epoch 3, step 7"
     assert_same(run, whole)
 
 
 def test_a_last_that_is_gone_is_the_checkpoint_before(run, whole, capsys):
     shutil.rmtree(run / "last")
     train(run)
-    assert capsys.readouterr().out.startswith(f"{run / 'last'} is missing: the run goes on from the previous")
+    assert capsys.readouterr().out.startswith(f"{run / 'last'} is missing: resuming from the previous")
     assert_same(run, whole)
 
 
@@ -192,7 +192,7 @@ def test_without_a_whole_checkpoint_nothing_is_touched(run, damage):
         train(run)
     said = str(error.value)
     assert said.startswith(f"{run / 'last' / name} ") and f"{run / 'previous' / 'trainer.pt'} is damaged" in said
-    assert "restore one from a copy" in said and "new run.folder" in said and "\n" not in said
+    assert "restore one from a backup" in said and "new run.folder" in said and "\n" not in said
     assert contents(run) == before
 
 
@@ -233,7 +233,7 @@ def test_weights_that_went_before_their_checkpoint_are_not_trained_over(done):
     shutil.rmtree(done / "last")
     shutil.rmtree(done / "previous")
     before = contents(done)
-    with pytest.raises(ValueError, match="training anew would replace the weights in .*best; choose a new run.folder"):
+    with pytest.raises(ValueError, match="training from scratch would replace .*best; choose a new run.folder"):
         train(done)
     assert contents(done) == before
 
@@ -255,7 +255,7 @@ def test_a_log_that_lost_more_is_no_obstacle_but_said(run, whole, capsys, keep):
     log.unlink() if keep is None else log.write_bytes(log.read_bytes()[:keep])
     train(run)
     said = capsys.readouterr().out.splitlines()[0]
-    assert said.startswith(f"{log} lacks ") and said.endswith(": those lines are lost, and the run goes on")
+    assert said.startswith(f"{log} lacks ") and said.endswith(": those lines are lost; training continues")
     assert lines(run) == lines(whole)[-len(lines(run)) :] and lines(run)[-1]["epoch"] == 3
     lost = len(lines(whole)) - len(lines(run))
     assert lost == 10  # eight steps and two validations
@@ -320,7 +320,7 @@ def test_pictures_that_a_kill_interrupted_are_drawn_again(tmp_path, whole, monke
         patch.setattr(Plane, "show", show)
         train(killed)
     train(killed)
-    assert f"{killed} goes on with what is left after training" in capsys.readouterr().out
+    assert f"resuming {killed} to write the final outputs" in capsys.readouterr().out
     assert_same(killed, whole)
     assert contents(killed / "pictures") == contents(whole / "pictures") and len(contents(killed / "pictures")) == 2
     train(killed, data=Nothing())
@@ -368,7 +368,7 @@ def test_lost_metrics_of_best_are_said_and_no_obstacle(done, capsys, content):
     path.unlink() if content is None else path.write_bytes(content)
     assert train(done, data=Nothing()) == {}
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == 2 and said[1].startswith(f"{path} ") and said[1].endswith("best weights are not known")
+    assert len(said) == 2 and said[1].startswith(f"{path} ") and said[1].endswith("best weights are unknown")
 
 
 def test_best_weights_that_are_lost_are_replaced_by_the_next_validation(run, whole, capsys):
@@ -376,7 +376,9 @@ def test_best_weights_that_are_lost_are_replaced_by_the_next_validation(run, who
     train(run)
     said = capsys.readouterr().out
     path = run / "best" / "model.safetensors"
-    assert f"{path} is missing: {run / 'best'} holds no weights: the next validation gives the best weights\n" in said
+    assert (
+        f"{path} is missing: {run / 'best'} holds no weights: the next validation sets the best weights\n" in said
+    )
     assert "(best so far)" in said and path.exists()
     assert json.loads((run / "best" / "metrics_val.json").read_text())["epoch"] == 3
 
@@ -384,7 +386,7 @@ def test_best_weights_that_are_lost_are_replaced_by_the_next_validation(run, who
 def test_best_weights_that_are_lost_at_the_end_are_the_last_ones(done, whole, capsys):
     shutil.rmtree(done / "best")
     metrics = train(done)
-    assert "the weights of the last step take the place of the best" in capsys.readouterr().out
+    assert "using the weights of the last step as the best" in capsys.readouterr().out
     assert metrics == {name[4:]: value for name, value in lines(whole)[-1].items() if name.startswith("val/")}
     train(done, data=Nothing())
 
@@ -402,7 +404,7 @@ def test_what_a_kill_left_inside_a_checkpoint_goes_with_it(run, whole):
 def test_a_folder_that_cannot_be_is_one_line(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    with pytest.raises(ValueError, match=f"^{place} cannot be the folder of a run: .*; choose another run.folder$"):
+    with pytest.raises(ValueError, match=f"^{place} cannot be used as a run folder: .*; choose another run.folder$"):
         train(Path(place))
 
 

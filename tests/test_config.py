@@ -246,7 +246,7 @@ def test_what_is_wrong_with_a_run_folder_is_said(trained: Path, tmp_path: Path) 
         open_run(trained, trust=["toy"])
     written.write_text(text)
     (trained / "best" / "model.safetensors").write_bytes(b"cut off")
-    with pytest.raises(ValueError, match="not a whole safetensors file"):
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
         open_run(trained, trust=["toy"])
 
 

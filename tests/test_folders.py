@@ -39,7 +39,7 @@ def test_a_folder_that_cannot_be_written_leaves_both_before_it(tmp_path):
         with replacing_folder(tmp_path / "last", before=tmp_path / "previous") as part:
             (part / "content").write_text(str(number))
     full = OSError(errno.ENOSPC, "No space left on device")
-    said = f"^{tmp_path}/last could not be written .*No space.*what was saved before is still whole"
+    said = f"^{tmp_path}/last could not be written .*No space.*what was saved before is still intact"
     for error, expected in ((full, pytest.raises(ValueError, match=said)), (KeyError(), pytest.raises(KeyError))):
         with expected, replacing_folder(tmp_path / "last", before=tmp_path / "previous") as part:
             (part / "content").write_text("3")

@@ -1,4 +1,4 @@
-"""Batches on their way from a source to a task."""
+"""Batches: moving them to the device, slicing and counting them."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +11,7 @@ from vision_attn.task import Batch
 
 
 class Watched:
-    """Batches on their way to an evaluation: moved to the device, and ended at once by an interrupt."""
+    """Validation batches with a progress bar: moves each to the device, and stops the run at an interrupt."""
 
     def __init__(self, batches: Iterable[Batch], device: torch.device, interrupt: Interrupt) -> None:
         self.batches, self.device, self.interrupt = batches, device, interrupt
@@ -27,17 +27,17 @@ class Watched:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its tensors on `device`; what is no tensor stays as it is."""
+    """Return the batch with its tensors on `device`; other fields are unchanged."""
     parts = [part.to(device, non_blocking=True) if isinstance(part, Tensor) else part for part in batch]
     return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 
 def few(batch: Batch, number: int) -> Batch:
-    """The first images of a batch, each of whose fields holds one entry per image."""
+    """Return the first `number` images of a batch whose fields each hold one entry per image, or None."""
     parts = [part if part is None else part[:number] for part in batch]
     return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 
 def size(batch: Batch) -> int:
-    """The images of a batch: the length of its first tensor."""
+    """Return the number of images in a batch: the length of its first tensor."""
     return next((len(part) for part in batch if isinstance(part, Tensor)), 0)

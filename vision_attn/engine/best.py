@@ -1,4 +1,4 @@
-"""Which weights are the best of a run, and the folder best/ that keeps them."""
+"""Selection of the best weights of a run, and the folder best/ that holds them."""
 
 import json
 import math
@@ -16,14 +16,14 @@ from vision_attn.files import read_json
 from vision_attn.task import Source
 
 ZERO = 1e-3
-"""A metric closer to 0 than this is practically 0: BLEU-4 has 1e-8 from its smoothing alone, where nothing matches."""
+"""A metric closer to 0 than this counts as 0: the smoothing of BLEU-4 alone gives 1e-8 where nothing matches."""
 
 
 def better(metrics: dict[str, float], position: Position, *, metric: str, mode: Literal["max", "min"]) -> bool:
-    """Whether weights with these metrics are better than the best so far; if so, `position` takes them.
+    """Return whether weights with these metrics are better than the best so far; if so, update `position`.
 
-    A metric to maximise that is practically 0, or not a number, says nothing: then the weights with the lower `nll` are
-    the better, where validation gives it. Any larger value of the metric beats these.
+    A metric to maximise that is practically 0, or NaN, does not discriminate: such weights are compared by `nll` (lower
+    is better) where validation gives it. Any larger value of the metric beats them.
     """
     value = float(metrics[metric])
     nll = float(metrics.get("nll", math.nan)) if mode == "max" else math.nan
@@ -48,7 +48,7 @@ BY_NLL = 1
 
 
 def _rank(value: float | None, nll: float | None) -> tuple[int, float]:
-    """Larger is better: first a kind, then a number to compare within it."""
+    """Sort key, larger is better: the kind of comparison, then the value compared within that kind."""
     value, nll = math.nan if value is None else value, math.nan if nll is None else nll
     if value >= ZERO:
         return 2, value
@@ -62,7 +62,7 @@ def _known(value: float) -> float | None:
 
 
 def keep(folder: Path, task: nn.Module, data: Source, position: Position, metrics: dict[str, float]) -> None:
-    """Write best/ of the run in `folder`: everything needed to use the task as it stands."""
+    """Write best/ of the run in `folder`: everything needed to use the task with its current weights."""
     with replacing_folder(folder / "best") as best:
         save_weights(task, best / "model.safetensors")
         data.export(best)
@@ -74,13 +74,13 @@ def keep(folder: Path, task: nn.Module, data: Source, position: Position, metric
 
 
 def best_metrics(folder: Path) -> dict[str, float]:
-    """The validation metrics of best/ of the run in `folder`; none, and a line that says why, where they are lost."""
+    """Read the validation metrics of best/ of the run in `folder`. Prints why and returns {} where they are lost."""
     path = folder / "best" / "metrics_val.json"
     try:
         metrics = read_json(path)
         if not isinstance(metrics, dict) or not all(type(value) in (int, float) for value in metrics.values()):
-            raise ValueError(f"{path} is damaged: it must hold numbers by name")
+            raise ValueError(f"{path} is damaged: it must map names to numbers")
     except ValueError as error:
-        say(f"{error}; the metrics of the best weights are not known")
+        say(f"{error}; the metrics of the best weights are unknown")
         return {}
     return {name: value for name, value in metrics.items() if name not in ("step", "epoch")}

@@ -1,4 +1,4 @@
-"""The processes of one run, as torchrun starts them, and the random numbers of each."""
+"""The processes of a run started by torchrun, and the state of their random number generators."""
 
 import os
 import random
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class World(NamedTuple):
-    """This process among all of the run. `hosts` is a gloo group: it makes processes meet without touching a GPU."""
+    """This process among all processes of the run. `hosts` is a gloo group, for communication between CPUs."""
 
     rank: int
     size: int
@@ -23,11 +23,11 @@ class World(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """True in the one process that writes, validates and logs."""
+        """True in rank 0, the only process that writes, validates and logs."""
         return self.rank == 0
 
     def most(self, *values: int | float) -> list[float]:
-        """The largest of each value over all processes."""
+        """Return the maximum of each value over all processes."""
         if self.size == 1:
             return [float(value) for value in values]
         tensor = torch.tensor(values, dtype=torch.float64)
@@ -35,7 +35,7 @@ class World(NamedTuple):
         return tensor.tolist()
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """The mean of a CPU tensor over all processes; the tensor itself stays as it is."""
+        """Return the mean of a CPU tensor over all processes; the tensor itself is unchanged."""
         if self.size > 1:
             tensor = tensor.clone()
             dist.all_reduce(tensor, group=self.hosts)
@@ -43,14 +43,14 @@ class World(NamedTuple):
         return tensor
 
     def gather(self, item: Any) -> list:
-        """What every process gave, by rank."""
+        """Return the items of all processes, ordered by rank."""
         items = [item] * self.size
         if self.size > 1:
             dist.all_gather_object(items, item, group=self.hosts)
         return items
 
     def share(self, item: Any) -> Any:
-        """What the first process gave; the others wait for it, however long it takes."""
+        """Return the item of the first process. The others wait for it."""
         items = [item]
         if self.size > 1:
             dist.broadcast_object_list(items, src=0, group=self.hosts)
@@ -58,7 +58,7 @@ class World(NamedTuple):
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """The first process goes ahead (to download, say) and the others follow."""
+        """Run the body in the first process (which may download, for example), then in the others."""
         if not self.first:
             self.share(None)
         yield
@@ -68,7 +68,7 @@ class World(NamedTuple):
 
 @contextmanager
 def join(device: str) -> Iterator[World]:
-    """Meet the other processes that torchrun started; a world of one without torchrun."""
+    """Join the process group of torchrun; without torchrun, a world of size 1."""
     size, rank, local = (int(os.environ.get(name, default)) for name, default in WORLD.items())
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:
@@ -77,7 +77,7 @@ def join(device: str) -> Iterator[World]:
         raise ValueError(f"run.device is {device!r}, which torch does not know: auto, cpu, cuda or cuda:N") from error
     if place.type == "cuda":
         if not torch.cuda.is_available():
-            raise ValueError(f"run.device is {device!r}, but torch finds no CUDA device here: use auto or cpu")
+            raise ValueError(f"run.device is {device!r}, but torch finds no CUDA device: use auto or cpu")
         place = torch.device("cuda", local if size > 1 else place.index or 0)
         torch.cuda.set_device(place)
     if size == 1:
@@ -92,29 +92,29 @@ def join(device: str) -> Iterator[World]:
         if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in GONE):
             raise
         raise ValueError(
-            f"another process of this run has ended, so process {rank} ends too: see what that one said; the same "
-            "command goes on from the last checkpoint"
+            f"another process of this run has ended, so process {rank} ends too: see the error of that process; run "
+            "the same command again to resume from the last checkpoint"
         ) from error
     finally:
         dist.destroy_process_group()
 
 
 GONE = ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
-"""What gloo says where the process at the other end is no more."""
+"""Parts of gloo's error messages when another process has ended."""
 
 
 WORLD = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
 
 
 def seed_all(seed: int) -> None:
-    """Start torch's, numpy's and Python's default generators from `seed`."""
+    """Seed the default random generators of torch, numpy and Python."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Where the default generators stand, in types that torch.load reads with weights_only."""
+    """Return the state of the default generators, in types that torch.load reads with weights_only."""
     kind, keys, *rest = numpy.random.get_state()
     return {
         "python": random.getstate(),
@@ -125,7 +125,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Put the default generators where `random_state` found them."""
+    """Restore the state that `random_state` returned."""
     random.setstate(state["python"])
     kind, keys, *rest = state["numpy"]
     numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
@@ -136,7 +136,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def forked_random(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw from generators started at `seed`, and leave no trace on the draws that come after."""
+    """Seed the default generators within this context, and restore their state afterwards."""
     state = random_state(device)
     seed_all(seed)
     try:

@@ -1,4 +1,4 @@
-"""Folders that are whole at every moment, and the lock on a run's folder."""
+"""Atomic replacement of folders, and the lock on the folder of a run."""
 
 import fcntl
 import os
@@ -13,11 +13,11 @@ from safetensors import SafetensorError
 
 @contextmanager
 def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
-    """A new folder to write to, which takes the place of `path` once it is whole and on the disk.
+    """Yield a new folder to write to; at the end it is flushed to disk and atomically replaces `path`.
 
-    The folder that was at `path` moves to `before`, or is removed. Names on the way: .part is being written, .new is
-    whole, .old is the one before. A process killed at any moment leaves a whole folder under one of them, and `settle`
-    finds it. Raises ValueError when writing fails; `path` and `before` are then as they were.
+    The folder that was at `path` moves to `before`, or is removed. Temporary names: .part is being written, .new is
+    complete, .old is the one it replaces. If the process is killed at any moment, one of them is complete, and `settle`
+    finds it. Raises ValueError if writing fails; `path` and `before` are then unchanged.
     """
     part = _sibling(path, "part")
     try:
@@ -30,14 +30,14 @@ def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
         settle(path, before)
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        kept = "; what was saved before is still whole" if path.exists() else ""
+        kept = "; what was saved before is still intact" if path.exists() else ""
         raise ValueError(f"{path} could not be written (is the disk full?): {reason}{kept}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def settle(path: Path, before: Path | None = None) -> None:
-    """Finish or undo what a killed process left half done beside the folder `path`, and inside it."""
+    """Complete or undo the replacement of the folder `path`, or of a file in it, by a process that was killed."""
     part, new, old = (_sibling(path, name) for name in ("part", "new", "old"))
     remove(part)
     if new.exists() and path.exists():
@@ -49,12 +49,12 @@ def settle(path: Path, before: Path | None = None) -> None:
     if path.parent.exists():
         _flush(path.parent)
     _retire(old, before)
-    for left in path.glob(".*.part"):  # of a file that was being replaced
+    for left in path.glob(".*.part"):  # a file that was being replaced
         remove(left)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder with all that is in it; nothing where there is none."""
+    """Remove a file or a folder with its contents; do nothing if it does not exist."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -62,7 +62,7 @@ def remove(path: Path) -> None:
 
 
 def _retire(old: Path, before: Path | None) -> None:
-    """Move a folder that was replaced to `before`, or remove it. `path` itself is whole while this is under way."""
+    """Move a replaced folder to `before`, or remove it. `path` is complete throughout."""
     if old.exists() and before is not None:
         remove(before)
         old.rename(before)
@@ -83,15 +83,15 @@ def _flush(path: Path) -> None:
 
 @contextmanager
 def claim(folder: Path) -> Iterator[None]:
-    """Keep every other process out of a run folder; the system lets go when this one ends, however it ends.
+    """Lock a run folder. The operating system releases the lock when this process ends, even if it is killed.
 
-    Raises ValueError when another process has the folder, and when the folder or its lock cannot be made.
+    Raises ValueError if another process holds the lock, or if the folder or its lock cannot be created.
     """
     file = _open_lock(folder)
     with file:
-        # A worker of the data loader must not hold the lock after its parent was killed.
+        # A data loader worker must not hold the lock after its parent was killed.
         os.register_at_fork(after_in_child=file.close)
-        with suppress(OSError):  # A full disk: only the name of the holder is lost.
+        with suppress(OSError):  # The disk may be full; only the name of the holder is lost.
             os.truncate(file.fileno(), 0)
             os.write(file.fileno(), f"process {os.getpid()}".encode())
         try:
@@ -102,14 +102,14 @@ def claim(folder: Path) -> Iterator[None]:
 
 
 def _open_lock(folder: Path) -> TextIO:
-    """The lock file of `folder`, locked."""
+    """Open and lock the lock file of `folder`."""
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             file = open(folder / ".lock", "a+")  # noqa: SIM115
         except OSError as error:
             reason = "it is a file" if folder.is_file() else error.strerror or str(error)
-            raise ValueError(f"{folder} cannot be the folder of a run: {reason}; choose another run.folder") from error
+            raise ValueError(f"{folder} cannot be used as a run folder: {reason}; choose another run.folder") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _still_there(file):
@@ -124,7 +124,7 @@ def _open_lock(folder: Path) -> TextIO:
 
 
 def _still_there(file: TextIO) -> bool:
-    """Whether a file that was just locked is the one at its path: the process that held it removes it at its end."""
+    """Return whether a file just locked is still the one at its path: its previous holder removes it when it ends."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the step, save, and leave."""
+"""Handling of Ctrl-C and SIGTERM: finish the step, save a checkpoint, and exit."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from vision_attn.console import say
 
 
 class Interrupt:
-    """Within this context, the first signal is only noted in `asked`; a second Ctrl-C interrupts at once."""
+    """Within this context, the first signal only sets `asked`; a second Ctrl-C raises KeyboardInterrupt at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -18,11 +18,11 @@ class Interrupt:
 
     @property
     def asked(self) -> bool:
-        """True once the run was asked to stop."""
+        """Whether a signal has asked the run to stop."""
         return self.signal is not None
 
     def __enter__(self) -> "Interrupt":
-        if threading.current_thread() is threading.main_thread():  # Python delivers signals nowhere else.
+        if threading.current_thread() is threading.main_thread():  # Python delivers signals to no other thread.
             self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
             self.process = os.getpid()
         return self
@@ -32,18 +32,18 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if os.getpid() != self.process:  # A data loader's worker, forked from us: it goes when its parent says so.
+        if os.getpid() != self.process:  # A forked data loader worker: its parent stops it with SIGTERM.
             if number == signal.SIGTERM:
                 raise SystemExit(143)
             return
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = number
-        print("stopping after this step, to save (Ctrl-C again: stop at once)", file=sys.stderr, flush=True)
+        print("stopping after this step to save a checkpoint (Ctrl-C again: stop at once)", file=sys.stderr, flush=True)
 
     def leave(self, what: str) -> None:
-        """Say `what` happened and raise: KeyboardInterrupt after Ctrl-C, SystemExit(143) after SIGTERM."""
-        say(f"{what}; the same command goes on")
+        """Print `what` happened, then raise KeyboardInterrupt after Ctrl-C or SystemExit(143) after SIGTERM."""
+        say(f"{what}; run the same command again to resume")
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(143)

@@ -1,4 +1,4 @@
-"""What a run says while it trains: lines on the console, metrics.jsonl, and Weights & Biases when asked."""
+"""Logging of training and validation to metrics.jsonl and, optionally, to Weights & Biases."""
 
 import json
 import os
@@ -19,11 +19,11 @@ from vision_attn.files import replacing
 
 
 class Log:
-    """Sums scalars on the device and fetches them only when a line is due.
+    """Accumulates scalars on the device and copies them to the CPU only when a line is written.
 
     Each line of metrics.jsonl is one JSON object. Training lines hold `step`, `epoch`, the means of the task's scalars
-    since the line before, `gradient` (its norm before clipping), `learning_rate`, `items_per_second` and `seconds`
-    since training started or went on; validation lines hold `step`, `epoch` and the metrics as `val/NAME`.
+    since the previous line, `gradient` (its norm before clipping), `learning_rate`, `items_per_second` and `seconds`
+    since training started or resumed; validation lines hold `step`, `epoch` and the metrics as `val/NAME`.
     """
 
     def __init__(self, folder: Path, world: World, run: Run, start: int) -> None:
@@ -35,14 +35,14 @@ class Log:
         self.file = _open(folder / "metrics.jsonl", start) if world.first else None
 
     def add(self, scalars: dict[str, Tensor], items: int) -> None:
-        """Take in one step of `items` items."""
+        """Add the scalars of one step over `items` items."""
         for name, value in scalars.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         self.steps += 1
         self.items += items
 
     def train(self, *, step: int, epoch: int, learning_rate: float) -> dict[str, float]:
-        """Write the means since the last line, over all processes, and start anew."""
+        """Write the means since the last line, over all processes, and reset the sums."""
         values = torch.stack([value.double() for value in self.sums.values()]).cpu() / self.steps
         means = dict(zip(self.sums, self.world.mean(values).tolist(), strict=True))
         now = time.monotonic()
@@ -69,12 +69,12 @@ class Log:
         if self.wandb:
             try:
                 self.wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
-            except Exception as error:  # A log elsewhere is never worth a run.
-                say(f"wandb failed and is left out from here on: {_one_line(error)}")
+            except Exception as error:  # A failing remote log must not stop the run.
+                say(f"wandb failed; continuing without it: {_one_line(error)}")
                 self.wandb = None
 
     def flushed(self) -> int:
-        """Bytes of metrics.jsonl so far, which are then on the disk: a checkpoint must not count more."""
+        """Flush metrics.jsonl to disk and return its size in bytes: a checkpoint must not count unflushed lines."""
         if not self.file:
             return 0
         try:
@@ -84,13 +84,13 @@ class Log:
         return self.file.tell()
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums of this process since the last line, on the CPU."""
+        """Return the sums of this process since the last line, on the CPU."""
         return {"sums": {name: value.cpu() for name, value in self.sums.items()}, "steps": self.steps}
 
     def load_state_dict(self, states: list[dict[str, Any]] | dict[str, Any]) -> None:
-        """Take the sums of this process from those of all; their means where there are now more or fewer processes.
+        """Restore the sums of this process from those of all; use their means if the number of processes has changed.
 
-        One dict is what an earlier version saved: the means.
+        A single dict, written by an earlier version, holds the means.
         """
         states = [states] if isinstance(states, dict) else states
         mine = [states[self.world.rank]] if len(states) == self.world.size else states
@@ -100,7 +100,7 @@ class Log:
 
     def close(self) -> None:
         if self.file:
-            with suppress(OSError):  # Every line was flushed; a failure to do so was raised then.
+            with suppress(OSError):  # Every line was already flushed, and a failure of that was raised then.
                 self.file.close()
         if self.wandb:
             try:
@@ -110,7 +110,7 @@ class Log:
 
 
 def _open(path: Path, start: int) -> BinaryIO:
-    """metrics.jsonl, cut to the `start` bytes that the checkpoint counts."""
+    """Open metrics.jsonl for appending, truncated to the `start` bytes that the checkpoint counts."""
     try:
         file = open(path, "ab")  # noqa: SIM115
         if file.tell() > start:
@@ -122,7 +122,9 @@ def _open(path: Path, start: int) -> BinaryIO:
 
 
 def _unwritable(path: str | Path, error: OSError) -> ValueError:
-    return ValueError(f"{path} could not be written: {error.strerror or error}; free some space and go on")
+    return ValueError(
+        f"{path} could not be written: {error.strerror or error}; free some space, then run the same command again"
+    )
 
 
 def _one_line(error: Exception) -> str:
@@ -130,24 +132,24 @@ def _one_line(error: Exception) -> str:
 
 
 def _wandb(folder: Path) -> Any:
-    """A run of Weights & Biases, the same one again when training goes on; None where it does not start."""
+    """Start a run of Weights & Biases, or resume it with training; None if it does not start."""
     try:
         import wandb
 
         identity = _identity(folder / "wandb.txt")
         return wandb.init(project="vision_attn", name=folder.name, dir=str(folder), id=identity, resume="allow")
     except Exception as error:
-        say(f"wandb does not start, training goes on without it: {_one_line(error)}")
+        say(f"wandb failed to start; training without it: {_one_line(error)}")
         return None
 
 
 def _identity(path: Path) -> str:
-    """The run's name at Weights & Biases, kept in the file `path`; a new one where that is missing or damaged."""
+    """Read the Weights & Biases id of the run from the file `path`; write a new one if it is missing or damaged."""
     with suppress(FileNotFoundError):
         identity = path.read_bytes().strip()
         if re.fullmatch(rb"[\w-]{1,64}", identity):
             return identity.decode()
-        say(f"{path} is damaged: Weights & Biases shows what follows as another run")
+        say(f"{path} is damaged: Weights & Biases will show the rest as a new run")
     identity = secrets.token_hex(4)
     with replacing(path) as temporary:
         temporary.write_text(identity)

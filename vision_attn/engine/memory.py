@@ -1,4 +1,4 @@
-"""Memory that a step frees is kept for the next one."""
+"""Allocator settings that keep freed memory for the next step."""
 
 import ctypes
 import sys
@@ -8,10 +8,10 @@ LARGEST = 2**30
 
 
 def keep_freed_memory() -> None:
-    """Let freed blocks of up to 1 GiB stay with this process, where the C library is glibc; elsewhere nothing is done.
+    """Make glibc keep freed blocks of up to 1 GiB in this process; does nothing with other C libraries.
 
-    By itself glibc hands blocks of more than 32 MiB back to the system when they are freed, and the next step gets
-    them page by page, each zeroed anew: a fifth of RAM's step on batches of 100x100 pixels on a CPU.
+    By default glibc returns freed blocks larger than 32 MiB to the system, and the next step has to map and zero their
+    pages again. That takes a fifth of the time of a step of RAM on batches of 100x100 pixels on a CPU.
     """
     if sys.platform != "linux":
         return

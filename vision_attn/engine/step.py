@@ -24,7 +24,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Step:
-    """Calling it does one optimiser step; between steps it holds all that a checkpoint needs beside the weights."""
+    """Performs one optimiser step. Holds all training state except the weights."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Step:
             raise ValueError("the task has no weights to train: every one of its parameters is frozen")
         self.optimizer = fused(optimizer(self.parameters))
         self.schedule = warm(self.optimizer, schedule, warmup=run.warmup, total=total)
-        if run.precision == "fp16":  # The scaler skips the first steps, while it looks for its scale.
+        if run.precision == "fp16":  # The scaler skips the first steps while it searches for its scale.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=run.precision == "fp16")
         self.average = Average(self.parameters, run.average) if run.average else None
@@ -50,12 +50,12 @@ class Step:
             task.compile()
         self.model: nn.Module = distribute(task) if world.size > 1 else task
         self.trouble = torch.full((2,), -1, device=world.device)
-        """The first step whose loss, or whose gradient, was not finite; -1 while there is none."""
+        """The first step whose loss, and the first whose gradient, was not finite; -1 if there is none."""
         self.ids: dict[int, list] = {}
-        """The ids of the batches of each step since the last `check`."""
+        """The image ids of each step since the last `check`."""
 
     def __call__(self, batches: Iterator[Batch], number: int, step: int) -> tuple[dict[str, Tensor], int]:
-        """Step `step` over the next `number` batches: the means of the task's scalars, on the device, and the items."""
+        """Do step `step` over the next `number` batches. Returns the mean scalars, on the device, and the items."""
         totals: dict[str, Tensor] = {}
         index = items = 0
         before = [buffer.clone() for buffer in self._buffers()]
@@ -67,7 +67,7 @@ class Step:
             for name, value in scalars.items():
                 totals[name] = totals.get(name, 0) + value.detach() / number
         if index < number:
-            raise ValueError("the data source gave fewer training batches than the length it told")
+            raise ValueError("the data source yielded fewer training batches than its length")
         self.scaler.unscale_(self.optimizer)
         totals["gradient"] = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         self._watch(totals, step)
@@ -95,22 +95,22 @@ class Step:
             self.average.update()
 
     def autocast(self) -> torch.autocast:
-        """The arithmetic of the run, for training and validation alike."""
+        """Return the autocast context of the run, for training and validation."""
         dtype = DTYPES[self.run.precision]
         return torch.autocast(self.world.device.type, dtype=dtype, enabled=dtype != torch.float32)
 
     def _watch(self, totals: dict[str, Tensor], step: int) -> None:
-        """Remember, on the device, the first step that is not finite. fp16's gradients are the scaler's business."""
+        """Record, on the device, the first step that is not finite. With fp16 the scaler handles the gradients."""
         gradient = totals["loss"] if self.scaler.is_enabled() else totals["gradient"]
         finite = torch.stack([totals["loss"].float(), gradient.float()]).isfinite()
         self.trouble = torch.where((self.trouble < 0) & ~finite, step, self.trouble)
-        if self.world.device.type == "cpu":  # Looking costs nothing here, so a bad step is never applied.
+        if self.world.device.type == "cpu":  # On a CPU the check is free, so a bad step is never applied.
             self.check()
 
     def check(self) -> None:
         """Raise ValueError if any step since the last check had a loss or gradient that was not finite.
 
-        All processes call it together. It waits for the device, so it runs where the device is waited for anyway.
+        All processes must call it together. It synchronises with the device, so call it where that happens anyway.
         """
         mine = self.trouble.tolist()
         if max(self.world.most(*mine)) >= 0:
@@ -120,22 +120,22 @@ class Step:
                 if step >= 0
             ]
             everywhere = [one for part in self.world.gather(found) for one in part]
-            step, what, ids = min(everywhere, key=lambda one: (one[0], one[1] != "loss"))  # The cause comes first.
+            step, what, ids = min(everywhere, key=lambda one: (one[0], one[1] != "loss"))  # The loss is the cause.
             images = ", ".join(printable(str(one)) for one in ids[:8]) + (
                 f" and {len(ids) - 8} more" if len(ids) > 8 else ""
             )
             raise ValueError(
-                f"step {step + 1}: the {what} is not finite; ids of its batch: {images or 'not known'}. The last good "
-                f"checkpoint stays in {self.run.folder}/last; look at these, lower the learning rate, or set run.clip"
+                f"step {step + 1}: the {what} is not finite; ids of its batch: {images or 'unknown'}. The last good "
+                f"checkpoint is in {self.run.folder}/last; check these images, lower the learning rate, or set run.clip"
             )
         self.ids.clear()
 
     def _buffers(self) -> list[Tensor]:
-        """The buffers that may drift apart between processes; none where there is one process."""
+        """Return the buffers that may diverge between processes; none if there is one process."""
         return [buffer for buffer in self.task.buffers() if buffer.is_floating_point() and self.world.size > 1]
 
     def _average_buffers(self, before: list[Tensor]) -> None:
-        """Moving averages move by the mean of what each process saw, as they would over the joined batch."""
+        """Update moving averages by the mean change over processes, as for the whole batch."""
         if not before:
             return
         after = self._buffers()
@@ -163,26 +163,25 @@ class Step:
 
 @contextmanager
 def clear_of_compiler_errors() -> Iterator[None]:
-    """ValueError for what the compiler of `run.compile` could not do, in one line of its many."""
+    """Turn errors of torch.compile into a ValueError with their first line."""
     try:
         yield
     except RuntimeError as error:
         if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
         said = str(error).strip().split("\n")[0]
-        raise ValueError(f"run.compile: {said} (install what is missing, or leave run.compile out)") from error
+        raise ValueError(f"run.compile: {said} (install what is missing, or remove run.compile)") from error
 
 
 def distribute(task: Task) -> nn.Module:
-    """The task with gradients averaged over processes. Its buffers are averaged by `Step`, not overwritten."""
+    """Wrap the task so that gradients are averaged over processes. `Step` averages its buffers."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # The argument's new name is unknown to torch 2.11.
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.11 does not know the argument's new name.
         return DistributedDataParallel(task, broadcast_buffers=False)
 
 
 def fused(optimizer: Optimizer) -> Optimizer:
-    """Let torch's Adam, AdamW and SGD update all weights in one kernel, where the user has not chosen otherwise: the
-    same arithmetic in a fraction of the time."""
+    """Use torch's fused kernels for Adam, AdamW and SGD unless the user has chosen otherwise. Same result, faster."""
     parts = [part for group in optimizer.param_groups for part in group["params"]]
     able = all(part.device.type in ("cpu", "cuda") and part.is_floating_point() for part in parts)
     chosen = any(optimizer.defaults.get(name) for name in ("foreach", "capturable", "differentiable"))
@@ -195,7 +194,7 @@ def fused(optimizer: Optimizer) -> Optimizer:
 def warm(
     optimizer: Optimizer, schedule: Callable[[Optimizer, int], LRScheduler] | None, *, warmup: int, total: int
 ) -> LRScheduler | None:
-    """The learning rate over `total` steps: a linear rise of `warmup` steps, then `schedule` over the rest."""
+    """Schedule the learning rate over `total` steps: `warmup` steps of linear warmup, then `schedule` for the rest."""
     if warmup >= total:
         raise ValueError(
             f"run.warmup is {warmup} steps, but the whole run has only {total}: give --run.warmup={total // 10}"
@@ -209,13 +208,13 @@ def warm(
 
 
 class Average:
-    """An exponential moving average of the trained weights. Buffers and frozen weights are the live ones.
+    """Exponential moving average of the trained weights. Buffers and frozen weights are not averaged.
 
-    After n steps the decay is min(`decay`, (1 + n) / (10 + n)): a short run is not held back by its first weights.
+    After n steps the decay is min(`decay`, (1 + n) / (10 + n)): the initial weights do not dominate a short run.
     """
 
     def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
-        # A list of parameters rather than the task: copying a task would copy its data source with it.
+        # A list of parameters, not the task: copying a task would copy its data source too.
         self.live = nn.ParameterList(parameters)
 
         def average(averaged: list[Tensor], live: list[Tensor], steps: Tensor) -> None:
@@ -228,7 +227,7 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within, the task holds the averaged weights."""
+        """Within this context, the task holds the averaged weights."""
         live, averaged = list(self.live), list(self.averaged.module.parameters())
         with torch.no_grad():
             kept = [parameter.clone() for parameter in live]

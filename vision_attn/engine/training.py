@@ -1,6 +1,6 @@
-"""The loop: epochs of optimiser steps, validation, checkpoints, and what is written at the end.
+"""The training loop: epochs of optimiser steps, validation, checkpoints and final outputs.
 
-A plain PyTorch loop that knows no model.
+A plain PyTorch loop, independent of the model.
 """
 
 import time
@@ -27,13 +27,13 @@ from vision_attn.task import Batch, Source, Task
 
 
 def trained(position: Position, run: Run) -> bool:
-    """All epochs done, or no better metric for too long."""
+    """Return whether all epochs are done, or `run.patience` is exhausted."""
     return position.epoch >= run.epochs or (run.patience is not None and position.since_best >= run.patience)
 
 
 @dataclass
 class Training:
-    """All the parts of a run under way. Every process has one; the first alone writes, validates and logs."""
+    """The state of a run in progress. Every process has one; only the first writes, validates and logs."""
 
     run: Run
     folder: Path
@@ -48,9 +48,9 @@ class Training:
     saved: float = 0.0
 
     def start(self) -> None:
-        """Go on where the checkpoint stands, or rehearse validation before the first step."""
+        """Resume from the checkpoint, or rehearse validation before the first step."""
         run, position = self.run, self.position
-        seed_all(run.seed + self.world.rank)  # From here on each process makes its own draws.
+        seed_all(run.seed + self.world.rank)  # From here on each process samples independently.
         if position.step:
             self.resume()
         elif run.rehearse and run.validate_every and self.world.first:
@@ -58,7 +58,7 @@ class Training:
         self.saved = self.log.since = time.monotonic()
 
     def resume(self) -> None:
-        """Take from last/ all but the weights. Raises ValueError naming the file when it does not fit."""
+        """Restore everything but the weights from last/. Raises ValueError naming the file if it does not fit."""
         position, world = self.position, self.world
         trainer = checkpoint.load_trainer(self.folder / "last")
         try:
@@ -72,17 +72,17 @@ class Training:
             raise ValueError(f"{path} does not fit this run: {' '.join(str(error).split())}") from error
         if world.first:
             if len(states) != world.size:
-                say(f"the checkpoint is of {len(states)} processes, now there are {world.size}: draws will differ")
+                say(f"the checkpoint has {len(states)} processes, this run {world.size}: random numbers will differ")
             going = f"at epoch {position.epoch + 1}, step {position.step}"
-            say(f"{self.folder} goes on {'with what is left after training' if trained(position, self.run) else going}")
+            say(f"resuming {self.folder} {'to write the final outputs' if trained(position, self.run) else going}")
             if (position.best, position.best_nll) != (None, None) and (lost := self.without_best()):
-                say(f"{lost}: the next validation gives the best weights")
+                say(f"{lost}: the next validation sets the best weights")
                 position.best = position.best_nll = None
                 position.since_best = 0
         position.since_best = world.share(position.since_best)
 
     def without_best(self) -> str:
-        """Why best/ cannot be used; nothing where it can."""
+        """Return why best/ cannot be used; empty if it can."""
         try:
             check_weights(self.task, self.folder / "best")
         except ValueError as error:
@@ -90,7 +90,7 @@ class Training:
         return ""
 
     def epochs(self) -> None:
-        """Train and validate until that is enough."""
+        """Train and validate until `trained`."""
         run, position = self.run, self.position
         while not trained(position, run):
             if position.batch < self.batches:
@@ -103,7 +103,7 @@ class Training:
                 checkpoint.move(self.folder, position)
 
     def epoch(self) -> None:
-        """The steps of one epoch that are still to do, with a checkpoint now and then and one at the end."""
+        """Do the remaining steps of one epoch, with checkpoints every `run.save_every` seconds and at the end."""
         run, world, position = self.run, self.world, self.position
         self.task.train()
         batches = self.stream()
@@ -131,7 +131,7 @@ class Training:
             say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {line['items_per_second']:.4g} items/s")
 
     def stream(self) -> Iterator[Batch]:
-        """The batches left of this epoch. Whatever a source draws on starting follows from seed and epoch alone."""
+        """Return the remaining batches of this epoch. What a source samples depends on seed and epoch alone."""
         run, world, position = self.run, self.world, self.position
         with forked_random(run.seed + position.epoch, world.device):
             batches = iter(
@@ -141,7 +141,7 @@ class Training:
         return chain(first, batches)
 
     def save(self) -> None:
-        """Write last/, unless a step since the last one was not finite."""
+        """Write last/. Raises ValueError if a step since the last one was not finite."""
         self.step.check()
         random, log = (self.world.gather(state) for state in (random_state(self.world.device), self.log.state_dict()))
         self.position.logged = self.log.flushed()
@@ -151,17 +151,17 @@ class Training:
         self.saved = time.monotonic()
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """The metrics of the task as it stands, with draws that leave no trace. Raises for an unknown metric."""
+        """Compute validation metrics; the random state is unchanged. Raises ValueError if they lack `run.metric`."""
         self.task.eval()
         with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, self.world.device):
             metrics = self.task.evaluate(Watched(batches, self.world.device, self.interrupt))
         self.task.train()
         if self.run.metric not in metrics:
-            raise ValueError(f"run.metric is {self.run.metric!r}, but validation gives: {', '.join(metrics)}")
+            raise ValueError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}")
         return metrics
 
     def validate(self) -> None:
-        """Validate in the first process, and keep the weights in best/ when they are the best so far."""
+        """Validate in the first process, and write the weights to best/ if they are the best so far."""
         run, position, world = self.run, self.position, self.world
         if world.first:
             with self.averaged():
@@ -175,16 +175,16 @@ class Training:
         position.since_best = world.share(position.since_best)
 
     def averaged(self) -> AbstractContextManager:
-        """Within, the task holds the weights to validate and to keep: their average, where the run has one."""
+        """Within this context, the task holds the weights to validate and keep: the averaged ones if `run.average`."""
         return self.step.average.in_place() if self.step.average else nullcontext()
 
     def finish(self) -> dict[str, float]:
-        """Write what is still to write: best/ where validation has not, and the pictures; return the best metrics."""
+        """Write the final outputs, best/ (if validation has not) and the pictures. Returns the best metrics."""
         run, world = self.run, self.world
         if world.first:
             lost = self.without_best() if run.validate_every else ""
             if lost:
-                say(f"{lost}: the weights of the last step take the place of the best")
+                say(f"{lost}: using the weights of the last step as the best")
             if lost or not run.validate_every:
                 with self.averaged():
                     metrics = self.evaluate(self.data.split("val")) if lost else {}

@@ -1,4 +1,4 @@
-"""The weights of a task, in a safetensors file: written, compared with a model, and loaded."""
+"""Saving, checking and loading the weights of a task as a safetensors file."""
 
 import os
 from pathlib import Path
@@ -10,23 +10,23 @@ from torch import Tensor, nn
 from vision_attn.task import Task
 
 NAME = "model.safetensors"
-"""The file that holds the weights, in last/ as in best/."""
+"""The file of weights in last/ and best/."""
 
 HEADER = 2**22
-"""Bytes of a header at most: names and shapes of some 40,000 tensors."""
+"""The largest header in bytes: names and shapes of about 40,000 tensors."""
 
 
 def save_weights(task: nn.Module, path: Path) -> None:
-    """The whole state dict as safetensors; tensors that share memory are written once."""
+    """Write the whole state dict as safetensors; tensors that share memory are written once."""
     save_model(task, str(path))
-    path.chmod(0o644)  # safetensors leaves it readable by its owner alone.
+    path.chmod(0o644)  # safetensors makes it readable only by its owner.
 
 
 def load_weights(task: Task, folder: Path, *, another: bool = False) -> None:
     """Load `folder`/model.safetensors, which must hold exactly the weights of `task`.
 
-    another: the weights are those of another run, with which this one starts. What `task.own` names may be missing,
-        left over or different; the task keeps its own.
+    another: the weights are those of another run, from which this one starts. Weights that `task.own` names are not
+        loaded, and may be missing, unexpected or of another shape.
 
     Raises ValueError as `check_weights` does.
     """
@@ -36,15 +36,15 @@ def load_weights(task: Task, folder: Path, *, another: bool = False) -> None:
         renamed = {_renamed(name, task): tensor for name, tensor in load_file(path).items()}
         kept = {name: tensor for name, tensor in renamed.items() if not (another and _is_own(name, task))}
         task.load_state_dict(kept, strict=False)
-    except (SafetensorError, RuntimeError, KeyError) as error:  # numbers of a kind that torch cannot convert
+    except (SafetensorError, RuntimeError, KeyError) as error:  # a dtype that torch cannot convert
         raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
 
 
 def check_weights(task: Task, folder: Path, *, another: bool = False) -> None:
-    """Compare the names and shapes in `folder`/model.safetensors with those of `task`, reading the file's header alone.
+    """Compare the names and shapes in `folder`/model.safetensors with those of `task`. Reads only the file's header.
 
-    `task` may be on the meta device, where it takes no memory. Raises ValueError when the file is missing or damaged,
-    and naming the first weights that are missing, left over or of another shape. `another`: see `load_weights`.
+    `task` may be on the meta device, where it takes no memory. Raises ValueError if the file is missing or damaged, or
+    if weights are missing, unexpected or of another shape; it names the first ones. `another`: see `load_weights`.
     """
     path = Path(folder) / NAME
     own = task.state_dict()
@@ -55,9 +55,9 @@ def check_weights(task: Task, folder: Path, *, another: bool = False) -> None:
     stored = {_place(own[name]) for name in shapes if name in own}
     missing = [name for name in own if name not in shapes and _place(own[name]) not in stored]
     extra = [name for name in shapes if name not in own]
-    other = [f"{name} is {shape} there and {tuple(own[name].shape)} here" for name, shape in shapes.items()
+    other = [f"{name} is {shape} in the file, {tuple(own[name].shape)} in the model" for name, shape in shapes.items()
              if name in own and tuple(own[name].shape) != shape]  # fmt: skip
-    problems = {"missing": missing, "left over": extra, "of another shape": other}
+    problems = {"missing": missing, "unexpected": extra, "of another shape": other}
     lines = [f"{kind}: {_few(names)}" for kind, names in problems.items() if names]
     if lines:
         raise ValueError(f"{path} does not fit the model that the config describes; {'; '.join(lines)}")
@@ -65,22 +65,22 @@ def check_weights(task: Task, folder: Path, *, another: bool = False) -> None:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor in a safetensors file. Raises ValueError when the file is missing or damaged."""
+    """Read the shapes of all tensors in a safetensors file. Raises ValueError if it is missing or damaged."""
     if not path.is_file():
         raise ValueError(f"{path} is missing: {path.parent} holds no weights")
     try:
         with open(path, "rb") as file:
             header = int.from_bytes(file.read(8), "little")
         if header > HEADER:
-            raise ValueError(f"{path} is not a whole safetensors file: its header claims {header:,} bytes")
+            raise ValueError(f"{path} is not a complete safetensors file: its header claims {header:,} bytes")
         with safe_open(str(path), framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+        raise ValueError(f"{path} is not a complete safetensors file: {error}") from error
 
 
 def _renamed(name: str, task: Task) -> str:
-    """The name that a weight has in this version."""
+    """Return the name of a weight in this version."""
     return next((new + name.removeprefix(old) for old, new in task.renamed.items() if name.startswith(old)), name)
 
 
@@ -89,14 +89,14 @@ def _is_own(name: str, task: Task) -> bool:
 
 
 def _check_memory(path: Path) -> None:
-    """A file with holes may claim any size."""
+    """Raise ValueError if the weights exceed the machine's memory: a sparse file can have any size."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if path.stat().st_size > machine:
         raise ValueError(f"{path} holds {path.stat().st_size:,} bytes of weights, and this machine has {machine:,}")
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
-    """The same for tensors that share memory. `data_ptr` would be 0 for everything on the meta device."""
+    """Return a key equal for tensors that share memory. `data_ptr` is 0 for every tensor on the meta device."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset()
 
 
