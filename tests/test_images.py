@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional
 
-from vision_attn.data.images import Pixels, View, images_in, in_threads, open_photograph, read_image
+from vision_attn.data.images import Pixels, View, in_threads, open_photograph, read_image
 
 
 @pytest.fixture
@@ -153,19 +153,6 @@ def test_threads_keep_order_and_pass_errors_on():
     with pytest.raises(ZeroDivisionError):
         list(in_threads(lambda item: 1 // item, [1, 0, 1]))
     assert next(in_threads(str, range(10))) == "0"  # stopping early hangs nothing
-
-
-def test_images_in_a_folder(picture, tmp_path):
-    for name in ("b.JPG", "a.png"):
-        picture.save(tmp_path / name)
-    (tmp_path / "notes.txt").write_text("")
-    assert [path.name for path in images_in(tmp_path)] == ["a.png", "b.JPG"]
-    with pytest.raises(ValueError, match="no images"):
-        images_in(tmp_path / "none")
-    os.mkfifo(tmp_path / "c.jpg")
-    (tmp_path / "d.png").mkdir()
-    (tmp_path / "e.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0")
-    assert [path.name for path in images_in(tmp_path)] == ["a.png", "b.JPG"]
 
 
 def test_what_is_no_regular_file_is_never_opened(tmp_path):

@@ -22,21 +22,24 @@ from vision_attn.commands import _hints, caption, demo, main
 from vision_attn.commands import eval as evaluation
 from vision_attn.commands._opened import Opened
 from vision_attn.commands._search import photographs
+from vision_attn.contracts import Described
 from vision_attn.metrics import caption_metrics, isolated, read_results, write_results
 from vision_attn.metrics.java import java
 from vision_attn.metrics.variety import same_caption, sameness
-from vision_attn.tasks.caption import Described
+from vision_attn.tasks.caption import Captioning
 
 ROOT = Path(__file__).parent.parent
 SCENES = str(ROOT / "configs" / "sat_soft_scenes.yaml")
 FORGERY = "a\nfake.jpg\tA cat.jpg"
 
 
-class Talker:
+class Talker(Captioning):
     """A captioner that says what it is told, one text after the other."""
 
+    resolution, settings = 16, {}
+
     def __init__(self, texts: Sequence[str]) -> None:
-        self.encoder = SimpleNamespace(resolution=16)
+        torch.nn.Module.__init__(self)
         self.texts = iter(texts)
 
     def describe(self, images: torch.Tensor) -> list[Described]:

@@ -96,7 +96,7 @@ def test_killed_at_random_moments(server, whole, tmp_path):
 @pytest.mark.parametrize("moment", ["TOY_SIGNAL", "TOY_SIGNAL_IN_VALIDATION"])
 def test_asked_to_stop_saves_and_goes_on(server, whole, tmp_path, number, code, moment):
     ended, output = server.train(tmp_path, environment={moment: str(int(number))})
-    assert ended == code and "stopped " in output and "the same command goes on" in output
+    assert ended == code and "stopped " in output and "run the same command again to resume" in output
     assert json.loads((tmp_path / "last" / "position.json").read_text())["step"] in (4, 6)
     ended, output = server.train(tmp_path)
     assert ended == 0, output
@@ -142,7 +142,7 @@ def test_changed_settings_are_refused(server, tmp_path, setting):
     assert server.train(tmp_path, environment={"TOY_SIGNAL": str(int(signal.SIGTERM))})[0] == 143
     code, output = server.train(tmp_path, **setting)
     name = {"batch": "batches"}.get(*setting, *setting)
-    assert code == 1 and f"was started with other settings: {name} (was" in output
+    assert code == 1 and f"holds a run with other settings ({name} was" in output
 
 
 def test_a_data_loaders_worker_does_not_hold_the_lock(tmp_path):

@@ -247,9 +247,9 @@ def test_mistakes_are_named(wrong):
 
 
 def test_an_encoder_of_another_size_is_refused():
-    task = Task()
-    task.encoder = torch.nn.Module()
-    task.encoder.resolution = 224
+    class Large(Task):
+        resolution = 224
+
     with pytest.raises(ValueError, match="size=56, but the encoder takes 224 pixels"):
-        Scenes().prepare(task)
-    Scenes(size=224).prepare(task)
+        Scenes().prepare(Large())
+    Scenes(size=224).prepare(Large())

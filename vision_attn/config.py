@@ -18,6 +18,7 @@ from vision_attn import trust as trusted
 from vision_attn.bounded_yaml import read_yaml
 from vision_attn.engine import checkpoint
 from vision_attn.engine.folders import claim as lock
+from vision_attn.engine.guard import keep_to
 from vision_attn.engine.loop import fit
 from vision_attn.engine.weights import check_weights, load_weights
 from vision_attn.files import replacing, scratch
@@ -160,14 +161,7 @@ def _keep_to(folder: Path, new: dict) -> None:
     if not written.exists() or not checkpoint.begun(folder):
         return
     free = FREE if new.get("schedule") else (*FREE, "run.epochs")
-    different = [said for key, said in _differences(load(written), new).items() if key not in free]
-    if different:
-        shown = ", ".join(different[:6]) + (f" and {len(different) - 6} more" if len(different) > 6 else "")
-        raise ValueError(
-            f"{folder} holds a run with other settings ({shown}): "
-            f"set them back, give another --run.folder (--run.start_from={folder} begins with its weights), "
-            "or delete that folder"
-        )
+    keep_to(folder, load(written), new, free=free)
 
 
 def _checked(content: dict, trust: Sequence[str], *, where: Path | str) -> dict[str, Any]:
@@ -224,22 +218,3 @@ def _built(parser: ArgumentParser, config: Namespace, best: Path, source: Source
         source = parts.data
         source.restore(best)
     return parts.task(source), source
-
-
-def _flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    if not isinstance(node, dict):
-        return {".".join(path): node}
-    leaves: dict[str, Any] = {}
-    for key, value in node.items():
-        leaves |= _flat(value, path if key in ("init_args", "class_path") else (*path, str(key)))
-    return leaves
-
-
-def _differences(old: dict, new: dict) -> dict[str, str]:
-    """Keys whose values differ, with both values."""
-    before, after = _flat(old), _flat(new)
-    return {
-        key: f"{key} was {before.get(key)}, is {after.get(key)}"
-        for key in {**before, **after}
-        if before.get(key) != after.get(key)
-    }

@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from vision_attn.data.vocabulary import Vocabulary
 
 SPLITS = ("train", "val", "test")
 """The names of the splits of a data set."""
@@ -19,6 +22,10 @@ class Source:
 
     content_words: frozenset[str] = frozenset()
     """Words that name objects, if the source knows the boxes of objects; empty otherwise."""
+    vocabulary: "Vocabulary | None" = None
+    """The words of its captions; None where it has none."""
+    cache: str | None = None
+    """The folder in which annotation vectors are kept; None where they are not."""
 
     def prepare(self, task: "Task") -> None:
         """Read, check and cache the data that `task` needs. Idempotent."""
@@ -55,6 +62,16 @@ class Task(nn.Module):
     own: tuple[str, ...] = ()
     """Prefixes of the names of weights that belong to the training of one run and not to its model, such as those of a
     learned baseline or a schedule. A run that starts from the weights of another does not take these over."""
+
+    @property
+    def resolution(self) -> int | None:
+        """Height and width of the images that the task takes, in pixels; None if any will do."""
+        return None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that metrics depend on. `vision-attn eval` records them with the metrics."""
+        return {}
 
     def initialise(self) -> None:
         """Load pretrained parts. Called when a run starts from scratch, never when weights come from a run."""

@@ -35,6 +35,7 @@ def open_with(arguments: argparse.Namespace) -> Opened:
     import torch
 
     from vision_attn.config import find_best, load, open_run
+    from vision_attn.tasks.caption import Captioning
 
     device = torch_device(arguments.device)
     options_only(arguments.overrides)
@@ -47,7 +48,7 @@ def open_with(arguments: argparse.Namespace) -> Opened:
         below = {key: content[key] for key in ("task", "data") if key in content}
         raise ValueError(meant(str(error), below, options=vars(arguments))) from error
     if arguments.beams is not None:
-        if not hasattr(task, "beams"):
+        if not isinstance(task, Captioning):
             raise ValueError(f"--beams is for captioners, but {arguments.folder} holds a {type(task).__name__}")
         if not 1 <= arguments.beams <= 1000:
             raise ValueError(f"--beams is {arguments.beams}, but must be from 1 to 1,000")

@@ -33,8 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Caption all that can be read; the exit status is 1 when something could not be."""
+    from vision_attn.tasks.caption import Captioning
+
     task, _, _, device = open_with(arguments)
-    if not hasattr(task, "describe"):
+    if not isinstance(task, Captioning):
         raise ValueError(f"{arguments.folder} holds a {type(task).__name__}, which writes no captions")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # names of files may be any bytes
@@ -60,7 +62,7 @@ def caption_all(task: Any, device: Any, paths: Sequence[Path], complaints: list[
     """Each photograph with its `Described`, in batches; those that cannot be read are complained of."""
     import torch
 
-    readable = read(progress(paths, what="captions", unit="image"), task.encoder.resolution, complaints)
+    readable = read(progress(paths, what="captions", unit="image"), task.resolution, complaints)
     while batch := list(islice(readable, BATCH)):
         images = torch.stack([image for _, image in batch]).to(device)
         yield from zip([path for path, _ in batch], task.describe(images), strict=True)

@@ -69,8 +69,7 @@ def evaluate(
     record: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in metrics.items()}
     record |= {"split": split, "run": str(run_folder), "seed": config.get("run", {}).get("seed")}
     record |= {"overrides": list(overrides)} if overrides else {}
-    record |= {name: getattr(task, name) for name in ("beams", "max_words", "length_power") if hasattr(task, name)}
-    record |= {"hardware": hardware(device), "versions": versions()}
+    record |= task.settings | {"hardware": hardware(device), "versions": versions()}
     record |= {"seconds": round(seconds, 1), "time": time.strftime("%Y-%m-%d %H:%M:%S %z")}
     with replacing(out / f"metrics_{split}.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

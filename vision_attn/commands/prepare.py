@@ -21,6 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build the task of the config, with its pretrained encoder, and let the source prepare for it."""
     from vision_attn.commands._opened import torch_device
     from vision_attn.config import build
+    from vision_attn.tasks.caption import Captioning
 
     config = read_config(arguments)
     folder = writable(Path(config.run.folder), "--run.folder")
@@ -31,15 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
     task.initialise()
     source.prepare(task.to(device))
 
-    vocabulary = getattr(source, "vocabulary", None)
-    if vocabulary is not None:
+    if source.vocabulary is not None:
         source.export(folder)
-        say(f"vocabulary: {len(vocabulary):,} words, written into {folder}")
-    encoder, cache = getattr(task, "encoder", None), getattr(source, "cache", None)
-    if encoder is not None:
-        rows, columns = encoder.grid
-        vectors = f"{rows} x {columns} annotation vectors of {encoder.region_size} numbers per image"
-        kept = f"kept in {cache}" if cache and not encoder.trainable else "computed anew for each batch"
-        say(f"{vectors}, {kept}")
+        say(f"vocabulary: {len(source.vocabulary):,} words, written into {folder}")
+    if isinstance(task, Captioning):
+        rows, columns = task.encoder.grid
+        cached = source.cache is not None and not task.encoder.trainable
+        kept = f"kept in {source.cache}" if cached else "computed again for each batch"
+        say(f"{rows} x {columns} annotation vectors of {task.encoder.region_size} numbers per image, {kept}")
     say(f"{len(source):,} batches in an epoch; train with: vision-attn train {arguments.config}")
     return 0

@@ -1,4 +1,4 @@
-"""Photographs from files, whatever their kind: upright, in RGB, and cut to the square that an encoder sees."""
+"""Read photographs as encoder inputs: upright, in RGB, cropped to a square and resized."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,16 +14,16 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.console import progress
-from vision_attn.data.photographs import ENDINGS, decoded, open_photograph
+from vision_attn.data.photographs import decoded, open_photograph
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def read_image(path: str | Path, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
-    """What an encoder sees of `path`: the shorter side resized to `resolution` (bicubic, antialiased), the centre cut.
+    """Read an encoder input: the centre square of `path`, resized to `resolution` (bicubic, antialiased).
 
-    Raises ValueError naming the file that cannot be read.
+    Raises ValueError naming the file if it cannot be read.
     """
     with decoded(path, at_least=2 * resolution) as image:
         square = image.resize((resolution, resolution), Image.Resampling.BICUBIC, box=centre_square(*image.size))
@@ -31,35 +31,35 @@ def read_image(path: str | Path, resolution: int) -> UInt8[Tensor, "3 {resolutio
 
 
 class View(NamedTuple):
-    """A photograph as it is, or as in a mirror."""
+    """A photograph, mirrored or not."""
 
     name: str
     file: Path
     mirrored: bool = False
 
     def read(self, resolution: int) -> UInt8[Tensor, "3 S S"]:
-        """The pixels that an encoder sees; see `read_image`."""
+        """Read the encoder input; see `read_image`."""
         image = read_image(self.file, resolution)
         return image.flip(-1) if self.mirrored else image
 
 
 class Pixels:
-    """Photographs read from their files whenever they are asked for, by several threads."""
+    """Photographs read from their files on demand, by several threads."""
 
     on_device = False
 
     def __init__(self, views: Sequence[View], resolution: int) -> None:
-        """Tries every file once, so that none stops a training later."""
+        """Opens every file once, so that an unreadable one does not stop training later."""
         self.views, self.resolution = views, resolution
         complaints = progress(in_threads(self._complaint, views), what="photographs", unit="image", total=len(views))
         self.unreadable = {view.name: why for view, why in zip(views, complaints, strict=True) if why}
         """The photographs that cannot be read, with the reason."""
 
     def space(self, count: int) -> None:
-        """Pixels need no memory beforehand; compare `Features.space`."""
+        """Return None: pixels are not written into preallocated memory. See `Features.space`."""
 
     def gather(self, rows: NDArray[np.int64], space: None = None) -> UInt8[Tensor, "B 3 S S"]:
-        """The pixels of views `rows`, laid out channels last. Raises ValueError naming a file that cannot be read."""
+        """Read the pixels of views `rows`, channels last in memory. Raises ValueError naming an unreadable file."""
         pictures = in_threads(lambda row: self.views[row].read(self.resolution), rows, ahead=len(rows))
         return torch.stack(list(pictures)).contiguous(memory_format=torch.channels_last)
 
@@ -73,22 +73,22 @@ class Pixels:
 
 
 def open_square(path: str | Path, at_least: int | None = None) -> Image.Image:
-    """The part of a photograph that an encoder sees, in the photograph's own pixels. See `open_photograph`."""
+    """Open the centre square of a photograph, without resizing it to an encoder's input. See `open_photograph`."""
     photograph = open_photograph(path, at_least)
     return photograph.crop(centre_square(*photograph.size))
 
 
 def centre_square(width: int, height: int) -> tuple[float, float, float, float]:
-    """The part of a picture that encoders see, as left, top, right and bottom in its pixels."""
+    """Return the box (left, top, right, bottom) of the centre square of an image, in pixels."""
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
 
-def in_threads(make: Callable[[Item], Made], items: Iterable[Item], *, ahead: int = 64) -> Iterator[Made]:
-    """`make` of each item, in order, worked on by as many threads as there are cores, at most `ahead` items early.
+def in_threads(make: Callable[[Item], Result], items: Iterable[Item], *, ahead: int = 64) -> Iterator[Result]:
+    """Yield `make(item)` for each item, in order, computed by one thread per core, at most `ahead` items early.
 
-    Pillow decodes and resizes without Python's global lock, so threads serve, and no process has to be forked.
+    Threads suffice, because Pillow releases the GIL when it decodes and resizes.
     """
     with ThreadPoolExecutor(cores()) as pool:
         waiting = []
@@ -104,17 +104,6 @@ def in_threads(make: Callable[[Item], Made], items: Iterable[Item], *, ahead: in
                 future.cancel()
 
 
-def images_in(folder: str | Path) -> list[Path]:
-    """The image files in `folder`, by their endings, sorted; FIFOs, devices and folders with such names are none.
-
-    Raises ValueError where there are none.
-    """
-    files = sorted(path for path in Path(folder).glob("*") if path.suffix.lower() in ENDINGS and os.path.isfile(path))
-    if not files:
-        raise ValueError(f"{folder}: no such folder, or no images in it")
-    return files
-
-
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -74,11 +74,10 @@ class Scenes(Source):
 
     def prepare(self, task: Task) -> None:
         """Check that the encoder expects images of this size. There is nothing to download or cache."""
-        resolution = getattr(getattr(task, "encoder", None), "resolution", self.size)
-        if resolution != self.size:
+        if task.resolution not in (None, self.size):
             raise ValueError(
-                f"scenes are drawn at size={self.size}, but the encoder takes {resolution} pixels; "
-                f"set the source's size to {resolution} or the encoder's resolution to {self.size}"
+                f"scenes are drawn at size={self.size}, but the encoder takes {task.resolution} pixels; "
+                f"set the source's size to {task.resolution} or the encoder's resolution to {self.size}"
             )
 
     def __len__(self) -> int:

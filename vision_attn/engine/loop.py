@@ -16,6 +16,7 @@ from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, join, seed_all
 from vision_attn.engine.folders import claim
+from vision_attn.engine.guard import keep_to
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
 from vision_attn.engine.memory import keep_freed_memory
@@ -50,15 +51,16 @@ def fit(
         position = world.share(checkpoint.find(folder) if world.first else None)
         fresh = position is None
         position = position or Position(settings(run, schedule))
-        keep_to(position.plan, settings(run, schedule), folder)
+        keep_to(folder, position.plan, position.plan | settings(run, schedule))
         position.done = False
         seed_all(run.seed)
         model = build(task, data, world, folder, fresh=fresh, start_from=run.start_from)
         batches = len(data)
         if batches < 1:
             raise ValueError("the data source has no training batch: is its training split empty?")
-        keep_to({"batches": batches} | position.plan, {"batches": batches}, folder)
-        position.plan["batches"] = batches
+        plan = {"batches": batches} | position.plan
+        keep_to(folder, plan, plan | {"batches": batches})
+        position.plan = plan
         total = run.epochs * -(-batches // run.accumulate)
         step = Step(model, optimizer=optimizer, schedule=schedule, run=run, world=world, total=total)
         log = Log(folder, world, run, position.logged)
@@ -77,7 +79,7 @@ def nothing_left(folder: Path, run: Run, plan: dict) -> bool:
     position = checkpoint.peek(folder)
     if position is None:
         return False
-    keep_to(position.plan, plan, folder)
+    keep_to(folder, position.plan, position.plan | plan)
     shown = not run.show or any((folder / "pictures").glob("*"))
     written = position.done is not False and shown and (folder / "best" / "model.safetensors").is_file()
     if written and trained(position, run):
@@ -89,8 +91,8 @@ def nothing_left(folder: Path, run: Run, plan: dict) -> bool:
 def build(
     task: Callable[[Source], Task], data: Source, world: World, folder: Path, *, fresh: bool, start_from: str | None
 ) -> Task:
-    """The task on its device, with its data at hand; with the weights of the checkpoint, or of where it starts from, or
-    pretrained ones."""
+    """Build the task on its device and prepare its data. Weights come from the checkpoint, from `start_from`, or from
+    `Task.initialise`."""
     model = task(data)
     if fresh and start_from is None:
         with world.first_alone():
@@ -110,12 +112,3 @@ def settings(run: Run, schedule: Callable | None) -> dict:
     """What a run must keep to go on exactly. A schedule is drawn over all epochs; without one, more may be added."""
     epochs = run.epochs if schedule else None
     return dict(seed=run.seed, accumulate=run.accumulate, precision=run.precision, warmup=run.warmup, epochs=epochs)
-
-
-def keep_to(old: dict, new: dict, folder: Path) -> None:
-    """Refuse settings under which a run could not go on exactly."""
-    changed = [f"{name} (was {old.get(name)}, is {value})" for name, value in new.items() if old.get(name) != value]
-    if changed:
-        raise ValueError(
-            f"{folder} was started with other settings: {', '.join(changed)}; set them back, or choose a new run.folder"
-        )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -75,6 +76,14 @@ class Captioning(Task):
         self.evaluators = evaluators or {}
         self.beams, self.max_words, self.length_power = beams, max_words, length_power
         self.validate_with = list(validate_with)
+
+    @property
+    def resolution(self) -> int | None:
+        return self.encoder.resolution
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"beams": self.beams, "max_words": self.max_words, "length_power": self.length_power}
 
     def initialise(self) -> None:
         self.encoder.initialise()
