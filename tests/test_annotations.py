@@ -56,7 +56,7 @@ def test_names_that_no_file_system_takes_do_not_exist(tmp_path, caplog):
         found = locate({"train": photographs["train"]}, {"train": tmp_path})
     assert [photograph.name for photograph in found["train"]] == ["04.png"]
     assert "11 photographs do not exist" in caplog.text
-    with pytest.raises(ValueError, match=r"not even .*x1b\[2Jforged.png"):
+    with pytest.raises(ValueError, match=r"such as .*x1b\[2Jforged.png"):
         locate({"train": photographs["train"][2:3]}, {"train": tmp_path})
 
 
@@ -67,8 +67,8 @@ def changed(change, make=coco) -> str:
 
 
 ODD = {
-    "the id of image 2 must be a whole number or a text, not 1.5": lambda r: r["images"][2].update(id=1.5),
-    "the id of image 3 must be a whole number or a text, not null": lambda r: r["images"][3].update(id=None),
+    "the id of image 2 must be an integer or a string, not 1.5": lambda r: r["images"][2].update(id=1.5),
+    "the id of image 3 must be an integer or a string, not null": lambda r: r["images"][3].update(id=None),
     "the id of image 4 must be .*not true": lambda r: r["images"][4].update(id=True),
     "the id of image 5 must be .*not a list": lambda r: r["images"][5].update(id=[1]),
     "the id of annotation 1 must be .*not an object": lambda r: r["annotations"][1].update(image_id={}),
@@ -77,16 +77,16 @@ ODD = {
     "; annotation 0 lacks 'image_id'": lambda r: r["annotations"].insert(0, [1]),
     "not a caption file": lambda r: r.update(images={"a": 1}),
     "not a caption file; expected": lambda r: r["images"].append(7),
-    "the caption of annotation 2 must be a text, not null": lambda r: r["annotations"][2].update(caption=None),
-    "the file name of image 1 must be a text, not 7": lambda r: r["images"][1].update(file_name=7),
+    "the caption of annotation 2 must be a string, not null": lambda r: r["annotations"][2].update(caption=None),
+    "the file name of image 1 must be a string, not 7": lambda r: r["images"][1].update(file_name=7),
     "unknown split a list": lambda r: r["images"][1].update(split=[["train"]]),
     "unknown split true": lambda r: r["images"][1].update(split=True),
 }
 ODD_KARPATHY = {
     "the sentences of image 1 must be a list, not null": lambda r: r["images"][1].update(sentences=None),
     "; image 1 lacks 'raw'": lambda r: r["images"][1].update(sentences=[7]),
-    "the caption of image 1 must be a text, not 7": lambda r: r["images"][1].update(sentences=[{"raw": 7}]),
-    "the file name of image 2 must be a text, not an object": lambda r: r["images"][2].update(filepath={}),
+    "the caption of image 1 must be a string, not 7": lambda r: r["images"][1].update(sentences=[{"raw": 7}]),
+    "the file name of image 2 must be a string, not an object": lambda r: r["images"][2].update(filepath={}),
     "; image 3 lacks 'filename'": lambda r: r["images"][3].pop("filename"),
     "the id of image 4 must be .*not a list": lambda r: r["images"][4].update(cocoid=[]),
     "image id 101 occurs twice": lambda r: r["images"][0].update(cocoid=101),
@@ -124,7 +124,7 @@ def test_entries_of_splits_are_names_or_ids(tmp_path):
     file = Path(write(tmp_path / "a.json", coco(split=False)))
     for entry, said in ((None, "null"), (1.5, "1.5"), ([[]], "a list"), (True, "true")):
         splits = Path(write(tmp_path / "s.json", {"train": [100, entry]}))
-        with pytest.raises(ValueError, match=f's.json: {said} in "train" is no image name and no id'):
+        with pytest.raises(ValueError, match=f's.json: {said} in "train" is neither an image name nor an id'):
             read_annotations(file, splits=splits)
 
 

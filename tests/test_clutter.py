@@ -32,10 +32,10 @@ def same(one, other):
 @pytest.mark.parametrize("canvas, pieces, piece", [(60, 4, 8), (100, 8, 8), (28, 0, 8), (29, 12, 28), (45, 40, 5)])
 def test_pixels_are_those_of_the_slow_generator(folder, canvas, pieces, piece):
     source = Clutter(folder=folder, canvas=canvas, pieces=pieces, piece=piece)
-    draws = source.draw("train", (1, 2, 3), 12)
-    batch = source.batch("train", draws)
+    samples = source.sample("train", (1, 2, 3), 12)
+    batch = source.batch("train", samples)
     digits = source.digits["train"]
-    at = Placement.of(draws)
+    at = Placement.of(samples)
     for image in range(12):
         parts = zip(at.source[image].tolist(), at.crop[image].tolist(), at.place[image].tolist(), strict=True)
         slow = cluttered(
@@ -66,16 +66,16 @@ def test_statistics_are_those_of_the_slow_generator(folder):
 
 def test_positions_are_uniform_and_everything_lies_inside(fake):
     source = Clutter(folder=fake, canvas=50, pieces=3, piece=10)
-    draws = source.draw("train", (4,), 20000)
+    samples = source.sample("train", (4,), 20000)
     num_digits = len(source.digits["train"].labels)
     piece = [num_digits, SIDE - 9, SIDE - 9, 50 - 9, 50 - 9]
-    for column, choices in zip(draws.T, [num_digits, 50 - 27, 50 - 27, *piece * 3], strict=True):
+    for column, choices in zip(samples.T, [num_digits, 50 - 27, 50 - 27, *piece * 3], strict=True):
         counts = column.bincount(minlength=choices)
         assert len(counts) == choices and counts.min() > 0
         expected = len(column) / choices
         chi_square = ((counts - expected) ** 2 / expected).sum().item()
         assert abs(chi_square - (choices - 1)) < 5 * (2 * (choices - 1)) ** 0.5
-    correlation = np.corrcoef(draws.T.numpy()) - np.eye(draws.shape[1])
+    correlation = np.corrcoef(samples.T.numpy()) - np.eye(samples.shape[1])
     assert np.abs(correlation).max() < 5 / 20000**0.5
 
 
@@ -158,9 +158,9 @@ def test_test_sets_are_the_same_on_every_machine(data_folder, setting, expected)
 def test_nothing_is_fetched_from_the_device(fake):
     """On the meta device whatever looks at a value fails, as it would wait on a GPU."""
     source = Clutter(folder=fake, batch_size=8, epoch_images=8)
-    draws = source.draw("train", (0,), 8).to("meta")
+    samples = source.sample("train", (0,), 8).to("meta")
     digits = Digits(*(part.to("meta") for part in source.digits["train"]))
-    assert compose(digits, Placement.of(draws), canvas=60, piece=8).shape == (8, 60, 60)
+    assert compose(digits, Placement.of(samples), canvas=60, piece=8).shape == (8, 60, 60)
     task = Task()
     task.layer = nn.Linear(1, 1, device="meta")
     source.prepare(task)

@@ -207,9 +207,9 @@ def test_a_shard_whose_header_lies_is_computed_again(views, tmp_path, damage):
 
 def test_a_folder_that_promises_endless_features_is_refused(tmp_path):
     (tmp_path / "index.json").write_text(json.dumps({"shape": [10**18, 1, 1], "shards": []}))
-    with pytest.raises(ValueError, match="damaged or not finished"):
+    with pytest.raises(ValueError, match="damaged or incomplete"):
         Features(tmp_path, "memmap", CPU)
-    with pytest.raises(ValueError, match="damaged or not finished"):
+    with pytest.raises(ValueError, match="damaged or incomplete"):
         Features(tmp_path / "none", "memmap", CPU)
 
 

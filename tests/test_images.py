@@ -177,7 +177,7 @@ def test_only_formats_of_photographs_are_opened(picture, tmp_path):
     for name in ("a.ico", "a.pcx", "a.tga", "a.eps"):
         picture.save(tmp_path / name)
         (tmp_path / name).rename(tmp_path / "renamed.jpg")
-        with pytest.raises(ValueError, match="not a readable image: none of JPEG, PNG"):
+        with pytest.raises(ValueError, match="not a readable image: supported are JPEG, PNG"):
             read_image(tmp_path / "renamed.jpg", 32)
 
 

@@ -154,7 +154,7 @@ def test_files_that_are_not_mnist_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"t10k-labels.*\(120, 28, 28\) and \(7,\)"):
         read_mnist(str(folder))
     write_mnist(folder, {"train": np.zeros((5000, 28, 28)), "test": np.zeros((1, 28, 28))})
-    with pytest.raises(ValueError, match="5000 training digits.*nothing is left to train on"):
+    with pytest.raises(ValueError, match="5000 training digits.*none are left for training"):
         read_mnist(str(folder))
     with pytest.raises(ValueError, match="batch_size=0"):
         MNIST(batch_size=0)
@@ -165,14 +165,14 @@ def header(*shape: int) -> bytes:
 
 
 PROMISES = {
-    "promises 4294967295 bytes": header(2**32 - 1),
-    "promises 0 x 28 x 28 bytes": header(0, 28, 28),
-    "promises 60000 x 0 x 28 bytes": header(60000, 0, 28),
-    "promises 4294967295 x 4294967295 x 4294967295 bytes": header(*[2**32 - 1] * 3),
-    "is no file of MNIST": header(2, 2, 2, 2) + bytes(16),
-    "is no file of MNIST:": header() + bytes(1),
-    "is no complete file of MNIST": header(10, 28, 28) + bytes(7841),
-    "is no complete file": header(10, 28, 28) + bytes(7839),
+    "declares 4294967295 bytes": header(2**32 - 1),
+    "declares 0 x 28 x 28 bytes": header(0, 28, 28),
+    "declares 60000 x 0 x 28 bytes": header(60000, 0, 28),
+    "declares 4294967295 x 4294967295 x 4294967295 bytes": header(*[2**32 - 1] * 3),
+    "is not an MNIST file": header(2, 2, 2, 2) + bytes(16),
+    "is not an MNIST file:": header() + bytes(1),
+    "is not a complete MNIST file": header(10, 28, 28) + bytes(7841),
+    "is not a complete MNIST": header(10, 28, 28) + bytes(7839),
 }
 
 
@@ -181,7 +181,7 @@ def test_a_header_is_judged_before_what_follows_is_read(complaint, tmp_path):
     for name in ("a", "a.gz"):
         path = tmp_path / name
         path.write_bytes(gzip.compress(PROMISES[complaint]) if path.suffix else PROMISES[complaint])
-        with pytest.raises(ValueError, match=f"{name} {complaint}.* fetch it again"):
+        with pytest.raises(ValueError, match=f"{name} {complaint}.* download it again"):
             read_idx(path)
 
 
@@ -199,7 +199,7 @@ def test_labels_that_are_no_digits_are_named_with_their_place(tmp_path):
     labels = np.arange(NUM_TEST) % 10
     labels[[7, 9]] = 200, 10
     write_idx(folder / NAMES[3], labels, packed=True)
-    with pytest.raises(ValueError, match=f"{NAMES[3]}.gz: label 200 of image 7 is no digit"):
+    with pytest.raises(ValueError, match=f"{NAMES[3]}.gz: label 200 of image 7 is not a digit"):
         read_mnist(str(folder))
 
 

@@ -49,7 +49,7 @@ def test_the_limit_can_be_raised_and_lowered(tmp_path, monkeypatch):
     assert open_photograph(tmp_path / "a.png").size == (40, 30)
     for wrong in ("0", "-5", "many", "1e9"):
         monkeypatch.setenv("VISION_ATTN_MAX_PIXELS", wrong)
-        with pytest.raises(ValueError, match=f"VISION_ATTN_MAX_PIXELS={wrong} is no number of pixels"):
+        with pytest.raises(ValueError, match=f"VISION_ATTN_MAX_PIXELS={wrong} is not a number of pixels"):
             open_photograph(tmp_path / "a.png")
 
 

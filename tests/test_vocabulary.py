@@ -106,10 +106,10 @@ def test_a_vocabulary_from_anyone_is_words_alone(tmp_path):
         ({"model": {"vocab": specials | {"a": 3.0}}}, "must count up"),
         ({"model": {"vocab": {"<pad>": False, "<end>": True, "<unk>": 2}}}, "must count up"),
         ({"model": {"vocab": specials | {"a": 10**9}}}, "must count up"),
-        ({"model": {"vocab": specials | {"": 3}}}, "'' is no word"),
-        ({"model": {"vocab": specials | {"a\n": 3}}}, r"'a\\n' is no word"),
-        ({"model": {"vocab": specials | {"\x1b[2J": 3}}}, "is no word"),
-        ({"model": {"vocab": specials | {"\ud800": 3}}}, "is no word"),
+        ({"model": {"vocab": specials | {"": 3}}}, "'' is not a word"),
+        ({"model": {"vocab": specials | {"a\n": 3}}}, r"'a\\n' is not a word"),
+        ({"model": {"vocab": specials | {"\x1b[2J": 3}}}, "is not a word"),
+        ({"model": {"vocab": specials | {"\ud800": 3}}}, "is not a word"),
     ):
         path.write_text(json.dumps(good | change))
         with pytest.raises(ValueError, match=f"vocabulary.json is not a vocabulary.*{said}"):
@@ -120,9 +120,9 @@ def test_a_vocabulary_has_a_largest_size(tmp_path, monkeypatch):
     path = tmp_path / "vocabulary.json"
     vocabulary = Vocabulary.build(["the cat sat"], min_count=1)
     vocabulary.save(path)
-    monkeypatch.setattr("vision_attn.data.vocabulary.MOST", 6)
+    monkeypatch.setattr("vision_attn.data.vocabulary.MAX_WORDS", 6)
     assert Vocabulary.load(path).words == vocabulary.words
-    monkeypatch.setattr("vision_attn.data.vocabulary.MOST", 5)
+    monkeypatch.setattr("vision_attn.data.vocabulary.MAX_WORDS", 5)
     with pytest.raises(ValueError, match="more than 5 words"):
         Vocabulary.load(path)
     with pytest.raises(ValueError, match="the captions have 3 words: raise min_count"):

@@ -1,4 +1,4 @@
-"""Caption files: COCO's format and Karpathy's, with their splits."""
+"""Read caption files in COCO's and Karpathy's formats, with their splits."""
 
 import logging
 import os
@@ -16,24 +16,24 @@ log = logging.getLogger(__name__)
 
 
 class Photograph(NamedTuple):
-    """One image of an annotation file, with all that people said about it."""
+    """One image of an annotation file, with its captions."""
 
     id: int | str
     name: str
-    """The path below the image folder; once located, below the folder that holds the folders of all splits."""
+    """Path relative to the image folder; after `locate`, relative to the common parent of the folders of all splits."""
     captions: list[str]
     file: Path | None = None
-    """Where it lies, once it has been located."""
+    """Set by `locate`."""
 
 
 def read_annotations(
     path: Path, *, splits: Path | None = None, split: str | None = None
 ) -> dict[str, list[Photograph]]:
-    """The photographs of an annotation file by split, in its order; "restval" counts as "train".
+    """Read the photographs of an annotation file by split, in the file's order; "restval" counts as "train".
 
-    The split of an image comes from `split` (the file holds that split alone), else from the file `splits`, else from
-    the image's own `split` field; images of another split or of none are left out. Raises ValueError naming the file
-    and the record that is wrong.
+    The split of an image is `split` if given (for a file with one split), else it comes from the file `splits`, else
+    from the image's `split` field. Images without a split are left out. Raises ValueError naming the file and the
+    invalid record.
     """
     record = read_json(path)
     images = record.get("images") if isinstance(record, dict) else None
@@ -49,7 +49,7 @@ def read_annotations(
     if split is not None:
         named = [split] * len(photographs)
     elif splits is not None:
-        named = _named_by_file(path, splits, photographs)
+        named = _splits_from_file(path, splits, photographs)
     else:
         named = [_split_name(path, image.get("split")) for image in images]
         if not any(named):
@@ -61,13 +61,13 @@ def read_annotations(
     for photograph, name in zip(photographs, named, strict=True):
         if name is not None:
             found[name].append(photograph)
-    return {name: _captioned(path, name, members) for name, members in found.items()}
+    return {name: _with_captions(path, name, members) for name, members in found.items()}
 
 
 def locate(photographs: Mapping[str, Sequence[Photograph]], folders: Mapping[str, Path]) -> dict[str, list[Photograph]]:
-    """The photographs of each split whose files exist below the split's folder; the others are counted and left out.
+    """Find the file of each photograph in the folder of its split. Missing photographs are logged and left out.
 
-    Raises ValueError where a split has no folder, a file is in two splits, or none exists at all.
+    Raises ValueError if a split has no folder, if a file is in two splits, or if no file exists.
     """
     root = os.path.commonpath([folder.absolute() for folder in folders.values()])
     found: dict[str, list[Photograph]] = {split: [] for split in photographs}
@@ -87,7 +87,7 @@ def locate(photographs: Mapping[str, Sequence[Photograph]], folders: Mapping[str
                 missing.append(file)
     if not any(found.values()):
         some = printable(str(missing[0] if missing else root))
-        raise ValueError(f"no photograph was found, not even {some}: check `images`")
+        raise ValueError(f"none of the photographs exist, such as {some}: check `images`")
     if missing:
         log.warning(
             "%d photographs do not exist and are left out, such as %s", len(missing), printable(str(missing[0]))
@@ -109,7 +109,7 @@ def _coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
         if key in said:
             raise ValueError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
         said[key] = []
-    strays = 0
+    unlisted = 0
     for number, note in enumerate(_list(path, "annotations", notes)):
         where = f"annotation {number}"
         key = _id(path, where, _field(path, where, note, "image_id"))
@@ -117,9 +117,9 @@ def _coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
         if key in said:
             said[key].append(caption)
         else:
-            strays += 1
-    if strays:
-        log.warning("%s: %d captions of images that the file does not list are left out", path, strays)
+            unlisted += 1
+    if unlisted:
+        log.warning("%s: %d captions of images that the file does not list are left out", path, unlisted)
     return [
         Photograph(key, _name(path, f"image {number}", _field(path, f"image {number}", image, "file_name")), captions)
         for number, (image, (key, captions)) in enumerate(zip(images, said.items(), strict=True))
@@ -159,24 +159,24 @@ def _list(path: Path, what: str, value: Any) -> list:
 
 def _id(path: Path, where: str, value: Any) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{path}: the id of {where} must be a whole number or a text, not {brief(value)}")
+        raise ValueError(f"{path}: the id of {where} must be an integer or a string, not {brief(value)}")
     return value
 
 
 def _caption(path: Path, where: str, value: Any) -> str:
-    """`value` on one line: line breaks of any kind inside a caption would break the tools that score them.
+    """Check a caption and join its lines, because line breaks in a caption would break the tools that score it.
 
-    A lone surrogate (half a character, such as the JSON escape \\ud800) becomes a space: it cannot be written.
+    A lone surrogate (half a character, such as the JSON escape \\ud800) becomes a space: UTF-8 cannot encode it.
     """
     if not isinstance(value, str):
-        raise ValueError(f"{path}: the caption of {where} must be a text, not {brief(value)}")
+        raise ValueError(f"{path}: the caption of {where} must be a string, not {brief(value)}")
     return " ".join(_SURROGATE.sub(" ", value).split())
 
 
 def _name(path: Path, where: str, value: Any) -> str:
-    """A path below the image folder. Raises ValueError for one that could lead out of it."""
+    """Check a path below the image folder. Raises ValueError if it could lead out of the folder."""
     if not isinstance(value, str):
-        raise ValueError(f"{path}: the file name of {where} must be a text, not {brief(value)}")
+        raise ValueError(f"{path}: the file name of {where} must be a string, not {brief(value)}")
     name = " ".join(value.splitlines()).strip()
     parts = re.split(r"[/\\]", name)
     if not name or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
@@ -197,8 +197,8 @@ def _split_name(path: Path, name: Any) -> str | None:
     return name
 
 
-def _named_by_file(path: Path, splits: Path, photographs: list[Photograph]) -> list[str | None]:
-    """The split of each photograph by a JSON file of split name -> image ids, names, or names without ending."""
+def _splits_from_file(path: Path, splits: Path, photographs: list[Photograph]) -> list[str | None]:
+    """Look up the split of each photograph in a JSON file {split: [ids, names, or names without extension]}."""
     members = read_json(splits)
     if not isinstance(members, dict) or not all(isinstance(names, list) for names in members.values()):
         raise ValueError(
@@ -209,7 +209,7 @@ def _named_by_file(path: Path, splits: Path, photographs: list[Photograph]) -> l
         split = _split_name(splits, name)
         for entry in entries:
             if isinstance(entry, bool) or not isinstance(entry, int | str):
-                raise ValueError(f"{splits}: {brief(entry)} in {brief(name)} is no image name and no id")
+                raise ValueError(f"{splits}: {brief(entry)} in {brief(name)} is neither an image name nor an id")
             if split_of.setdefault(str(entry), split) != split:
                 raise ValueError(f"{splits}: {entry} is in two splits, {split_of[str(entry)]} and {split}")
 
@@ -219,19 +219,19 @@ def _named_by_file(path: Path, splits: Path, photographs: list[Photograph]) -> l
         lambda photograph: Path(photograph.name).name,
         lambda photograph: Path(photograph.name).stem,
     )
-    # All entries are of one kind, ids or names: the kind that most photographs answer to.
+    # All entries are of one kind, ids or names: choose the kind that matches the most photographs.
     key = max(keys, key=lambda key: sum(key(photograph) in split_of for photograph in photographs))
     unknown = list(split_of.keys() - {key(photograph) for photograph in photographs})
     if len(unknown) == len(split_of):
         some = ", ".join(map(brief, unknown[:3]))
         raise ValueError(f"{splits}: none of its entries ({some} ...) is an image of {path}")
     if unknown:
-        log.warning("%s: %d entries are no image of %s, such as %s", splits, len(unknown), path, brief(min(unknown)))
+        log.warning("%s: %d entries are not images of %s, such as %s", splits, len(unknown), path, brief(min(unknown)))
     return [split_of.get(key(photograph)) for photograph in photographs]
 
 
-def _captioned(path: Path, split: str, photographs: list[Photograph]) -> list[Photograph]:
-    """Those with captions; the others are counted. An error where that leaves none of several."""
+def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> list[Photograph]:
+    """Drop photographs without captions and log their number. Raises ValueError if none of several remains."""
     captioned = []
     for photograph in photographs:
         captions = [caption for caption in photograph.captions if caption]

@@ -1,4 +1,4 @@
-"""From captions to batches: a split's captions as one table of ids, and the batches cut from it, one read ahead."""
+"""Make batches of images and captions: the captions of a split are one table of word ids."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,31 +17,30 @@ from vision_attn.data.vocabulary import END, PAD, Vocabulary
 
 
 class CaptionBatch(NamedTuple):
-    """Images with R captions each; images by longest caption, longest first, and so are the captions of each.
-
-    Whatever is padding is then a suffix of its turn, and a model may leave it out.
+    """Images with R captions each. Images are sorted by their longest caption, longest first, and so are the captions
+    of an image. At each time step the finished captions therefore come last, and a model can skip them.
     """
 
     images: Float[Tensor, "B L D"] | UInt8[Tensor, "B 3 S S"]
-    """Cached annotation vectors, or photographs as an encoder takes them."""
+    """Cached annotation vectors, or pixels for an encoder."""
     words: Int[Tensor, "B R T"]
     """Targets: a caption's word ids, END, then PAD."""
     ids: tuple
     references: tuple
-    """For each image the list of all its captions, as written."""
+    """All captions of each image, as written."""
     files: tuple
-    """For each image its file, or None for a drawn one."""
+    """The file of each image; None for a drawn one."""
     boxes: tuple
-    """For each image the boxes of what its words name, {word: [(x0, y0, x1, y1)]}, or None where unknown."""
+    """For each image the boxes of the objects that words name, {word: [(x0, y0, x1, y1)]}; None if unknown."""
 
 
 class CaptionTable:
-    """The photographs of one split, their captions as ids in one padded table (captions, words)."""
+    """The photographs of one split and the word ids of their captions, as one padded table (captions, words)."""
 
     def __init__(
         self, photographs: Sequence[Photograph], rows: NDArray[np.int64], vocabulary: Vocabulary, max_length: int
     ) -> None:
-        """`rows`: where each photograph stands among all pictures; `max_length`: words kept of a caption."""
+        """`rows`: index of each photograph's picture; `max_length`: words kept of a caption."""
         self.photographs, self.rows = photographs, rows
         encoded = [
             vocabulary.encode(caption)[:max_length] for photograph in photographs for caption in photograph.captions
@@ -55,19 +54,20 @@ class CaptionTable:
         self.first = np.cumsum(self.count) - self.count
 
     def pick(self, rows: int, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
-        """For each photograph the positions of `rows` of its captions: in the file's order, or in one drawn by `rng`.
+        """Choose `rows` captions of each photograph, in the file's order, or in random order if `rng` is given.
 
-        Captions come again only when all of that photograph have come.
+        Returns their positions in the table, (photographs, rows). A caption is repeated only after all captions of its
+        photograph have been used.
         """
         order = np.broadcast_to(np.arange(self.count.max()), (len(self.count), self.count.max()))
         if rng is not None:
             order = np.where(order < self.count[:, None], rng.random(order.shape), 2).argsort(axis=1)
-        turn = np.arange(rows) % self.count[:, None]
-        return self.first[:, None] + np.take_along_axis(order, turn, axis=1)
+        position = np.arange(rows) % self.count[:, None]
+        return self.first[:, None] + np.take_along_axis(order, position, axis=1)
 
 
 class Batches:
-    """The batches of one pass, in order; one is read ahead while the last is being used."""
+    """The batches of one pass, in order. The next batch is read in a thread while the current one is in use."""
 
     def __init__(
         self,
@@ -77,26 +77,26 @@ class Batches:
         captions: NDArray[np.int64],
         rows: NDArray[np.int64],
     ) -> None:
-        """`members`: the photographs of each batch; `captions` and `rows`: what is taken of each photograph."""
+        """`members`: photographs of each batch; `captions`, `rows`: captions and picture index of each photograph."""
         self.table, self.pictures, self.members, self.captions, self.rows = table, pictures, members, captions, rows
 
     def __len__(self) -> int:
         return len(self.members)
 
     def __iter__(self) -> Iterator[CaptionBatch]:
-        # Space is asked for here, in the caller's thread: CUDA calls elsewhere would disturb a graph's capture.
+        # Allocated here, in the caller's thread: CUDA calls in other threads would disturb the capture of a graph.
         jobs = ((members, self.pictures.space(len(members))) for members in self.members)
         if self.pictures.on_device:
             yield from (self._batch(*job) for job in jobs)
             return
         with ThreadPoolExecutor(1) as reader:
-            coming = None
+            pending = None
             for job in jobs:
-                ready, coming = coming, reader.submit(self._batch, *job)
+                ready, pending = pending, reader.submit(self._batch, *job)
                 if ready is not None:
                     yield ready.result()
-            if coming is not None:
-                yield coming.result()
+            if pending is not None:
+                yield pending.result()
 
     def _batch(self, members: NDArray[np.int64], space: Tensor | None) -> CaptionBatch:
         table, captions = self.table, self.captions[members]

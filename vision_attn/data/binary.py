@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# The constants of the hash function splitmix64 (Steele et al., 2014), as signed numbers.
+# The constants of the hash function splitmix64 (Steele et al., 2014), as signed integers.
 FIRST, SECOND, STEP = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15, -0x61C8864680B583EB
 
 

@@ -1,4 +1,4 @@
-"""Photographs with captions, from a folder and an annotation file."""
+"""Photographs with captions, read from a folder and an annotation file."""
 
 import logging
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Captions(Source):
-    """Photographs in a folder and an annotation file, in COCO's format or Karpathy's."""
+    """Photographs in a folder, with captions in an annotation file in COCO's or Karpathy's format."""
 
     def __init__(
         self,
@@ -44,24 +44,24 @@ class Captions(Source):
         flips: bool = False,
         verify: bool = False,
     ) -> None:
-        """What to read; nothing is read yet. Files are looked for under `$VISION_ATTN_DATA` and `data/` too.
+        """Stores its arguments and reads nothing. Files are also searched for under `$VISION_ATTN_DATA` and `data/`.
 
         Args:
-            images: the folder of photographs, or a folder for each split.
-            annotations: the caption file with a `split` for each image, or a file for each split (train, val, test).
-            splits: a JSON file of split -> image names or ids, where the caption file has no `split` fields.
-            vocabulary: a saved vocabulary; None: the words of the training captions.
-            min_count: how often a word must occur in them to be known.
-            max_words: how many words may be known at most.
-            max_length: words of a caption that are kept in training.
-            batch_size: images in a training batch, over all processes together.
-            evaluation_batch_size: images in a batch of validation and test.
-            rows: captions of an image in a batch; an image with fewer repeats its own.
-            cache: the folder for annotation vectors of a frozen encoder; None: batches carry photographs.
-            residency: cached vectors are read from memory-mapped files, or held in memory, or on the encoder's device.
-            flips: train on mirrored photographs too, half of them each epoch (a caption's left and right stay as
-                they are). Doubles the cache.
-            verify: read the whole cache again and compare its checksums before use.
+            images: the folder of photographs, or one folder per split.
+            annotations: a caption file with a `split` for each image, or one file per split (train, val, test).
+            splits: a JSON file {split: [image names or ids]}, for a caption file without `split` fields.
+            vocabulary: a saved vocabulary; None: build one from the training captions.
+            min_count: the minimum number of occurrences of a word in the training captions.
+            max_words: the maximum number of words; None: no limit.
+            max_length: the number of words kept of a caption; `references` keep all.
+            batch_size: images per training batch, over all processes together.
+            evaluation_batch_size: images per validation or test batch.
+            rows: captions per image in a batch; an image with fewer captions repeats them.
+            cache: the folder for annotation vectors of a frozen encoder; None: batches hold pixels.
+            residency: keep cached vectors in memory-mapped files, in main memory, or on the encoder's device.
+            flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
+                they say left or right. Doubles the size of the cache.
+            verify: check the checksums of the whole cache before use.
         """
         self.images, self.annotations, self.splits = images, annotations, splits
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
@@ -77,7 +77,7 @@ class Captions(Source):
 
     @cached_property
     def photographs(self) -> dict[str, list[Photograph]]:
-        """All photographs with captions, by split, as the annotation files list them."""
+        """All photographs with captions, by split, in the order of the annotation files."""
         if isinstance(self.annotations, str):
             return read_annotations(_file(self.annotations), splits=_file(self.splits) if self.splits else None)
         found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
@@ -87,7 +87,7 @@ class Captions(Source):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The words: restored with a run, or read from the given file, or counted in the training captions."""
+        """The vocabulary: restored with a run, read from a file, or built from the training captions."""
         if self.vocabulary_file:
             return Vocabulary.load(find(self.vocabulary_file))
         captions = (caption for photograph in self._members("train") for caption in photograph.captions)
@@ -100,9 +100,10 @@ class Captions(Source):
         self.vocabulary = Vocabulary.load(Path(folder) / "vocabulary.json")
 
     def prepare(self, task: Task) -> None:
-        """Find the photographs; cache the vectors of `task.encoder` if it is frozen, else try every photograph.
+        """Find the photographs and cache the vectors of a frozen `task.encoder`. Without a cache, open each photograph
+        once.
 
-        Photographs that are missing or cannot be read are named, counted and left out.
+        Photographs that are missing or cannot be read are logged and left out.
         """
         encoder = task.encoder
         if self._prepared is encoder:
@@ -137,10 +138,10 @@ class Captions(Source):
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         table, rng = self._table("train"), np.random.default_rng([seed, epoch])
         order, captions = rng.permutation(len(table.photographs)), table.pick(self.rows, rng)
-        rows = table.rows + self.flips * len(self._row) * rng.integers(0, 2, len(order))  # mirrored ones come after all
+        rows = table.rows + self.flips * len(self._row) * rng.integers(0, 2, len(order))  # mirrored views come last
         size = min(self.batch_size, len(order))
         if size % world:
-            raise ValueError(f"{size} images of a batch cannot be shared evenly by {world} processes: set batch_size")
+            raise ValueError(f"a batch of {size} images cannot be split evenly among {world} processes: set batch_size")
         parts = [order[number * size + rank : (number + 1) * size : world] for number in range(skip, len(self))]
         return iter(Batches(table, self._pictures, parts, captions, rows))
 
@@ -154,13 +155,13 @@ class Captions(Source):
         members = self.photographs[split]
         if not members:
             raise ValueError(
-                f"{self.annotations}: split {split} has no images; give some of them this split, or choose another"
+                f"{self.annotations}: split {split} has no images; assign some images to it, or choose another split"
             )
         return members
 
     def _table(self, split: str) -> CaptionTable:
         if self._prepared is None:
-            raise ValueError("prepare(task) comes before batches")
+            raise ValueError("call prepare(task) before iterating over batches")
         if split not in self._tables:
             members = self._readable[split]
             if self._members(split) and not members:
@@ -176,10 +177,10 @@ class Captions(Source):
 
 
 def _file(path: str) -> Path:
-    """A file that is found. The config of a run may come from anyone, and reading a pipe or a device may never end."""
+    """Find a regular file. A config may come from anyone, and reading a pipe or a device might never end."""
     found = find(path)
     if not found.is_file():
-        raise ValueError(f"{found} is no file")
+        raise ValueError(f"{found} is not a file")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Translated and cluttered MNIST: a digit somewhere on a larger canvas, among pieces of other digits.
+"""Translated and cluttered MNIST: a digit at a random position on a larger canvas, among pieces of other digits.
 
-After the original generator of Mnih et al. (2014): crops of digits are added to an empty canvas, then the digit, and
-ink is clipped to 1. Whole batches are made on the device in a dozen operations, none of which waits for it.
+Follows the original generator of Mnih et al. (2014): crops of digits are added to an empty canvas, then the digit, and
+intensities are clipped to 1. A batch is made on the device in a dozen operations, without synchronisation.
 """
 
 import hashlib
@@ -20,23 +20,23 @@ from vision_attn.task import SPLITS
 
 
 class Clutter(DigitSource):
-    """Canvases with one digit and `pieces` pieces of others; translated MNIST is `pieces=0`.
+    """Canvases with one digit and `pieces` pieces of other digits; `pieces=0` is translated MNIST.
 
     canvas: height and width of the images in pixels.
-    pieces, piece: how many pieces there are, and their height and width in pixels.
-    epoch_images: images in a training epoch, in batches of `batch_size`; an incomplete last batch is left out.
-    val_images, test_images: size of the fixed sets. They show their digits in order, all before any comes again, and
-        a smaller set is the beginning of a larger one.
+    pieces, piece: the number of pieces, and their height and width in pixels.
+    epoch_images: images in a training epoch, in batches of `batch_size`; an incomplete last batch is dropped.
+    val_images, test_images: sizes of the fixed sets. They use the digits of the split in order and start again after
+        the last. A smaller set is the beginning of a larger one.
     folder, download: as for `MNIST`.
 
-    Training images are always new, and follow from seed, epoch and number of the batch. Digits and pieces of a split
-    come from the digits of that split only. The 10,000 test images are the same everywhere; `checksum("test")` gives
+    Training images are new in every epoch; they depend on the seed, the epoch and the index of the batch alone. Digits
+    and pieces come from the same split. The 10,000 test images are the same everywhere; `checksum("test")` returns
 
         canvas=60, pieces=0 (translated)  6b47567899463204
         canvas=60, pieces=4 (cluttered)   ef8b9d70aaabe574
         canvas=100, pieces=8 (cluttered)  2e880b82f00c9f7d
 
-    Raises ValueError for numbers that leave nothing to draw.
+    Raises ValueError for sizes and numbers that no image can be made with.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Clutter(DigitSource):
         if canvas < SIDE:
             raise ValueError(f"clutter: canvas={canvas} is smaller than a digit of {SIDE} pixels")
         if pieces < 0 or not 1 <= piece <= SIDE:
-            raise ValueError(f"clutter: pieces={pieces} of piece={piece} pixels; a piece is 1 to {SIDE} pixels wide")
+            raise ValueError(f"clutter: pieces={pieces} must be at least 0, and piece={piece} from 1 to {SIDE} pixels")
         if min(val_images, test_images) < 1 or epoch_images < batch_size:
             raise ValueError(
                 f"clutter: epoch_images={epoch_images} must hold a batch of {batch_size}, and val_images={val_images} "
@@ -73,23 +73,23 @@ class Clutter(DigitSource):
         return self.epoch_images // self.batch_size
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
-        """Fresh images. Every batch has its own random stream, so that skipping costs nothing."""
+        """New images. Every batch has its own random stream, so that skipping is free."""
         part = self.part(rank, world)
         for index in range(skip, len(self)):
-            draws = self.draw("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
-            yield self.batch("train", draws[part])
+            samples = self.sample("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
+            yield self.batch("train", samples[part])
 
     def split(self, name: str) -> Iterator[DigitBatch]:
-        """Fixed images, the same for every run; "train" gives as many as "val", of training digits."""
+        """Fixed images, the same in every run. "train" yields as many as "val", with training digits."""
         self.check_split(name)
-        # All at once, so that the images do not depend on the size of the batches.
-        draws = self.draw(name, (FIXED, SPLITS.index(name)), self.split_images[name])
-        draws[:, 0] = torch.arange(len(draws)) % len(self.digits[name].labels)
-        for part in draws.split(self.batch_size):
+        # Sampled all at once, so that the images do not depend on the batch size.
+        samples = self.sample(name, (FIXED, SPLITS.index(name)), self.split_images[name])
+        samples[:, 0] = torch.arange(len(samples)) % len(self.digits[name].labels)
+        for part in samples.split(self.batch_size):
             yield self.batch(name, part)
 
     def checksum(self, name: str) -> str:
-        """The first 16 digits of the SHA-256 of a fixed set: all pixels as bytes of 0 to 255, then all labels."""
+        """Return the first 16 digits of the SHA-256 of a fixed set: all pixels as bytes, then all labels."""
         content, labels = hashlib.sha256(), bytearray()
         for batch in self.split(name):
             content.update(batch.images.mul(255).round().byte().cpu().numpy().tobytes())
@@ -97,8 +97,8 @@ class Clutter(DigitSource):
         content.update(labels)
         return content.hexdigest()[:16]
 
-    def draw(self, name: str, numbers: tuple[int, ...], num_images: int) -> Int[Tensor, "B columns"]:
-        """Everything that chance decides, one row per image, on the CPU; `Placement` names the columns."""
+    def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Int[Tensor, "B columns"]:
+        """Sample all random choices on the CPU, one row per image; `Placement` names the columns."""
         bits = stream(*numbers)
         num_digits, cut, put = len(self.digits[name].labels), SIDE - self.piece, self.canvas - self.piece
         piece = [num_digits - 1, cut, cut, put, put]
@@ -106,9 +106,9 @@ class Clutter(DigitSource):
         last = digit + piece * self.pieces
         return torch.from_numpy(integers(bits, 0, last, num_images, len(last)))
 
-    def batch(self, name: str, draws: Int[Tensor, "B columns"]) -> DigitBatch:
+    def batch(self, name: str, samples: Int[Tensor, "B columns"]) -> DigitBatch:
         digits = self.digits[name]
-        placement = Placement.of(on(digits.images.device, draws))
+        placement = Placement.of(on(digits.images.device, samples))
         corner = placement.corner
         return DigitBatch(
             images=compose(digits, placement, canvas=self.canvas, piece=self.piece)[:, None],
@@ -118,30 +118,29 @@ class Clutter(DigitSource):
 
 
 class Placement(NamedTuple):
-    """What lies where in each image; corners are upper left pixels, (x, y)."""
+    """The random choices of a batch of images. Corners are top-left pixels, (x, y)."""
 
     digit: Int[Tensor, "B"]
     corner: Int[Tensor, "B 2"]
     source: Int[Tensor, "B P"]
-    """Of which digit each piece is a crop."""
+    """The digit that each piece is cropped from."""
     crop: Int[Tensor, "B P 2"]
-    """Where the piece lies in that digit."""
+    """Corner of the piece in that digit."""
     place: Int[Tensor, "B P 2"]
-    """Where the piece lies on the canvas."""
+    """Corner of the piece on the canvas."""
 
     @classmethod
-    def of(cls, draws: Int[Tensor, "B columns"]) -> "Placement":
-        num_pieces = (draws.shape[1] - 3) // 5
-        pieces = draws[:, 3:].view(len(draws), num_pieces, 5)
-        return cls(draws[:, 0], draws[:, 1:3], pieces[..., 0], pieces[..., 1:3], pieces[..., 3:])
+    def of(cls, samples: Int[Tensor, "B columns"]) -> "Placement":
+        num_pieces = (samples.shape[1] - 3) // 5
+        pieces = samples[:, 3:].view(len(samples), num_pieces, 5)
+        return cls(samples[:, 0], samples[:, 1:3], pieces[..., 0], pieces[..., 1:3], pieces[..., 3:])
 
 
 def compose(digits: Digits, placement: Placement, *, canvas: int, piece: int) -> Float[Tensor, "B Y X"]:
-    """Canvases with pieces and digits, clipped to 1.
+    """Render canvases with pieces and digits, clipped to 1.
 
-    The original clips before the digit is added and again after. Nothing is negative, so once at the end is the same,
-    and everything can be added at once. Sums are of whole numbers up to 255 and thus exact, in whatever order a device
-    adds, and the pixels are the same on all.
+    The original clips before and after the digit is added. Because nothing is negative, clipping once at the end gives
+    the same result. Sums of integers are exact in float32 in any order, so all devices give the same pixels.
     """
     num_images = len(placement.digit)
     images = torch.zeros(num_images, canvas, canvas, device=digits.images.device)
@@ -155,13 +154,13 @@ def compose(digits: Digits, placement: Placement, *, canvas: int, piece: int) ->
 
 
 def window(image: Int[Tensor, "B #P"], corner: Int[Tensor, "B P 2"], size: int, side: int) -> Int[Tensor, "pixels"]:
-    """Where the pixels of size x size windows stand in a flattened stack of images of side x side."""
+    """Indices of the pixels of size x size windows in a flattened stack of images of side x side."""
     x, y = corner.unbind(-1)
     along = torch.arange(size, device=corner.device)
     first = (image * side + y) * side + x
     return (first[..., None, None] + (along[:, None] * side + along)).flatten()
 
 
-def on(device: torch.device, draws: Int[Tensor, "B columns"]) -> Int[Tensor, "B columns"]:
-    """On a GPU by way of pinned memory, so that the copy is waited for by the device only."""
-    return draws.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else draws.to(device)
+def on(device: torch.device, samples: Int[Tensor, "B columns"]) -> Int[Tensor, "B columns"]:
+    """Copy to `device`; to a GPU from pinned memory, so that the host does not wait."""
+    return samples.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else samples.to(device)

@@ -1,4 +1,4 @@
-"""Pictures of any mode in RGB with 8 bits: in tiles, so that no second copy of a large one is made, and reduced."""
+"""Convert images of any mode to 8-bit RGB, in tiles, so that a large image is not copied whole."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -8,12 +8,12 @@ import numpy as np
 from PIL import Image
 
 KEPT_PIXELS = 16_000_000
-"""Larger images are reduced."""
+"""Larger images are reduced to at most this many pixels."""
 TILE = 1024
 
 
 def reduction(image: Image.Image) -> int:
-    """By how much `image` is reduced: the whole number that leaves at most `KEPT_PIXELS`, mostly 1."""
+    """Return the integer factor that reduces `image` to at most `KEPT_PIXELS`; usually 1."""
     factor = 1
     while ceil(image.width / factor) * ceil(image.height / factor) > KEPT_PIXELS:
         factor += 1
@@ -21,16 +21,17 @@ def reduction(image: Image.Image) -> int:
 
 
 def in_rgb(image: Image.Image) -> Image.Image:
-    """`image` in RGB, reduced by `reduction`. Transparent parts become white; greys of more bits are scaled."""
+    """Convert `image` to RGB and reduce it by `reduction`. Transparency becomes white; deeper greys are scaled to 8
+    bits."""
     factor, white = reduction(image), _white(image)
     plain = image.mode == "RGB" and "transparency" not in image.info
     if factor == 1 and (plain or max(image.size) <= TILE):
         return _tile_in_rgb(image, white)
-    made = Image.new("RGB", (ceil(image.width / factor), ceil(image.height / factor)))
+    result = Image.new("RGB", (ceil(image.width / factor), ceil(image.height / factor)))
     for box in _boxes(image, TILE // factor * factor):
         tile = _tile_in_rgb(image.crop(box), white)
-        made.paste(tile.reduce(factor) if factor > 1 else tile, (box[0] // factor, box[1] // factor))
-    return made
+        result.paste(tile.reduce(factor) if factor > 1 else tile, (box[0] // factor, box[1] // factor))
+    return result
 
 
 def _boxes(image: Image.Image, side: int) -> Iterator[tuple[int, int, int, int]]:
@@ -39,7 +40,7 @@ def _boxes(image: Image.Image, side: int) -> Iterator[tuple[int, int, int, int]]
 
 
 def _white(image: Image.Image) -> float | None:
-    """The grey of 16 or 32 bits or of floating point that becomes 255; None for other modes."""
+    """Return the value that becomes 255 in a grey image of 16 or 32 bits or floats; None for other modes."""
     if not image.mode.startswith("I") and image.mode != "F":
         return None
     brightest = max(float(_numbers(image.crop(box)).max(initial=0.0)) for box in _boxes(image, TILE))
@@ -55,7 +56,7 @@ def _numbers(image: Image.Image) -> np.ndarray:
 
 
 def _tile_in_rgb(image: Image.Image, white: float | None) -> Image.Image:
-    if white is not None:  # Pillow's own conversion would clip
+    if white is not None:  # Pillow's conversion would clip
         return Image.fromarray((_numbers(image).clip(0) * (255 / white)).round().astype(np.uint8)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")

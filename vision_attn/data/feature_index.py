@@ -1,7 +1,7 @@
-"""What a cache of annotation vectors holds, and whether it is whole: `index.json`, and the headers of its shards.
+"""The index of a cache of annotation vectors: reads and checks `index.json` and the headers of the shards.
 
-A cache can be computed again, so whatever is damaged counts as missing. An index that is whole but belongs to other
-features is an error: computing would overwrite them.
+A cache can be computed again, so damaged parts count as missing. A valid index of other features is an error, because
+computing would overwrite them.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ Shard = dict[str, Any]
 
 
 def make_header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
-    """What a cache belongs to. An image is known by its name and its size in bytes."""
+    """Return what identifies a cache: the encoder, and the name and size in bytes of each image."""
     listing = hashlib.sha256()
     for view in views:
         line = f"{view.name}\t{view.file.stat().st_size}{' mirrored' * view.mirrored}\n"
-        listing.update(line.encode(errors="surrogatepass"))  # names of files may be any bytes
+        listing.update(line.encode(errors="surrogatepass"))  # file names may hold any bytes
     return {
         "format": FORMAT,
         "encoder": {key: value for key, value in sorted(encoder.identity().items())},
@@ -38,7 +38,7 @@ def make_header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
 
 
 def folder_name(header: dict[str, Any]) -> str:
-    """Named after what it belongs to, so that caches of several encoders and image lists stand side by side."""
+    """Return a folder name unique to `header`, so that several caches can share a parent folder."""
     encoder = header["encoder"]
     parts = [str(encoder[key]) for key in ("backbone", "node", "resolution") if key in encoder]
     parts.append(hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:12])
@@ -46,9 +46,9 @@ def folder_name(header: dict[str, Any]) -> str:
 
 
 def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Shard | None]:
-    """The index's entry for each shard of `size` images; None for those that are missing or damaged.
+    """Return the index entry of each shard of `size` images; None for a missing or damaged shard.
 
-    Raises ValueError where the index belongs to other features.
+    Raises ValueError if the index belongs to other features.
     """
     try:
         index = _read(folder)
@@ -66,7 +66,7 @@ def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Sha
 
 
 def finished_shards(folder: Path, size: int) -> list[Shard]:
-    """The entries of a finished cache. Raises ValueError where `folder` holds none, or a damaged one."""
+    """Return the entries of a complete cache. Raises ValueError if `folder` holds none, or a damaged one."""
     index = _read(folder)
     shape, shards = index.get("shape"), index.get("shards")
     if (
@@ -80,13 +80,13 @@ def finished_shards(folder: Path, size: int) -> list[Shard]:
         found = _listed(folder, shards, shape, size)
         if None not in found:
             return found
-    raise ValueError(f"{folder}: these features are damaged or not finished; prepare them again")
+    raise ValueError(f"{folder}: these features are damaged or incomplete; prepare them again")
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """What index.json says; nothing where there is none. ValueError where it is no JSON object."""
+    """Read index.json; {} if there is none. Raises ValueError if it is not a JSON object."""
     path = folder / "index.json"
-    if not path.is_file():  # nor a FIFO, which would be waited for
+    if not path.is_file():  # reading a FIFO would block
         return {}
     index = read_json(path)
     if not isinstance(index, dict):
@@ -95,7 +95,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _listed(folder: Path, entries: Any, shape: list[int], size: int) -> list[Shard | None]:
-    """The entry of each shard, by the name that it must have; None where the entry or the shard itself is wrong."""
+    """Return the entry of each shard, found by its file name; None if the entry or the shard is invalid."""
     named: dict[str, Any] = {}
     for entry in entries if isinstance(entries, list) else ():
         name = entry.get("file") if isinstance(entry, dict) else None
@@ -110,7 +110,7 @@ def _listed(folder: Path, entries: Any, shape: list[int], size: int) -> list[Sha
 
 
 def _described(entry: Shard, shape: list[int]) -> bool:
-    """Whether an entry has all that is needed, in the right types."""
+    """Whether an entry has all fields, with the right types and shape."""
     unreadable = entry.get("unreadable")
     texts = [*unreadable.values(), entry.get("sha256")] if isinstance(unreadable, dict) else [None]
     whole = type(entry.get("bytes")) is int and all(isinstance(text, str) for text in texts)
@@ -118,7 +118,7 @@ def _described(entry: Shard, shape: list[int]) -> bool:
 
 
 def _whole(folder: Path, entry: Shard) -> bool:
-    """Whether the file has the size that was noted, and begins with the header of just this array."""
+    """Whether the shard has the size in its entry, and the header of the right array."""
     path = folder / entry["file"]
     try:
         if not path.is_file() or path.stat().st_size != entry["bytes"]:
@@ -128,13 +128,13 @@ def _whole(folder: Path, entry: Shard) -> bool:
                 return False
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
             size = file.tell() + prod(shape) * dtype.itemsize
-    except Exception:  # numpy parses the header as Python text, and damaged text may fail in many ways
+    except Exception:  # numpy parses the header as a Python literal, which can fail in many ways
         return False
     return (list(shape), fortran, dtype.str, size) == (entry["shape"], False, "<f2", entry["bytes"])
 
 
 def _flat(value: Any) -> str:
-    """For a message: an object with its values in a few words."""
+    """Format a value for a message; a dict as its items."""
     if isinstance(value, dict):
         return ", ".join(f"{brief(key)}: {brief(part)}" for key, part in value.items())[:300]
     return brief(value)

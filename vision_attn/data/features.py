@@ -1,8 +1,8 @@
-"""A cache of annotation vectors on disk: computed once by a frozen encoder, then read as fast as the disk allows.
+"""A cache of annotation vectors on disk, computed once by a frozen encoder.
 
-A cache is a folder of shards, plain `.npy` files of float16 (images, L, D), and `index.json`, which names the encoder,
-the images and each shard's checksum. A shard is renamed into place when it is whole and listed after that, so a
-process killed at any moment leaves a cache that the next one completes, to the same bytes.
+A cache is a folder of shards, `.npy` files of float16 (images, L, D), and `index.json`, which identifies the encoder
+and the images and holds a checksum of each shard. A shard is renamed into place when it is complete, then listed in the
+index. A process killed at any time leaves a cache that the next process completes to the same bytes.
 """
 
 import errno
@@ -28,18 +28,18 @@ from vision_attn.data.feature_index import existing_shards, finished_shards, fol
 from vision_attn.data.images import View, in_threads
 from vision_attn.files import replacing, sha256
 
-SHARD = 512  # images; a multiple of the encoding batches, so that resuming regroups nothing
+SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
 log = logging.getLogger(__name__)
 
 
 class Features:
-    """The annotation vectors of a finished cache, (N, L, D) float16, in the order of its images."""
+    """The annotation vectors of a complete cache, (N, L, D) float16, in the order of its images."""
 
     def __init__(self, folder: Path, residency: Literal["memmap", "memory", "device"], device: torch.device) -> None:
-        """Held as memory-mapped files, in memory, or on `device`. ValueError where `folder` is no finished cache."""
+        """`residency`: memory-mapped files, main memory or `device`. ValueError if `folder` is no complete cache."""
         shards = finished_shards(folder, SHARD)
         self.unreadable: dict[str, str] = {name: why for shard in shards for name, why in shard["unreadable"].items()}
-        """Images that could not be read, with the reason; their vectors are zero."""
+        """Images that could not be read, with the reason; their vectors are those of a black image."""
         self.shards: list[NDArray] = [np.load(folder / shard["file"], mmap_mode="r") for shard in shards]
         self.shape = self.shards[0].shape[1:]
         self.pinned = residency != "device" and device.type == "cuda"
@@ -53,17 +53,17 @@ class Features:
 
     @property
     def on_device(self) -> bool:
-        """Whether vectors live on a GPU already."""
+        """Whether the vectors are on a GPU."""
         return self.table is not None and self.table.device.type != "cpu"
 
     def space(self, count: int) -> Float16[Tensor, "B L D"] | None:
-        """Memory for `gather` to fill, pinned for a GPU; None where vectors live there already."""
+        """Allocate memory for `gather`, pinned for a GPU; None if the vectors are already on the GPU."""
         if self.on_device:
             return None
         return torch.empty((count, *self.shape), dtype=torch.float16, pin_memory=self.pinned)
 
     def gather(self, rows: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Float16[Tensor, "B L D"]:
-        """The vectors of images `rows`, written into `space`; makes no CUDA call where there is a space."""
+        """Return the vectors of images `rows`, written into `space`. Makes no CUDA call if `space` is given."""
         if self.table is not None and space is None:
             return self.table[torch.from_numpy(rows).to(self.table.device)]
         if self.table is not None:
@@ -75,11 +75,11 @@ class Features:
 
 
 def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, verify: bool = False) -> Path:
-    """The folder under `cache` with the finished features of the images `files`; what is missing is computed now.
+    """Return the folder under `cache` with the features of `views`. Missing features are computed.
 
-    Under torchrun the first process of a machine computes and the others wait; so does a second process started by
-    hand. `verify` reads every shard again and replaces the damaged ones. Raises ValueError where the folder belongs to
-    another encoder or other images, and where the disk is full.
+    Under torchrun the first process of each machine computes, and the others wait. A second process started by hand
+    waits too. `verify` reads all shards again and replaces damaged ones. Raises ValueError if the folder belongs to
+    another encoder or other images, or if the disk is full.
     """
     header = make_header(encoder, views)
     folder = cache / folder_name(header)
@@ -97,7 +97,7 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             cause = "the disk is full" if full else f"cannot write features ({error.strerror or error})"
             raise ValueError(
-                f"{folder}: {cause}; what is done is kept, and the same command goes on from it"
+                f"{folder}: {cause}; finished parts are kept; run the same command again to continue"
             ) from error
     return folder
 
@@ -108,7 +108,7 @@ def _finished(folder: Path, header: dict[str, Any]) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time; the lock dies with its process."""
+    """Hold an exclusive lock on `folder`. The operating system releases it when the process ends."""
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,17 +122,17 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: Sequence[View]) -> None:
-    """Compute the shards that are missing or damaged, listing each in the index as it is done."""
-    for leftover in folder.glob(".*.part"):  # of any machine: whoever wrote it did not hold the lock any more
+    """Compute the shards that are missing or damaged, and add each to the index."""
+    for leftover in folder.glob(".*.part"):  # its writer no longer holds the lock
         leftover.unlink()
     shards = existing_shards(folder, header, SHARD)
     if (folder / "index.json").exists() and None in shards:
         log.warning(
-            "%s: %d of %d parts are missing or damaged and are computed", folder, shards.count(None), len(shards)
+            "%s: %d of %d parts are missing or damaged; computing them", folder, shards.count(None), len(shards)
         )
     for number, shard in enumerate(shards):
         if shard and sha256(folder / shard["file"]) != shard["sha256"]:
-            log.warning("%s: damaged, computed again", folder / shard["file"])
+            log.warning("%s: damaged; computing it again", folder / shard["file"])
             shards[number] = None
     missing = [number for number, shard in enumerate(shards) if shard is None]
     count, regions, size = header["shape"]
@@ -157,8 +157,8 @@ def _refuse_full_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise ValueError(
-            f"{folder}: the features still need {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; "
-            "make room or name another `cache`"
+            f"{folder}: the features still need {needed / 1e9:.2f} GB, but the disk has {free / 1e9:.2f} GB free; "
+            "free some space or set another `cache`"
         )
 
 

@@ -1,7 +1,6 @@
-"""MNIST: the whole set lies on the device, and a batch is a selection by index.
+"""MNIST, held whole on the device; a batch is a selection by index.
 
-The last 5,000 training digits are the validation set and nothing else: no source ever trains on one of them, nor on a
-piece of one.
+The last 5,000 training digits are the validation set. No source trains on them, nor on pieces of them.
 """
 
 import gzip
@@ -31,8 +30,8 @@ FILES = {
     "training": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 }
-MOST_BYTES = 2**28
-"""What a file may hold at most, unpacked; MNIST's largest holds 47 million."""
+MAX_BYTES = 2**28
+"""The largest size of an unpacked file; MNIST's largest has 47 million bytes."""
 SIDE = 28
 """Height and width of a digit in pixels."""
 NUM_VALIDATION = 5000
@@ -46,21 +45,21 @@ class Digits(NamedTuple):
 
 
 class DigitBatch(NamedTuple):
-    """Images with one digit each."""
+    """Images, each with the label and the box of one digit."""
 
     images: Float[Tensor, "B 1 Y X"]
-    """From 0 (ground) to 1 (full ink)."""
+    """From 0 (background) to 1 (ink)."""
     labels: Int[Tensor, "B"]
     boxes: Float[Tensor, "B 4"]
-    """(x0, y0, x1, y1) in [-1, 1]: where the 28x28 image of the digit lies."""
+    """(x0, y0, x1, y1) in [-1, 1] of the digit's 28x28 image."""
 
 
 class DigitSource(Source):
-    """What sources made of MNIST have in common: the digits, read once, on the device of the task."""
+    """Base class of sources made from MNIST: holds the digits on the device of the task."""
 
     num_classes = 10
     image_shape: tuple[int, int, int]
-    """(C, Y, X), which a model is built for before any image is read."""
+    """(C, Y, X). Known before any image is read, to construct a model."""
 
     def __init__(self, *, folder: str, batch_size: int, download: bool) -> None:
         if batch_size < 1:
@@ -70,16 +69,16 @@ class DigitSource(Source):
 
     @cached_property
     def digits(self) -> dict[str, Digits]:
-        """The digits by split. Raises ValueError as `read_mnist` does."""
+        """The digits by split. Raises ValueError like `read_mnist`."""
         return read_mnist(self.folder, download=self.download)
 
     def prepare(self, task: Task) -> None:
-        """Read the digits, and move them to where the task's weights are."""
+        """Read the digits and move them to the device of the task's weights."""
         device = next((weights.device for weights in task.parameters()), torch.device("cpu"))
         self.digits = {split: Digits(*(part.to(device) for part in digits)) for split, digits in self.digits.items()}
 
     def part(self, rank: int, world: int) -> slice:
-        """Which images of a batch process `rank` gets."""
+        """Return the images of a batch for process `rank`."""
         if self.batch_size % world:
             raise ValueError(f"batch_size={self.batch_size} cannot be split evenly among {world} processes")
         return slice(rank, None, world)
@@ -90,13 +89,13 @@ class DigitSource(Source):
 
 
 class MNIST(DigitSource):
-    """The 28x28 digits as they are: 55,000 to train on, 5,000 for validation, 10,000 for the test.
+    """The original 28x28 digits: 55,000 for training, 5,000 for validation, 10,000 for testing.
 
-    folder: the folder of the four files, found as given, under `$VISION_ATTN_DATA` or under `data/`.
-    batch_size: an epoch shows each training digit once, in an order of its own; an incomplete last batch is left out.
-    download: fetch the files with torchvision when they are missing.
-    shift: training digits are moved anew in every epoch by up to so many pixels, right or left and up or down; what
-        would leave the image is lost. 0, as in the paper: a digit stays where it is, and is soon learned by heart.
+    folder: the folder of the four files, also searched for under `$VISION_ATTN_DATA` and `data/`.
+    batch_size: images per batch. An epoch has each training digit once, shuffled; an incomplete last batch is dropped.
+    download: download missing files with torchvision.
+    shift: move each training digit by up to this many pixels horizontally and vertically, at random in each epoch;
+        pixels outside the image are lost. With 0, as in the paper, the model overfits quickly.
     """
 
     def __init__(self, *, folder: str = "mnist", batch_size: int = 256, download: bool = False, shift: int = 0) -> None:
@@ -111,7 +110,7 @@ class MNIST(DigitSource):
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
         digits, part = self.digits["train"], self.part(rank, world)
         bits = stream(seed % 2**64, epoch)
-        shuffled = bits.random_raw(len(digits.labels)).argsort(kind="stable")  # numpy's shuffle may change, this not
+        shuffled = bits.random_raw(len(digits.labels)).argsort(kind="stable")  # numpy's shuffle may change
         raw = bits.random_raw((len(shuffled), 2)) % (2 * self.shift + 1)
         order, moves = (torch.from_numpy(table.astype(np.int64)).to(digits.labels.device) for table in (shuffled, raw))
         for number in range(skip, len(self)):
@@ -127,7 +126,7 @@ class MNIST(DigitSource):
 
 
 def plain(digits: Digits, members: Int[Tensor, "B"]) -> DigitBatch:
-    """These digits, each filling its image."""
+    """Return a batch of these digits, each filling its image."""
     images = scaled(digits.images.index_select(0, members).float())
     boxes = images.new_ones(len(members), 4)
     boxes[:, :2] = -1
@@ -135,7 +134,7 @@ def plain(digits: Digits, members: Int[Tensor, "B"]) -> DigitBatch:
 
 
 def moved(images: Float[Tensor, "B 1 Y X"], moves: Int[Tensor, "B 2"], most: int) -> Float[Tensor, "B 1 Y X"]:
-    """Each image moved right and down by its `moves` less `most` pixels, with zeros where nothing was."""
+    """Translate each image right and down by `moves - most` pixels, and fill with zeros."""
     height, width = images.shape[-2:]
     padded = F.pad(images[:, 0], (most,) * 4)
     columns = 2 * most - moves[:, :1] + torch.arange(width, device=images.device)
@@ -145,14 +144,14 @@ def moved(images: Float[Tensor, "B 1 Y X"], moves: Int[Tensor, "B 2"], most: int
 
 
 def scaled(images: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Intensities up to 255, in place, to [0, 1]. A product, because not every device divides alike; 255 gives 1."""
+    """Scale intensities from [0, 255] to [0, 1], in place. Multiplies: devices divide differently; 255 gives 1."""
     return images.mul_(1 / 255)
 
 
 def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
-    """The digits by split, on the CPU, from the four idx files in `folder`, packed with gzip or not.
+    """Read the digits by split, on the CPU, from the four idx files in `folder`, gzipped or not.
 
-    Raises ValueError for files that are missing, with their names and the place for them, or that are damaged.
+    Raises ValueError if files are damaged or missing; the message says which, and where to put them.
     """
     place = locate(folder, download=download)
     training, test = (Digits(*(read_idx(existing(place, name)) for name in names)) for names in FILES.values())
@@ -161,12 +160,12 @@ def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
             shapes = f"{tuple(part.images.shape)} and {tuple(part.labels.shape)}"
             raise ValueError(f"{place}: {images} and {labels} hold {shapes}, not (N, {SIDE}, {SIDE}) and (N,)")
         if wrong := (part.labels > 9).nonzero().flatten().tolist():
-            what = f"label {int(part.labels[wrong[0]])} of image {wrong[0]} is no digit"
-            raise ValueError(f"{existing(place, labels)}: {what}: it is damaged, fetch it again")
+            what = f"label {int(part.labels[wrong[0]])} of image {wrong[0]} is not a digit"
+            raise ValueError(f"{existing(place, labels)}: {what}: the file is damaged, download it again")
     if len(training.labels) <= NUM_VALIDATION:
         raise ValueError(
             f"{place} has {len(training.labels)} training digits: the last {NUM_VALIDATION} are for validation, "
-            "and nothing is left to train on"
+            "so none are left for training"
         )
     parts = {
         "train": (part[:-NUM_VALIDATION] for part in training),
@@ -177,7 +176,7 @@ def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
 
 
 def locate(folder: str, *, download: bool) -> Path:
-    """The folder with all four files. Raises ValueError when they are not there and cannot be downloaded."""
+    """Return the folder with all four files. Raises ValueError if some are missing and cannot be downloaded."""
     try:
         place = find(folder)
     except ValueError:
@@ -188,8 +187,8 @@ def locate(folder: str, *, download: bool) -> Path:
         return place
     if not download:
         raise ValueError(
-            f"MNIST: {', '.join(missing)} not found in {place}: put the files there, packed or not (VISION_ATTN_DATA "
-            "names the folder of data sets), or have them downloaded with --data.download=true"
+            f"MNIST: {', '.join(missing)} not found in {place}: put the files there, gzipped or not "
+            "(VISION_ATTN_DATA sets the folder of data sets), or download them with --data.download=true"
         )
     try:
         fetch(place, missing)
@@ -202,14 +201,14 @@ def locate(folder: str, *, download: bool) -> Path:
 
 
 def existing(place: Path, name: str) -> Path:
-    """The unpacked file where there is one, else the packed one."""
+    """Return the unpacked file if it exists, else the gzipped one."""
     unpacked = place / name.removesuffix(".gz")
     return unpacked if unpacked.exists() else place / name
 
 
 def fetch(place: Path, names: list[str]) -> None:
-    """Let torchvision download and verify MNIST, and move each of these files, whole, into `place`."""
-    from torchvision import datasets  # slow to import, and seldom needed
+    """Download and verify MNIST with torchvision, and move the files `names` into `place`."""
+    from torchvision import datasets  # slow to import, and rarely needed
 
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=place) as temporary:
@@ -219,30 +218,30 @@ def fetch(place: Path, names: list[str]) -> None:
 
 
 def read_idx(path: Path) -> UInt8[Tensor, "..."]:
-    """A file in the format of MNIST: two zero bytes, type 8 (bytes), the number of dimensions, their sizes, the data.
+    """Read a file in the format of MNIST: two zero bytes, type 8 (bytes), number of dimensions, their sizes, data.
 
-    Raises ValueError for anything else. A packed file is unpacked only as far as its header promises.
+    Raises ValueError for anything else. A gzipped file is unpacked only up to the size in its header.
     """
     if not os.path.isfile(path):
         raise ValueError(f"{path} is not a regular file")
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            shape = _promised(path, file)
+            shape = _read_shape(path, file)
             content = bytearray(file.read(prod(shape) + 1))
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise ValueError(f"{path} cannot be read ({error}): it is damaged, fetch it again") from error
+        raise ValueError(f"{path} cannot be read ({error}): it is damaged, download it again") from error
     if len(content) != prod(shape):
-        raise ValueError(f"{path} is no complete file of MNIST: it is damaged, fetch it again")
+        raise ValueError(f"{path} is not a complete MNIST file: it is damaged, download it again")
     return torch.frombuffer(content, dtype=torch.uint8).view(shape)
 
 
-def _promised(path: Path, file: BufferedIOBase | gzip.GzipFile) -> tuple[int, ...]:
-    """The shape in the header of `file`; ValueError naming `path` where it is none of MNIST."""
+def _read_shape(path: Path, file: BufferedIOBase | gzip.GzipFile) -> tuple[int, ...]:
+    """Read the shape from the header of `file`. Raises ValueError naming `path` if it is not an MNIST header."""
     zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
     if (zeros, kind) != (0, 8) or not 1 <= dimensions <= 3:
-        raise ValueError(f"{path} is no file of MNIST: it is damaged, fetch it again")
+        raise ValueError(f"{path} is not an MNIST file: it is damaged, download it again")
     shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
-    if not 0 < prod(shape) <= MOST_BYTES:
+    if not 0 < prod(shape) <= MAX_BYTES:
         sizes = " x ".join(map(str, shape))
-        raise ValueError(f"{path} promises {sizes} bytes, which no file of MNIST holds: it is damaged, fetch it again")
+        raise ValueError(f"{path} declares {sizes} bytes, unlike any MNIST file: it is damaged, download it again")
     return shape

@@ -1,7 +1,7 @@
-"""Photographs decoded from anyone's files: a few formats, and bounds on pixels and memory.
+"""Decode photographs from untrusted files, with limits on formats, pixels and memory.
 
-A small file may promise a huge image. Its size is read from its header and refused before anything is decoded, large
-images are converted and reduced tile by tile, and threads that decode at the same time share a budget of memory.
+A small file may declare a huge image, so the size in its header is checked before decoding. Large images are converted
+and reduced in tiles. Threads that decode at the same time share a memory budget.
 """
 
 import ctypes
@@ -30,30 +30,31 @@ FORMATS = {
     "AVIF": (".avif",),
     "PPM": (".pbm", ".pgm", ".ppm", ".pnm", ".pfm"),
 }
-"""The formats that are read, with the endings of their files. Where Pillow was built without one, that one is not."""
+"""The supported formats, as far as Pillow was built with them, and their file extensions."""
 ENDINGS = frozenset(ending for endings in FORMATS.values() for ending in endings)
-"""The endings of image files in a folder, in lower case."""
+"""File extensions of images, in lower case."""
 
 MAX_PIXELS = 64_000_000
-"""Pixels of an image as it is decoded, at most, unless the environment variable VISION_ATTN_MAX_PIXELS says more."""
+"""Limit on the pixels of a decoded image. The environment variable VISION_ATTN_MAX_PIXELS overrides it."""
 BYTES_PER_PIXEL = 8
-"""Memory for each of them. Decoders that need more (WebP, AVIF, JPEG 2000, progressive JPEG) may decode fewer."""
+"""Memory per pixel. Decoders that need more (WebP, AVIF, JPEG 2000, progressive JPEG) have a lower limit on pixels."""
 MEMORY = 1 << 30
 """Bytes that all decoding threads together may use; a larger image is decoded alone."""
 
-_MUCH = 1 << 26
+_TRIMMED_ABOVE = 1 << 26
+"""After decoding an image that takes more bytes, freed memory is returned to the system."""
 _PLANES = 8
-"""How often a file may store each pixel: colours may lie in planes of their own."""
-_TURNS = {
+"""How many times a file may store each pixel: each colour may have its own plane."""
+_TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
-"""What brings an image upright, by the value of its EXIF tag."""
+"""The transpose that brings an image upright, by EXIF orientation."""
 
 
 class Budget:
-    """An amount that threads take parts of and return, first come, first served."""
+    """An amount shared by threads, which take parts of it and return them; first come, first served."""
 
     def __init__(self, most: int) -> None:
         self.most, self.free = most, most
@@ -61,7 +62,7 @@ class Budget:
 
     @contextmanager
     def take(self, amount: int) -> Iterator[None]:
-        """Waits until `amount` is free, or everything where `amount` is more than there is."""
+        """Wait until `amount` is free, or the whole budget if `amount` exceeds it, and take it."""
         amount = min(amount, self.most)
         with self._turn, self._changed:
             self._changed.wait_for(lambda: self.free >= amount)
@@ -78,11 +79,11 @@ _budget = Budget(MEMORY)
 
 
 def open_photograph(path: str | Path, at_least: int | None = None) -> Image.Image:
-    """The first picture in `path`: RGB, 8 bits, turned upright by its EXIF tag; transparent parts are white.
+    """Open the first image in `path`: 8-bit RGB, upright by its EXIF tag, with white for transparent parts.
 
-    With `at_least`, a JPEG may come back smaller by 2, 4 or 8, its sides still at least that many pixels; a huge one is
-    then read in a fraction of the time and memory. An image of more than `KEPT_PIXELS` comes back reduced by a whole
-    number. Raises ValueError naming the file that cannot be read or is too large.
+    With `at_least`, a JPEG may be reduced by 2, 4 or 8, as long as its sides keep that many pixels; this saves time and
+    memory. An image of more than `KEPT_PIXELS` is reduced by an integer factor. Raises ValueError naming the file if it
+    cannot be read or is too large.
     """
     with decoded(path, at_least) as image:
         return image
@@ -90,7 +91,7 @@ def open_photograph(path: str | Path, at_least: int | None = None) -> Image.Imag
 
 @contextmanager
 def decoded(path: str | Path, at_least: int | None = None) -> Iterator[Image.Image]:
-    """As `open_photograph`; until the block ends, its memory counts against the budget of all threads."""
+    """Like `open_photograph`, but its memory counts against the budget of all threads until the block ends."""
     with ExitStack() as held:
         with _named(path):
             _refuse_special(path)
@@ -99,7 +100,7 @@ def decoded(path: str | Path, at_least: int | None = None) -> Iterator[Image.Ima
             whole = _draft(image, at_least)
             memory = _checked_memory(image, whole, file)
             held.enter_context(_budget.take(memory))
-            if memory > _MUCH:
+            if memory > _TRIMMED_ABOVE:
                 held.callback(_give_back)
             image.load()
             upright = _upright(image, in_rgb(image))
@@ -108,18 +109,18 @@ def decoded(path: str | Path, at_least: int | None = None) -> Iterator[Image.Ima
 
 
 def _give_back() -> None:
-    """Return freed memory to the system. Without this, glibc keeps for each thread as much as it ever used."""
-    with suppress(AttributeError, OSError, TypeError):  # other C libraries do not know it
+    """Return freed memory to the system. Otherwise glibc keeps the peak of each thread."""
+    with suppress(AttributeError, OSError, TypeError):  # other C libraries lack malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Refused(ValueError):
-    """What is wrong with a file, without its name."""
+    """The reason why a file is refused, without its name."""
 
 
 @contextmanager
 def _named(path: str | Path) -> Iterator[None]:
-    """Whatever goes wrong inside becomes a ValueError of one line that names `path`."""
+    """Turn any exception into a ValueError of one line that names `path`."""
     try:
         yield
     except _Refused as error:
@@ -134,7 +135,7 @@ def _named(path: str | Path) -> Iterator[None]:
 
 
 def _refuse_special(path: str | Path) -> None:
-    """Opening a FIFO would wait for ever, and reading a device may do anything."""
+    """Refuse all but regular files: opening a FIFO would block, and reading a device may do anything."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         raise _Refused(f"not a readable image ({'a folder' if stat.S_ISDIR(mode) else 'not a regular file'})")
@@ -147,21 +148,21 @@ def _plugins() -> dict[str, tuple]:
 
 
 def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
-    """The image in `file`, its header read.
+    """Open the image in `file` and read its header.
 
-    As PIL.Image.open does it, but without its limit on pixels, a global variable that belongs to the whole program, and
-    without the name of the file, which would be mapped into memory: whoever shortens a mapped file kills this process.
+    Unlike PIL.Image.open, ignores Pillow's limit on pixels, which is a global variable, and gives Pillow no file name:
+    it would map the file into memory, and truncating a mapped file kills the process.
     """
     start = file.read(16)
     for make, accepts in _plugins().values():
-        if not accepts or accepts(start) is True:  # it may also answer with a text, why it cannot read the format
+        if not accepts or accepts(start) is True:  # may also be a string: why Pillow cannot read it
             file.seek(0)
             return make(file, "")
-    raise _Refused(f"not a readable image: none of {', '.join(_plugins())}")
+    raise _Refused(f"not a readable image: supported are {', '.join(_plugins())}")
 
 
 def _draft(image: ImageFile.ImageFile, at_least: int | None) -> int:
-    """Let a JPEG be decoded at a fraction of its size; returns its pixels before."""
+    """Set a JPEG to be decoded at a fraction of its size. Returns its pixels at full size."""
     width, height = image.size
     factor = reduction(image)
     if at_least is not None:
@@ -172,7 +173,7 @@ def _draft(image: ImageFile.ImageFile, at_least: int | None) -> int:
 
 
 def _checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase) -> int:
-    """The bytes that decoding `image` will take at most; raises _Refused where there would be too many.
+    """Return an upper bound on the bytes that decoding `image` takes. Raises _Refused if it is too large.
 
     whole: the pixels of `image` before `_draft`.
     """
@@ -203,12 +204,12 @@ def _checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase
 def _max_pixels() -> int:
     given = os.environ.get("VISION_ATTN_MAX_PIXELS") or str(MAX_PIXELS)
     if not given.strip().isdecimal() or int(given) < 1:
-        raise _Refused(f"VISION_ATTN_MAX_PIXELS={given} is no number of pixels")
+        raise _Refused(f"VISION_ATTN_MAX_PIXELS={given} is not a number of pixels")
     return int(given)
 
 
 def _keeps_coefficients(file: BufferedIOBase, components: int) -> bool:
-    """Whether the decoder of this JPEG holds all its coefficients at once: it is progressive, or in several scans."""
+    """Whether the decoder of a JPEG holds all coefficients at once: the file is progressive or has several scans."""
     place = file.tell()
     file.seek(2)
     try:
@@ -227,9 +228,9 @@ def _keeps_coefficients(file: BufferedIOBase, components: int) -> bool:
 
 
 def _upright(image: Image.Image, rgb: Image.Image) -> Image.Image:
-    """`rgb` turned as the EXIF tag of `image`, from which it was made, says."""
+    """Transpose `rgb` by the EXIF orientation of `image`, from which it was made."""
     try:
-        turn = _TURNS.get(image.getexif().get(0x0112))
-    except Exception:  # a broken tag says nothing about the picture
-        turn = None
-    return rgb if turn is None else rgb.transpose(turn)
+        transpose = _TRANSPOSES.get(image.getexif().get(0x0112))
+    except Exception:  # ignore a damaged tag
+        transpose = None
+    return rgb if transpose is None else rgb.transpose(transpose)

@@ -1,7 +1,7 @@
 """The layout and the pixels of drawn scenes, for a whole batch at once.
 
 The same seed gives the same pixels on every machine: the random bits come from a generator whose stream numpy
-guarantees, and drawing is elementwise arithmetic, rounded the same everywhere, without a font or drawing library.
+guarantees, and drawing is elementwise arithmetic, which rounds the same everywhere, without a font or drawing library.
 """
 
 from functools import cache
@@ -60,12 +60,12 @@ class Arrangement(NamedTuple):
 
 
 def uniform(bits: np.random.PCG64, *shape: int) -> Float[np.ndarray, "..."]:
-    """Uniform numbers in [0, 1), from the raw stream: numpy's Generator may change between versions, the stream not."""
+    """Sample uniform numbers in [0, 1) from the raw stream, which is the same in all versions of numpy."""
     return (bits.random_raw(int(np.prod(shape))) >> np.uint64(11)).reshape(shape) * 2.0**-53
 
 
 def integers(bits: np.random.PCG64, low, high, *shape: int) -> Int[np.ndarray, "..."]:
-    """Uniform integers from `low` to `high`, both included."""
+    """Sample uniform integers from `low` to `high`, both included."""
     return (low + np.floor(uniform(bits, *shape) * (np.asarray(high) - low + 1))).astype(np.int64)
 
 
@@ -151,7 +151,7 @@ def unambiguous(corner, side, num_objects, axis, behind, size: int) -> np.ndarra
 
 @cache
 def stamps(smallest: int, largest: int) -> Float[np.ndarray, "shapes sides Y X"]:
-    """The share of each pixel that each shape covers, for every side from `smallest` to `largest` pixels."""
+    """Return the share of each pixel that each shape covers, for every side from `smallest` to `largest` pixels."""
     masks = np.zeros((len(SHAPES), largest - smallest + 1, largest, largest), np.float32)
     for row, shape in enumerate(SHAPES):
         for side in range(smallest, largest + 1):

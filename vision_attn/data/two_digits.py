@@ -5,10 +5,10 @@ from vision_attn.data.mnist import NUM_VALIDATION, SIDE
 
 
 class TwoDigits(Clutter):
-    """Two digits at random positions on the canvas, their intensities added and clipped to 1.
+    """Two digits at random positions on the canvas, with intensities added and clipped to 1.
 
     Implemented as clutter of a single piece that is as large as a digit. Labels and boxes are those of one of the two
-    digits. New images in training, fixed sets for evaluation, and all arguments are those of `Clutter`.
+    digits. Training images, fixed sets and arguments are as in `Clutter`.
     """
 
     def __init__(

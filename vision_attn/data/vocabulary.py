@@ -1,8 +1,8 @@
-"""Words and their ids, for captions in any language, on the `tokenizers` library.
+"""Words and their ids, for captions in any language; uses the `tokenizers` library.
 
-A word is a run of letters, digits and combining marks, with apostrophes and hyphens inside it; a French or Italian
-elision ("l'") is a word of its own; so is each character of a script that is written without spaces, and each emoji.
-Punctuation is dropped. Case is folded and Unicode brought to its compatibility form (NFKC); accents stay.
+A word is a run of letters, digits and combining marks, and may contain apostrophes and hyphens. A French or Italian
+elision ("l'") is its own word; so is each character of a script without spaces, and each emoji. Punctuation is dropped.
+Text is lower-cased and normalised to Unicode's compatibility form (NFKC); accents are kept.
 """
 
 import re
@@ -25,7 +25,7 @@ SPECIALS = ["<pad>", "<end>", "<unk>"]
 # Thai, Lao, Burmese, Khmer, kana and Chinese characters: scripts that put no space between words.
 SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
 SPACELESS += "\uf900-\ufaff\U00020000-\U0003ffff"
-# The two invisible joiners belong to words of Persian and of Indian scripts.
+# Words of Persian and of Indian scripts may contain the two invisible joiners.
 LETTERS = rf"(?:(?![{SPACELESS}])[\p{{L}}\p{{N}}\p{{M}}\u200c\u200d])+"
 PICTOGRAPH = r"\p{Extended_Pictographic}[\ufe0f\p{Emoji_Modifier}]*"
 WORD = "|".join(
@@ -38,18 +38,18 @@ WORD = "|".join(
         rf"{PICTOGRAPH}(?:\u200d{PICTOGRAPH})*",
     ]
 )
-LARGEST, MOST = 2**26, 500_000
-"""A saved vocabulary has at most so many bytes and words."""
+MAX_BYTES, MAX_WORDS = 2**26, 500_000
+"""Limits of a saved vocabulary."""
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Control characters, line separators and halves of characters: no tokenizer makes words of them."""
+"""Control characters, line separators and lone surrogates: no tokenizer produces words with them."""
 
 
 class Vocabulary:
-    """Words and ids: 0 padding (and the start of every caption), 1 the end, 2 an unknown word, then words by count."""
+    """Maps words to ids: 0 padding and start, 1 end, 2 unknown words, then words by decreasing count."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raises ValueError where `tokenizer` is not of the kind that `build` makes."""
+        """Raises ValueError if the ids of `tokenizer` are not as in `build`."""
         ids = tokenizer.get_vocab()
         self.tokenizer = tokenizer
         self.words: list[str] = sorted(ids, key=lambda word: ids[word])
@@ -58,25 +58,25 @@ class Vocabulary:
 
     @classmethod
     def build(cls, captions: Iterable[str], *, min_count: int = 5, max_words: int | None = None) -> "Vocabulary":
-        """The words seen at least `min_count` times, at most `max_words` of them; equal counts stand alphabetically."""
+        """Keep words that occur at least `min_count` times, at most `max_words`; equal counts in alphabetical order."""
         tokenizer = _tokenizer([])
         counts: Counter[str] = Counter()
         for caption in captions:
             counts.update(_tokens(tokenizer, caption))
         frequent = [word for word, count in counts.items() if count >= min_count]
         frequent.sort(key=lambda word: (-counts[word], word))
-        if len(frequent[:max_words]) > MOST - len(SPECIALS):
+        if len(frequent[:max_words]) > MAX_WORDS - len(SPECIALS):
             raise ValueError(
-                f"the captions have {len(frequent):,} words: raise min_count, or set max_words below {MOST:,}"
+                f"the captions have {len(frequent):,} words: raise min_count, or set max_words below {MAX_WORDS:,}"
             )
         return cls(_tokenizer(frequent[:max_words]))
 
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
-        """Read a file that `save` wrote, and of it the words alone: a tokenizer is built here as `build` builds one.
+        """Read the words of a file written by `save`, and build the tokenizer as in `build`.
 
-        A file may come from anyone, and the patterns in it may take for ever to match. Raises ValueError naming the
-        file where it is missing, too large, damaged, or written by something else.
+        The tokenizer in the file is not used: the file may come from anyone, and matching its patterns might never end.
+        Raises ValueError naming the file if it is missing, too large, damaged, or written by another tool.
         """
         if not Path(path).is_file():
             raise ValueError(f"{path}: no such vocabulary file")
@@ -86,7 +86,7 @@ class Vocabulary:
             raise ValueError(f"{path} is not a vocabulary written by `vision-attn prepare`: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Write the `tokenizers` library's standard JSON, which `tokenizers.Tokenizer.from_file` reads too."""
+        """Write the standard JSON of the `tokenizers` library, which `tokenizers.Tokenizer.from_file` can read."""
         with replacing(path) as temporary:
             temporary.write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
 
@@ -94,15 +94,15 @@ class Vocabulary:
         return len(self.words)
 
     def tokens(self, caption: str) -> list[str]:
-        """The words of `caption` as the vocabulary sees them, known or not."""
+        """Split `caption` into words, known or not."""
         return _tokens(self.tokenizer, caption)
 
     def encode(self, caption: str) -> list[int]:
-        """The ids of the caption's words; no END."""
+        """Return the ids of the caption's words, without END."""
         return self.tokenizer.encode(caption, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The caption that `ids` spell up to the first END, spaced as its script is."""
+        """Join the words of `ids` up to the first END, with the spacing of their script."""
         words = []
         for index in ids:
             if index == END:
@@ -113,25 +113,25 @@ class Vocabulary:
 
 
 def _words(path: str | Path) -> list[str]:
-    """The words of a saved vocabulary after the special ones, in the order of their ids."""
-    if Path(path).stat().st_size > LARGEST:
-        raise ValueError(f"it has more than {LARGEST // 2**20} MiB")
+    """Read the words of a saved vocabulary, without the special ones, in the order of their ids."""
+    if Path(path).stat().st_size > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES // 2**20} MiB")
     content = read_json(path)
     try:
         ids, pattern = content["model"]["vocab"], content["pre_tokenizer"]["pattern"]["Regex"]
-        if len(ids) > MOST:
-            raise ValueError(f"it has more than {MOST:,} words")
+        if len(ids) > MAX_WORDS:
+            raise ValueError(f"it has more than {MAX_WORDS:,} words")
         words = sorted(ids, key=ids.__getitem__)
         numbers = list(map(ids.__getitem__, words))
     except (AttributeError, LookupError, TypeError):
         raise ValueError("its words, or the pattern that finds them, are missing") from None
     if pattern != WORD:
-        raise ValueError("it was made by another version or another tool, which finds words in another way")
+        raise ValueError("it was made by another version or another tool, which splits words differently")
     if words[: len(SPECIALS)] != SPECIALS or numbers != [*range(len(numbers))] or {*map(type, numbers)} != {int}:
         raise ValueError(f"word ids must count up from 0, beginning with {', '.join(SPECIALS)}")
     for word in words:
         if not word or _UNPRINTABLE.search(word):
-            raise ValueError(f"{word[:80]!r} is no word")
+            raise ValueError(f"{word[:80]!r} is not a word")
     return words[len(SPECIALS) :]
 
 
@@ -140,7 +140,7 @@ def _tokenizer(words: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(WordLevel(ids, unk_token=SPECIALS[UNKNOWN]))
     tokenizer.normalizer = Sequence(
         [
-            # Before NFKC, which would take a spacing accent used as an apostrophe for a space.
+            # Before NFKC, which would turn a spacing accent used as an apostrophe into a space.
             Replace(Regex("[\u2018\u2019\u02bc\u00b4`]"), "'"),
             Replace("\u00ad", ""),  # soft hyphen
             NFKC(),
@@ -157,6 +157,6 @@ def _tokens(tokenizer: Tokenizer, caption: str) -> list[str]:
 
 
 def _gap(word: str, following: str) -> str:
-    """What stands between two words: nothing in scripts without spaces, after an elision and at the end."""
+    """Return the space between two words: none in scripts without spaces, after an elision, and at the end."""
     joined = re.match(f"[{SPACELESS}]", word) and re.match(f"[{SPACELESS}]", following)
     return "" if joined or word.endswith("'") or not following else " "
