@@ -13,7 +13,8 @@ from PIL import Image
 from vision_attn.viz import sheet as drawing
 from vision_attn.viz.attention import RIM, attention_sheet, cell, light, squared, write_sheet
 from vision_attn.viz.page import Looked, write_page
-from vision_attn.viz.sheet import DARK, GAP, LIGHT, MARGIN, PANEL, SEAM, TITLE, VEIL, boxed, darkened, fitted, glowing
+from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, SEAM, TITLE, VEIL, boxed, darkened, fitted, glowing
+from vision_attn.viz.typeface import Typeface, right_to_left
 
 GRIDS = [(14, 14), (7, 7), (13, 13), (10, 20), (1, 1)]
 
@@ -275,19 +276,19 @@ def test_captions_from_right_to_left_run_from_right_to_left():
     alpha[0] = 1
     seen = panels(attention_sheet(grey(), ["سگ", "dog"], alpha), 3, head=84)
     assert [panel.getpixel((9, 9))[0] for panel in seen] == [36, 160, 120]  # dark, lit, plain
-    assert drawing.right_to_left("12 שלום") and not drawing.right_to_left("dog سگ") and not drawing.right_to_left("12")
+    assert right_to_left("12 שלום") and not right_to_left("dog سگ") and not right_to_left("12")
 
 
 def test_accents_go_before_letters_do(monkeypatch):
     """Without a typeface that has the letter, é is set as e."""
-    monkeypatch.setattr(drawing._Typeface, "FILES", ("no-such-typeface.ttf",))
+    monkeypatch.setattr(Typeface, "FILES", ("no-such-typeface.ttf",))
     accented = attention_sheet(grey(), ["café"], even(1))
     assert accented.tobytes() == attention_sheet(grey(), ["cafe"], even(1)).tobytes()
     attention_sheet(grey(), ["犬"], even(1))
 
 
 def test_long_captions_are_broken_between_words_and_lose_none():
-    type_ = drawing._Typeface("a")
+    type_ = Typeface("a")
     words = [f"word{number}" for number in range(40)]
     lines = type_.wrapped(" ".join(words), 30, 600)
     assert " ".join(lines).split() == words
@@ -299,7 +300,7 @@ def test_long_captions_are_broken_between_words_and_lose_none():
 
 def test_same_input_same_bytes(tmp_path):
     for folder in ("a", "b"):
-        write_sheet(tmp_path / folder / "sheet.png", grey(300, 300), ["dog"], even(1), palette=LIGHT)
+        write_sheet(tmp_path / folder / "sheet.png", grey(300, 300), ["dog"], even(1))
         write_page(tmp_path / folder / "page.html", [Looked("a", grey(300, 300), ["dog"], even(1))])
     for name in ("sheet.png", "page.html"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

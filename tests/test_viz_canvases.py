@@ -1,4 +1,4 @@
-"""Pictures of drawing: rectangles lie where the filters were, as thick as sigma; every turn is in the film."""
+"""Pictures of drawing: rectangles lie where the filters were, as thick as sigma; every step is in the animation."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ from PIL import Image, ImageColor
 from vision_attn.viz.canvases import (
     BORDER,
     END,
+    FRAME,
     GAP,
     LONGEST,
     READ,
     SHEER,
-    TURN,
     WRITE,
     Rectangles,
     check,
@@ -19,7 +19,7 @@ from vision_attn.viz.canvases import (
     marked,
     outlined,
     spread,
-    write_film,
+    write_animation,
     write_strips,
 )
 
@@ -27,14 +27,14 @@ B, T, SIDE = 3, 4, 28
 ZOOM = 4  # of canvases of 28 pixels
 
 
-def canvases(num_turns: int = T, channels: int = 1) -> torch.Tensor:
+def canvases(num_steps: int = T, channels: int = 1) -> torch.Tensor:
     """Ever brighter."""
-    level = torch.linspace(0, 0.5, num_turns)
+    level = torch.linspace(0, 0.5, num_steps)
     return level[None, :, None, None, None].expand(B, -1, channels, SIDE, SIDE)
 
 
-def rectangles(box=(-0.5, -0.5, 0.5, 0.5), sigma: float = 1.0, num_turns: int = T) -> Rectangles:
-    return Rectangles(torch.tensor(box).expand(B, num_turns, 4), torch.full((B, num_turns), sigma))
+def rectangles(box=(-0.5, -0.5, 0.5, 0.5), sigma: float = 1.0, num_steps: int = T) -> Rectangles:
+    return Rectangles(torch.tensor(box).expand(B, num_steps, 4), torch.full((B, num_steps), sigma))
 
 
 def painted_of(picture: Image.Image, row: int) -> list[bool]:
@@ -75,7 +75,7 @@ def test_each_turn_has_its_own_rectangle_and_the_canvas_below_it():
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_strips(tmp_path, channels):
-    path = write_strips(tmp_path / "new" / "strips.png", canvases(30, channels), rectangles(num_turns=30), columns=6)
+    path = write_strips(tmp_path / "new" / "strips.png", canvases(30, channels), rectangles(num_steps=30), columns=6)
     picture, panel = Image.open(path), SIDE * ZOOM + 2 + GAP
     assert abs(picture.width - 7 * panel) < 64 and abs(picture.height - B * panel) < 64
     images = canvases(1, channels)[:, 0]
@@ -87,30 +87,30 @@ def test_strips(tmp_path, channels):
     assert first in colours and second in colours  # on a canvas that is still black
 
 
-def test_turns_are_spread_from_first_to_last():
+def test_steps_are_spread_from_first_to_last():
     assert spread(64, 10) == [0, 7, 14, 21, 28, 35, 42, 49, 56, 63]
     assert spread(4, 10) == [0, 1, 2, 3] and spread(1, 10) == [0]
 
 
-@pytest.mark.parametrize("num_turns", [1, T, 80])
-def test_a_film_has_a_frame_for_every_turn_and_ends_without_rectangles(tmp_path, num_turns):
-    film = Image.open(write_film(tmp_path / "film.gif", canvases(num_turns), rectangles(num_turns=num_turns)))
+@pytest.mark.parametrize("num_steps", [1, T, 80])
+def test_an_animation_has_a_frame_for_every_step_and_ends_without_rectangles(tmp_path, num_steps):
+    film = Image.open(write_animation(tmp_path / "film.gif", canvases(num_steps), rectangles(num_steps=num_steps)))
     durations = []
     for number in range(film.n_frames):
         film.seek(number)
         durations.append(film.info["duration"])
-    assert film.n_frames == num_turns + 1 and film.info["loop"] == 0
-    assert durations[-1] == END and durations[0] == min(TURN, LONGEST // num_turns) // 10 * 10
-    level = round(255 * (0.5 if num_turns > 1 else 0))
+    assert film.n_frames == num_steps + 1 and film.info["loop"] == 0
+    assert durations[-1] == END and durations[0] == min(FRAME, LONGEST // num_steps) // 10 * 10
+    level = round(255 * (0.5 if num_steps > 1 else 0))
     last = film.convert("RGB")
     assert all(abs(part - level) <= 3 for part in last.getpixel((16 + 44, 16 + 24 + 44)))
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match=r"canvases are \(B, T, 1 or 3, Y, X\), these are \(1, 1, 2, 9, 9\)"):
-        write_film(tmp_path / "film.gif", torch.zeros(1, 1, 2, 9, 9))
-    with pytest.raises(ValueError, match="3 drawings of 4 turns"):
-        write_strips(tmp_path / "strips.png", canvases(), rectangles(num_turns=3))
+        write_animation(tmp_path / "film.gif", torch.zeros(1, 1, 2, 9, 9))
+    with pytest.raises(ValueError, match="3 drawings of 4 time steps"):
+        write_strips(tmp_path / "strips.png", canvases(), rectangles(num_steps=3))
     with pytest.raises(ValueError, match="images are"):
         check(canvases(), torch.zeros(2, 1, SIDE, SIDE))
     assert not list(tmp_path.iterdir())

@@ -1,35 +1,36 @@
-"""Pictures of looks: what was seen lies where it was seen, the path where the looks were, and right is not wrong."""
+"""Pictures of glimpses: what was seen is drawn where it was seen, the path where the glimpses were, and right is not
+wrong."""
 
 import pytest
 import torch
 from PIL import Image, ImageColor
 
 from vision_attn.attention.glimpse import Retina
+from vision_attn.viz.foveated import FAINT, Glimpsed, foveated, traced
 from vision_attn.viz.glimpses import (
     END,
+    FRAME,
     RIGHT,
-    TURN,
     WRONG,
     frames,
     gallery_sheet,
     glimpse_sheet,
     grid,
-    write_film,
+    write_animation,
     write_gallery,
     write_glimpses,
 )
-from vision_attn.viz.looks import FAINT, Glimpsed, foveated, traced
 from vision_attn.viz.sheet import DARK, MARGIN, TITLE
 
 
-def looked(num_looks=3, *, Y=20, X=32, channels=1, size=4, scales=2, said=3, seed=0) -> Glimpsed:
-    """Looks at random places of a random image, of which the digit is a 3."""
+def looked(num_glimpses=3, *, Y=20, X=32, channels=1, size=4, scales=2, said=3, seed=0) -> Glimpsed:
+    """Glimpses at random places of a random image, of which the digit is a 3."""
     chance = torch.Generator().manual_seed(seed)
     image = torch.rand(channels, Y, X, generator=chance)
-    locations = torch.rand(num_looks, 2, generator=chance) * 2 - 1
+    locations = torch.rand(num_glimpses, 2, generator=chance) * 2 - 1
     retina = Retina(size=size, num_scales=scales)
     patches = retina(retina.pyramid(image[None]), locations[None])[0]
-    probabilities = torch.full((num_looks, 10), 0.01)
+    probabilities = torch.full((num_glimpses, 10), 0.01)
     probabilities[:, 8], probabilities[-1, [8, said]] = 0.5, torch.tensor([0.01, 0.9])
     return Glimpsed(image, locations, patches, 3, said, probabilities)
 
@@ -45,8 +46,8 @@ def has(picture: Image.Image, colour: str) -> bool:
 
 @pytest.mark.parametrize("channels, zoom", [(1, 1), (3, 3)])
 @pytest.mark.parametrize("x, y", [(16, 10), (5, 17), (31, 1)])
-def test_what_a_look_saw_lies_where_it_was_seen(x, y, channels, zoom):
-    """Pixel by pixel, for a look on whole pixels: the image itself, around it means of 2 x 2 pixels, then black."""
+def test_what_a_glimpse_saw_is_drawn_where_it_was_seen(x, y, channels, zoom):
+    """Pixel by pixel, for a glimpse on whole pixels: the image itself, around it means of 2 x 2 pixels, then black."""
     item, (Y, X) = looked(channels=channels), (20, 32)
     location = torch.tensor([[2 * x / X - 1, 2 * y / Y - 1]])
     retina = Retina(size=4, num_scales=2)
@@ -74,7 +75,7 @@ def test_finer_lies_on_coarser_and_later_on_earlier():
     assert half.nonzero()[:, 0].tolist() == [15, 16, 17, 18]
 
 
-def test_the_path_goes_through_the_looks_and_grows_brighter():
+def test_the_path_goes_through_the_glimpses_and_grows_brighter():
     """On a black picture, ten times as large as the image and too small for numbers."""
     item = looked(Y=20, X=28, size=2, scales=2)
     item = item._replace(locations=torch.tensor([[-0.5, -0.5], [-0.5, 0.5], [0.5, 0.5]]))
@@ -84,9 +85,12 @@ def test_the_path_goes_through_the_looks_and_grows_brighter():
     path = traced(plain, item)
     for place, shade in ((one, FAINT), (two, (1 + FAINT) / 2), (three, 1), ((70, 100), (1 + FAINT) / 2)):
         assert torch.allclose(torch.tensor(path.getpixel(place)).float(), accent * shade, atol=1)
-    assert min(path.getpixel((140, 150))) > 80  # the line to the last look
+    assert min(path.getpixel((140, 150))) > 80  # the line to the last glimpse
     lit = torch.tensor(list(path.convert("L").tobytes())).view(200, 280) > 40
-    for column, rows in ((215, (140, 160, 170)), (225, (130, 170))):  # squares of 2 and 4 pixels around the last look
+    for column, rows in (
+        (215, (140, 160, 170)),
+        (225, (130, 170)),
+    ):  # squares of 2 and 4 pixels around it
         drawn = lit[:, column].nonzero()[:, 0].tolist()
         assert all(min(abs(row - y) for y in (*rows, 130)) <= 1 for row in drawn)
         assert all(min(abs(row - y) for row in drawn) <= 1 for y in rows)
@@ -94,13 +98,13 @@ def test_the_path_goes_through_the_looks_and_grows_brighter():
     assert begun.getpixel(one) == path.getpixel(one) and begun.getpixel(two) == (0, 0, 0)
 
 
-def test_film_has_a_frame_for_each_look_even_where_nothing_moves(tmp_path):
-    item = looked(num_looks=4)
+def test_animation_has_a_frame_for_each_glimpse_even_where_nothing_moves(tmp_path):
+    item = looked(num_glimpses=4)
     item = item._replace(locations=item.locations[:1].expand(4, 2), patches=item.patches[:1].expand(4, -1, -1, -1, -1))
     tensors, answer = given(item)
-    with Image.open(write_film(tmp_path / "new" / "look.gif", *tensors, **answer)) as film:
+    with Image.open(write_animation(tmp_path / "new" / "look.gif", *tensors, **answer)) as film:
         durations = [film.seek(frame) or film.info["duration"] for frame in range(film.n_frames)]
-        assert durations == [TURN] * 3 + [END] and film.info["loop"] == 0
+        assert durations == [FRAME] * 3 + [END] and film.info["loop"] == 0
     drawn = frames(item)
     assert len({frame.size for frame in drawn}) == 1
     assert [has(frame, RIGHT) for frame in drawn] == [False, False, False, True]
@@ -110,7 +114,7 @@ def test_film_has_a_frame_for_each_look_even_where_nothing_moves(tmp_path):
 
 @pytest.mark.parametrize("said", [3, 5])
 def test_right_and_wrong_are_seen_at_a_glance(said, tmp_path):
-    item = looked(num_looks=1, said=said)._replace(probabilities=None)
+    item = looked(num_glimpses=1, said=said)._replace(probabilities=None)
     tensors, answer = given(item)
     with Image.open(write_glimpses(tmp_path / "look.png", *tensors, **answer)) as page:
         assert (has(page, RIGHT), has(page, WRONG)) == (said == 3, said != 3)
@@ -120,7 +124,7 @@ def test_right_and_wrong_are_seen_at_a_glance(said, tmp_path):
 def test_gallery_has_right_on_the_left_and_wrong_on_the_right(tmp_path):
     said = [3, 5, 5, 3, 5]
     items = [looked(said=digit, seed=seed) for seed, digit in enumerate(said)]
-    page = Image.open(write_gallery(tmp_path / "gallery.png", items, title="Looks"))
+    page = Image.open(write_gallery(tmp_path / "gallery.png", items, title="Glimpses"))
     left, right = (page.crop((side, 0, side + page.width // 2, page.height)) for side in (0, page.width // 2))
     assert has(left, RIGHT) and not has(left, WRONG) and has(right, WRONG) and not has(right, RIGHT)
     same = gallery_sheet([item for item in items if item.right])  # fills the page
@@ -130,8 +134,8 @@ def test_gallery_has_right_on_the_left_and_wrong_on_the_right(tmp_path):
 
 @pytest.mark.parametrize("rights, wrongs, columns, rows", [(14, 2, 4, 5), (8, 8, 4, 4), (1, 1, 2, 1), (16, 0, 4, 4)])
 def test_gallery_is_wide_however_few_are_wrong(rights, wrongs, columns, rows):
-    one = gallery_sheet([looked(num_looks=1)])
-    page = gallery_sheet([looked(num_looks=1, said=3)] * rights + [looked(num_looks=1, said=5)] * wrongs)
+    one = gallery_sheet([looked(num_glimpses=1)])
+    page = gallery_sheet([looked(num_glimpses=1, said=3)] * rights + [looked(num_glimpses=1, said=5)] * wrongs)
     assert page.width // (one.width - 2 * MARGIN) == columns
     assert page.height // (one.height - 2 * MARGIN) in (rows - 1, rows)  # the one has a title as well
 
@@ -142,13 +146,13 @@ def test_pages_are_made_of_their_pictures():
     assert page.size == (4 + 1 + 6, 3 + 1 + 2 + 1 + 3)
     assert page.crop((0, 0, 4, 3)).tobytes() == page.crop((0, 7, 4, 10)).tobytes() == red.tobytes()
     assert page.crop((5, 4, 11, 6)).tobytes() == blue.tobytes() and page.getpixel((5, 0)) == page.getpixel((4, 4))
-    one = glimpse_sheet(looked(num_looks=1, Y=28, X=28))  # the image and one panel, of equal size
+    one = glimpse_sheet(looked(num_glimpses=1, Y=28, X=28))  # the image and one panel, of equal size
     assert one.size == (2 * MARGIN + 2 * 224 + 16, 2 * MARGIN + 40 + 16 + TITLE + 224)
 
 
 @pytest.mark.parametrize("Y, X, size", [(1, 1, 1), (3, 40, 5), (600, 20, 8)])
 def test_images_of_any_shape_and_kind(Y, X, size):
-    item = looked(num_looks=5, Y=Y, X=X, size=size, channels=3)
+    item = looked(num_glimpses=5, Y=Y, X=X, size=size, channels=3)
     kinds = [tensor.double().requires_grad_() for tensor in (item.image, item.locations, item.patches)]
     assert glimpse_sheet(Glimpsed(*kinds, 3, 3)).tobytes() == glimpse_sheet(item._replace(probabilities=None)).tobytes()
     lost = item._replace(locations=item.locations + 1e30, image=item.image * float("nan"), title="a \ud800 ж")
@@ -160,11 +164,11 @@ def test_images_of_any_shape_and_kind(Y, X, size):
     [
         ({"image": torch.zeros(2, 20, 32)}, r"an image is \(1 or 3, Y, X\), this one is \(2, 20, 32\)"),
         ({"image": torch.zeros(3, 20, 32)}, "patches have 1 channels, and the image has 3"),
-        ({"locations": torch.zeros(0, 2)}, r"at least one look, these are \(0, 2\)"),
-        ({"locations": torch.zeros(2, 2)}, "patches of 3 looks, but 2 locations"),
-        ({"locations": torch.tensor([[0, 0], [0, float("nan")], [0, 0]])}, r"look 2 is at \(0.0, nan\)"),
+        ({"locations": torch.zeros(0, 2)}, r"at least one glimpse, these are \(0, 2\)"),
+        ({"locations": torch.zeros(2, 2)}, "patches of 3 glimpses, but 2 locations"),
+        ({"locations": torch.tensor([[0, 0], [0, float("nan")], [0, 0]])}, r"glimpse 2 is at \(0.0, nan\)"),
         ({"patches": torch.zeros(3, 2, 1, 4, 5)}, r"patches are \(T, K, C, g, g\), these are \(3, 2, 1, 4, 5\)"),
-        ({"probabilities": torch.zeros(2, 10)}, r"these are \(2, 10\) for 3 looks"),
+        ({"probabilities": torch.zeros(2, 10)}, r"these are \(2, 10\) for 3 glimpses"),
         ({"said": 10}, "said 10, but probabilities are of 10 classes"),
     ],
 )

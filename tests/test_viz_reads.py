@@ -6,7 +6,7 @@ from PIL import Image, ImageColor
 
 from vision_attn.viz.canvases import READ, SHEER, Rectangles
 from vision_attn.viz.glimpses import RIGHT, WRONG
-from vision_attn.viz.reads import write_reads, write_reads_film
+from vision_attn.viz.reads import write_reads, write_reads_animation
 
 B, T, SIDE, N = 2, 3, 20, 4
 
@@ -39,9 +39,9 @@ def test_right_is_green_and_wrong_is_red(tmp_path, said, yes, no):
 
 
 @pytest.mark.parametrize("said, yes", [(0, True), (1, False)])
-def test_a_film_has_a_frame_for_each_turn_and_ends_with_the_answers(tmp_path, said, yes):
+def test_an_animation_has_a_frame_for_each_step_and_ends_with_the_answers(tmp_path, said, yes):
     images, reads, _, *answers = parts(said)
-    film = Image.open(write_reads_film(tmp_path / "reads.gif", images, reads, *answers))
+    film = Image.open(write_reads_animation(tmp_path / "reads.gif", images, reads, *answers))
     assert film.n_frames == T + 1
     blue, green, red = [], [], []
     for number in range(film.n_frames):
@@ -62,5 +62,5 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
         fewer = Rectangles(reads.boxes[:, :2], reads.sigma[:, :2])
         write_reads(tmp_path / "reads.png", images, fewer, patches, truths, probabilities)
     with pytest.raises(ValueError, match="do not fit"):
-        write_reads_film(tmp_path / "reads.gif", images, reads, truths, probabilities[:, 1:])
+        write_reads_animation(tmp_path / "reads.gif", images, reads, truths, probabilities[:, 1:])
     assert not list(tmp_path.iterdir())

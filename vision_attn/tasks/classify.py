@@ -18,8 +18,8 @@ from vision_attn.metrics.cost import multiply_adds
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles
-from vision_attn.viz.glimpses import Glimpsed, write_film, write_gallery, write_glimpses
-from vision_attn.viz.reads import write_reads, write_reads_film
+from vision_attn.viz.glimpses import Glimpsed, write_animation, write_gallery, write_glimpses
+from vision_attn.viz.reads import write_reads, write_reads_animation
 
 Testing = Literal["mean", "draw", "copies"]
 """How the answer at test time is computed: see `at_test` of `Classification`."""
@@ -166,7 +166,7 @@ class Classification(Task):
         for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
             fields = item._asdict()
             paths.append(write_glimpses(folder / f"{number:02d}.png", **fields))
-            paths.append(write_film(folder / f"{number:02d}.gif", **fields))
+            paths.append(write_animation(folder / f"{number:02d}.gif", **fields))
         return paths
 
     def _show_reads(self, batch: Batch, glance: Glance, view: Reads, folder: Path) -> list[Path]:
@@ -174,7 +174,7 @@ class Classification(Task):
         answers = (batch.labels.tolist(), glance.log_prob[:, 0].exp())
         return [
             write_reads(folder / "reads.png", batch.images, reads, view.patches, *answers),
-            write_reads_film(folder / "reads.gif", batch.images, reads, *answers),
+            write_reads_animation(folder / "reads.gif", batch.images, reads, *answers),
         ]
 
     def _options(self, way: Testing) -> dict[str, int | str]:

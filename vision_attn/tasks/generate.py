@@ -15,7 +15,7 @@ from vision_attn.data.binary import fixed, stochastic
 from vision_attn.files import replacing
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
-from vision_attn.viz.canvases import Rectangles, write_film, write_strips
+from vision_attn.viz.canvases import Rectangles, write_animation, write_strips
 
 
 class Generation(Task):
@@ -24,7 +24,7 @@ class Generation(Task):
 
     `model`: constructed with the shape (C, Y, X) of an image.
     `binarisation` of training images: "stochastic" samples new binary pixels each time that an image occurs, "fixed"
-    gives the same pixels every time. Evaluation always uses fixed binarisation. It is not that of the files of
+    gives the same pixels every time. Evaluation always uses fixed binarisation. It differs from the files of
     Salakhutdinov and Murray (2008), but was sampled in the same way.
     `importance_samples`, `importance_images`: for the estimate of log p(x) in evaluation with a folder, the number of
     samples of each image, and the number of images, taken from the start of the split (None: all).
@@ -104,7 +104,7 @@ class Generation(Task):
         samples = (pictures(new.canvases), rectangles(self.model.write, new.writes))
         return [
             write_strips(folder / "samples.png", *samples),
-            write_film(folder / "samples.gif", *samples),
+            write_animation(folder / "samples.gif", *samples),
             write_strips(
                 folder / "reconstructions.png",
                 pictures(reconstructed.canvases),

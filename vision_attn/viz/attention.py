@@ -1,4 +1,4 @@
-"""Where each word looked: the figures of Show, Attend and Tell, one panel per word, as one PNG."""
+"""Attention maps as in the figures of Show, Attend and Tell: one PNG with a panel per word."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,27 +10,26 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vision_attn.files import replacing
-from vision_attn.viz.sheet import DARK, PANEL, Box, Palette, Panel, boxed, fitted, glowing, sheet
+from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, sheet
 
 SPREAD = 0.8
-"""Standard deviation, in regions, of the light that one region gives off."""
+"""Standard deviation, in regions, of the Gaussian with which each region is drawn."""
 
 EVEN = 0.05
-"""The part of the largest entropy by which the entropy of a map that looks nearly everywhere may lie below it."""
+"""A map is nearly uniform if its entropy is within this fraction of the maximum."""
 
-RIM = 2  # pixels of the white line around the region that was seen
-LEGEND = "Above: the one region that each word saw. Below: the map that it was chosen from."
+RIM = 2  # width of the white line around the selected region
+LEGEND = "Above: the region selected for each word. Below: the map that it was selected from."
 
 
 def light(alpha: Float[Tensor, "T Y X"], height: int, width: int) -> Float[Tensor, "T height width"]:
-    """Weights of regions -> light on the pixels of a picture, in [0, 1]; each word's brightest pixel is 1.
+    """Upsample the weights of regions to the pixels of a picture, in [0, 1]; each word's brightest pixel is 1.
 
-    Every region shines as a Gaussian from its own centre. Light is a share of the word's brightest place and is never
-    stretched to start at 0, so a word that looks everywhere lights everything: an even map is an evenly lit picture.
-    A map without any weight stays dark.
+    Every region is drawn as a Gaussian at its centre. Values are divided by the word's maximum and not shifted to start
+    at 0, so a uniform map lights the whole picture evenly. A map of zeros stays dark.
 
-    Differs from the paper: its figures enlarge bilinearly, then blur with a Gaussian of 1.25 regions, which hides
-    which of two neighbours was meant; here `SPREAD` regions at once, without the square edges of a lesser blur.
+    Differs from the paper: its figures enlarge bilinearly, then blur with a Gaussian of 1.25 regions, which blends
+    neighbouring regions. A single Gaussian of `SPREAD` regions separates them, and shows no square edges.
     """
     alpha = weights(alpha)
     shone = _spread(alpha.shape[1], height) @ alpha @ _spread(alpha.shape[2], width).mT
@@ -38,15 +37,15 @@ def light(alpha: Float[Tensor, "T Y X"], height: int, width: int) -> Float[Tenso
 
 
 def weights(alpha: Float[Tensor, "T Y X"]) -> Float[Tensor, "T Y X"]:
-    """`alpha` on the CPU in float32, with 0 for what is no weight (NaN, infinite, negative)."""
+    """Return `alpha` on the CPU in float32, with 0 in place of invalid weights (NaN, infinite, negative)."""
     alpha = alpha.detach().float().cpu()
     return torch.where(alpha.isfinite(), alpha, 0).clamp(min=0)
 
 
 def even(alpha: Float[Tensor, "T Y X"]) -> Bool[Tensor, "T"]:
-    """Which maps look nearly everywhere: their entropy lies within `EVEN` of its maximum, log(Y X).
+    """Return which maps are nearly uniform: their entropy is within `EVEN` of its maximum, log(Y X).
 
-    Such a map has a brightest region too, but it is no more than noise. A map without any weight is none of them.
+    The brightest region of such a map is only noise. A map of zeros does not count as uniform.
     """
     alpha = weights(alpha).flatten(1)
     total = alpha.sum(dim=1, keepdim=True)
@@ -55,15 +54,15 @@ def even(alpha: Float[Tensor, "T Y X"]) -> Bool[Tensor, "T"]:
 
 
 def cell(region: int, rows: int, columns: int) -> tuple[float, float, float, float]:
-    """The box, in [-1, 1], of a region on a grid, counted row by row from 0."""
+    """Return the box, in [-1, 1], of a region of a grid; regions are counted row by row from 0."""
     row, column = divmod(region, columns)
     return 2 * column / columns - 1, 2 * row / rows - 1, 2 * (column + 1) / columns - 1, 2 * (row + 1) / rows - 1
 
 
 def squared(picture: Image.Image, square: Box) -> Image.Image:
-    """The darkened `picture` with full light on `square`, inside a white line.
+    """Darken `picture` except for `square`, which is outlined in white.
 
-    Differs from the paper: its squares are solid white, which hides what was looked at.
+    Differs from the paper: its squares are solid white, which hides the region.
     """
     x0, y0, x1, y1 = (round((float(edge) + 1) / 2 * side) for edge, side in zip(square, 2 * picture.size, strict=True))
     full = torch.zeros(picture.height, picture.width)
@@ -84,43 +83,42 @@ def attention_sheet(
     boxes: Mapping[str, Sequence[Box]] | None = None,
     log_prob: Sequence[float | int] | Float[Tensor, "T"] | None = None,
     regions: Int[Tensor, "T"] | None = None,
-    palette: Palette = DARK,
     panel: int = PANEL,
 ) -> Image.Image:
-    """The plain picture, then one panel per word: the picture under that word's light. The plain picture alone where
+    """Draw the plain picture, then one panel per word: the picture lit by that word's map. Only the plain picture if
     `alpha` is None.
 
     Args:
-        picture: exactly what the encoder saw, so the centre-cropped square where the encoder crops.
-        words, alpha: the caption's T words and the weight of each of Y x X regions at each.
-        title: a small line on top, the file's name for instance.
+        picture: the encoder's input, so the centre-cropped square if the encoder crops.
+        words, alpha: the caption's T words and the weight of each of Y x X regions at each word.
+        title: a small line on top, such as the name of the file.
         caption: the large line below it; by default the words, joined by spaces.
-        boxes: word -> boxes (x0, y0, x1, y1) in [-1, 1] of what it names, drawn thinly on that word's panel.
-        log_prob: each word's log-probability in nats, shown as a probability beside the word.
-        regions: the one region that hard attention saw at each word, counted row by row from 0. Each word then has a
-            pair: above, its region as a white square on the darkened picture; below, the map that it was chosen from.
+        boxes: word -> boxes (x0, y0, x1, y1) in [-1, 1] of the object that it names, drawn on that word's panel.
+        log_prob: each word's log-probability in nats, shown as a probability next to the word.
+        regions: the region that hard attention selected at each word, counted row by row from 0. Each word then has a
+            pair of pictures: above, its region on the darkened picture; below, the map that it was selected from.
         panel: pixels of a panel's longer side.
 
-    Raises ValueError where `words`, `alpha`, `log_prob` and `regions` differ in number, a map has no region, or a
-    region lies outside the grid.
+    Raises ValueError if `words`, `alpha`, `log_prob` and `regions` differ in length, a map has no region, or a region
+    lies outside the grid.
     """
     check(words, alpha, log_prob, regions, title or "attention_sheet")
     plain = fitted(picture, panel)
     panels = [Panel(plain, note="picture")]
     notes = [""] * len(words) if log_prob is None else [f"p {math.exp(value):.2f}" for value in log_prob]
     lights = [] if alpha is None else light(alpha, plain.height, plain.width)
-    for turn, (word, note, lit) in enumerate(zip(words, notes, lights, strict=alpha is not None)):
-        looks = [glowing(plain, lit)]
+    for step, (word, note, lit) in enumerate(zip(words, notes, lights, strict=alpha is not None)):
+        pictures = [glowing(plain, lit)]
         if regions is not None:
-            looks.insert(0, squared(plain, cell(int(regions[turn]), *alpha.shape[1:])))
-        above, *below = (boxed(look, (boxes or {}).get(word, ()), palette.accent) for look in looks)
+            pictures.insert(0, squared(plain, cell(int(regions[step]), *alpha.shape[1:])))
+        above, *below = (boxed(drawn, (boxes or {}).get(word, ())) for drawn in pictures)
         panels.append(Panel(above, word, note, *below))
     caption = (" ".join(words) or "no words") if caption is None else caption
-    return sheet(panels, caption=caption, title=title, remark=_remark(alpha), legend=LEGEND, palette=palette)
+    return sheet(panels, caption=caption, title=title, remark=_remark(alpha), legend=LEGEND)
 
 
 def _remark(alpha: Float[Tensor, "T Y X"] | None) -> str:
-    """How many words look nearly everywhere; empty where none does."""
+    """Say how many maps are nearly uniform; empty if none is."""
     number = 0 if alpha is None else int(even(alpha).sum())
     return f"nearly everywhere: {number} of {len(alpha)} words" if number else ""
 
@@ -128,7 +126,7 @@ def _remark(alpha: Float[Tensor, "T Y X"] | None) -> str:
 def write_sheet(
     path: str | Path, picture: Image.Image, words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, **options
 ) -> Path:
-    """Write `attention_sheet(picture, words, alpha, **options)` as a PNG; returns its path."""
+    """Write `attention_sheet(picture, words, alpha, **options)` as a PNG. Returns its path."""
     drawn = attention_sheet(picture, words, alpha, **options)
     with replacing(path) as temporary:
         drawn.save(temporary, "PNG", optimize=True)
@@ -142,16 +140,16 @@ def check(
     regions: Tensor | None,
     name: str,
 ) -> None:
-    """Raise a ValueError that names `name` unless each word has one map, with regions, and drew one of its regions."""
-    for given, things in (alpha, "maps"), (log_prob, "log-probabilities"), (regions, "regions"):
+    """Raise a ValueError that begins with `name` unless each word has one valid map, log-probability and region."""
+    for given, kind in (alpha, "maps"), (log_prob, "log-probabilities"), (regions, "regions"):
         if given is not None and len(given) != len(words):
-            odd = f"{len(words)} words but {len(given)} {things}"
-            raise ValueError(f"{name}: {odd}; give one for each word, without the end word's")
+            counts = f"{len(words)} words but {len(given)} {kind}"
+            raise ValueError(f"{name}: {counts}; give one for each word, without the end word")
     if alpha is None:
         return
     rows, columns = alpha.shape[1:]
     if 0 in (rows, columns):
-        raise ValueError(f"{name}: maps of {rows}x{columns} have no region to show")
+        raise ValueError(f"{name}: maps of {rows}x{columns} have no regions")
     last = rows * columns - 1
     for region in () if regions is None else regions.tolist():
         if not 0 <= region <= last:
@@ -160,6 +158,6 @@ def check(
 
 
 def _spread(regions: int, pixels: int) -> Float[Tensor, "pixels regions"]:
-    """How much of each region's light, along one axis, reaches each pixel; each row sums to 1."""
+    """Return the weight of each region at each pixel along one axis; each row sums to 1."""
     place = (torch.arange(pixels) + 0.5) * regions / pixels - 0.5
     return torch.softmax(-((place[:, None] - torch.arange(regions)) ** 2) / (2 * SPREAD**2), dim=1)

@@ -1,4 +1,4 @@
-"""Pictures of captions: a sheet for each photograph and one page for all."""
+"""Pictures of captions: a sheet per image, and one HTML page for all images."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ def write_pictures(
     references: Sequence[Sequence[str]] | None = None,
     boxes: Sequence[Mapping | None] | None = None,
 ) -> list[Path]:
-    """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all; returns their paths, the page
+    """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all. Returns their paths, the page
     first. A caption without maps is shown as text."""
     nothing = [None] * len(titles)
     looked = [

@@ -1,4 +1,4 @@
-"""How RAM looks at an image: the path of its looks and what each one saw (Mnih et al., 2014, figure 3), PNG and GIF."""
+"""Pictures of RAM: the path of its glimpses and what each one saw (Mnih et al., 2014, figure 3), as PNG and GIF."""
 
 import math
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from vision_attn.files import replacing
-from vision_attn.viz.looks import Glimpsed, as_picture, checked, foveated, traced
-from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, TITLE, Panel, boxed, fitted, save_film, sheet
+from vision_attn.viz.foveated import Glimpsed, as_picture, checked, foveated, traced
+from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, TITLE, Panel, boxed, fitted, save_animation, sheet
 
 RIGHT, WRONG = "#4cc38a", "#ff6b62"
-FILM = 352  # pixels, about, of the longer side of the two pictures of a frame
-TURN, END = 800, 3000  # milliseconds of a frame, and of the last one
-SQUARE = "#4d3c22"  # around what a look could see: all that shows where it looked, if there was only black
+FRAME_SIDE = 352  # approximate longer side of the two pictures of a frame, in pixels
+FRAME, END = 800, 3000  # milliseconds of a frame of an animation, and of the last frame
+SQUARE = "#4d3c22"  # outline of a glimpse, visible even if all of its pixels are black
 
 
 def write_glimpses(
@@ -25,73 +25,74 @@ def write_glimpses(
     patches: Float[Tensor, "T K C g g"],
     **answer,
 ) -> Path:
-    """Write a PNG: the image with the path of looks, then what each look saw; returns its path.
+    """Write a PNG: the image with the path of glimpses, then what each glimpse saw. Returns its path.
 
-    Arguments are those of `Glimpsed`, from `truth` on by name. Points are numbered and grow brighter from first to
-    last; the last look's squares are drawn thinly. With `probabilities`, each look is headed by the class that was the
-    likeliest after it. Green is right, red is wrong.
+    Takes the fields of `Glimpsed`, those from `truth` on by name. Points are numbered and grow brighter from first to
+    last; the last glimpse's squares are outlined. With `probabilities`, each glimpse is titled with the most likely
+    class after it. Green is correct, red is wrong.
 
-    Raises ValueError, before anything is written, where the tensors do not fit each other.
+    Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
     return _write_png(path, glimpse_sheet(Glimpsed(image, locations, patches, **answer)))
 
 
-def write_film(
+def write_animation(
     path: str | Path,
     image: Float[Tensor, "C Y X"],
     locations: Float[Tensor, "T 2"],
     patches: Float[Tensor, "T K C g g"],
     **answer,
 ) -> Path:
-    """Write an animated GIF, one frame per look, the last one held, repeated for ever; returns its path.
+    """Write a looping GIF with one frame per glimpse; the last frame is shown longer. Returns its path.
 
     Arguments and errors are those of `write_glimpses`.
     """
     drawn = frames(Glimpsed(image, locations, patches, **answer))
     # This method keeps rare colours, and greys grey.
     colours = grid([*drawn], 1, 0).quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1)
-    return save_film(path, drawn, colours, [TURN] * (len(drawn) - 1) + [END])
+    return save_animation(path, drawn, colours, [FRAME] * (len(drawn) - 1) + [END])
 
 
 def write_gallery(path: str | Path, items: Sequence[Glimpsed], *, title: str = "") -> Path:
-    """Write a PNG of many images, each with its path and all that was seen of it; returns its path.
+    """Write a PNG of many images, each with its path and all that was seen of it. Returns its path.
 
-    Right answers stand on the left and wrong ones on the right, each row by row in the order given.
+    Correct answers are on the left and wrong ones on the right, each row by row in the order given.
 
-    Raises ValueError, before anything is written, where there is no item or an item's tensors do not fit each other.
+    Raises ValueError, before anything is written, if there is no item or an item's shapes do not fit each other.
     """
     return _write_png(path, gallery_sheet(items, title=title))
 
 
 def glimpse_sheet(looked: Glimpsed) -> Image.Image:
-    """The image with the path of looks, large, beside a panel for each look."""
+    """Draw the image, large, with the path of glimpses, next to a panel for each glimpse."""
     looked = checked(looked)
-    num_looks, num_scales, _, size, _ = looked.patches.shape
-    rows = max(1, round(math.sqrt(num_looks / 2)))  # with the large image, the whole is about twice as wide as high
-    looks = grid([_headed(*_look(looked, turn, PANEL)) for turn in range(num_looks)], math.ceil(num_looks / rows))
+    num_glimpses, num_scales, _, size, _ = looked.patches.shape
+    rows = max(1, round(math.sqrt(num_glimpses / 2)))  # about twice as wide as high, with the large image
+    panels = [_headed(*_glimpse(looked, step, PANEL)) for step in range(num_glimpses)]
+    glimpses = grid(panels, math.ceil(num_glimpses / rows))
     plain = as_picture(looked.image)
-    plain = fitted(plain, round((looks.height - TITLE) * max(plain.size) / plain.height))
-    note = f"{_many(num_looks, 'look')} of {size} x {size} at {_many(num_scales, 'scale')}"
-    whole = grid([_headed(Panel(_framed(traced(plain, looked), looked), note=note)), looks], 2)
+    plain = fitted(plain, round((glimpses.height - TITLE) * max(plain.size) / plain.height))
+    note = f"{_many(num_glimpses, 'glimpse')} of {size} x {size} at {_many(num_scales, 'scale')}"
+    whole = grid([_headed(Panel(_framed(traced(plain, looked), looked), note=note)), glimpses], 2)
     return _page(whole, looked.verdict, looked.title, _colour(looked.right))
 
 
 def frames(looked: Glimpsed) -> list[Image.Image]:
-    """For each look: the image with the path so far, beside what this look saw. All of one size."""
+    """Draw, for each glimpse, the image with the path so far next to what this glimpse saw. All of one size."""
     looked = checked(looked)
-    num_looks, drawn = len(looked.locations), []
-    plain = fitted(as_picture(looked.image), _side(looked, FILM))
-    for turn in range(num_looks):
-        path, caption, ink = traced(plain, looked, turn + 1), f"look {turn + 1} of {num_looks}", DARK.ink
-        if turn + 1 == num_looks:
+    num_glimpses, drawn = len(looked.locations), []
+    plain = fitted(as_picture(looked.image), _side(looked, FRAME_SIDE))
+    for step in range(num_glimpses):
+        path, caption, ink = traced(plain, looked, step + 1), f"glimpse {step + 1} of {num_glimpses}", DARK.ink
+        if step + 1 == num_glimpses:
             path, caption, ink = _framed(path, looked), looked.verdict, _colour(looked.right)
-        pair = grid([_headed(Panel(path)), _headed(*_look(looked, turn, FILM))], 2)
+        pair = grid([_headed(Panel(path)), _headed(*_glimpse(looked, step, FRAME_SIDE))], 2)
         drawn.append(_page(pair, caption, looked.title, ink))
     return drawn
 
 
 def gallery_sheet(items: Sequence[Glimpsed], *, title: str = "") -> Image.Image:
-    """Examples, each its path beside all that was seen, in at most as many columns as rows, or in two."""
+    """Draw examples, each its path next to all that was seen, in no more columns than rows (but at least two)."""
     if not items:
         raise ValueError("gallery: there is no example to show")
     items = [checked(item) for item in items]
@@ -106,11 +107,11 @@ def gallery_sheet(items: Sequence[Glimpsed], *, title: str = "") -> Image.Image:
         for place in range(row * width, (row + 1) * width)
     ]
     whole = grid([_example(item) for item in places], sum(columns), 3 * GAP)
-    return _page(whole, title, "Each image with the path of looks, and all that they saw", DARK.ink)
+    return _page(whole, title, "Each image with the path of glimpses, and all that they saw", DARK.ink)
 
 
 def grid(pictures: Sequence[Image.Image | None], columns: int, gap: int = GAP) -> Image.Image:
-    """Pictures row by row on the sheet's paper, each column as wide and each row as high as it has to be."""
+    """Arrange pictures row by row on the sheet's background, with columns and rows of minimal size."""
     sizes = [picture.size if picture else (0, 0) for picture in pictures]
     widths = [max(width for width, _ in sizes[column::columns]) for column in range(min(columns, len(sizes)))]
     heights = [max(height for _, height in sizes[row : row + columns]) for row in range(0, len(sizes), columns)]
@@ -123,20 +124,20 @@ def grid(pictures: Sequence[Image.Image | None], columns: int, gap: int = GAP) -
     return page
 
 
-def _look(looked: Glimpsed, turn: int, near: int) -> tuple[Panel, str]:
-    """What one look saw, under its number and what was said after it; and the colour of that."""
-    seen = _seen(looked, slice(turn, turn + 1), near)
-    (x, y), (Y, X), reach = looked.locations[turn].tolist(), looked.image.shape[1:], looked.reach
-    across, down = reach / X + 4 / seen.width, reach / Y + 4 / seen.height  # the line, of 2 pixels, covers nothing seen
+def _glimpse(looked: Glimpsed, step: int, near: int) -> tuple[Panel, str]:
+    """Draw what one glimpse saw, with its number and the class predicted after it. Also returns the text's colour."""
+    seen = _seen(looked, slice(step, step + 1), near)
+    (x, y), (Y, X), reach = looked.locations[step].tolist(), looked.image.shape[1:], looked.reach
+    across, down = reach / X + 4 / seen.width, reach / Y + 4 / seen.height  # 2 pixels outside the glimpse
     seen = boxed(seen, [(x - across, y - down, x + across, y + down)], SQUARE)
     if looked.probabilities is None:
-        return Panel(seen, f"{turn + 1}"), DARK.ink
-    value, said = looked.probabilities[turn].max(0)
-    return Panel(seen, f"{turn + 1}: says {said}", f"p {value:.2f}"), _colour(int(said) == looked.truth)
+        return Panel(seen, f"{step + 1}"), DARK.ink
+    value, said = looked.probabilities[step].max(0)
+    return Panel(seen, f"{step + 1}: says {said}", f"p {value:.2f}"), _colour(int(said) == looked.truth)
 
 
 def _example(looked: Glimpsed | None) -> Image.Image | None:
-    """One image of a gallery; None for an empty place."""
+    """Draw one image of a gallery; None for an empty place."""
     if looked is None:
         return None
     ink, said = _colour(looked.right), f"said {looked.said}" + ("" if looked.right else f", is {looked.truth}")
@@ -146,26 +147,27 @@ def _example(looked: Glimpsed | None) -> Image.Image | None:
     return grid([_headed(path, ink), _headed(Panel(_seen(looked, slice(None), PANEL), note=looked.title))], 2)
 
 
-def _seen(looked: Glimpsed, looks: slice, near: int) -> Image.Image:
+def _seen(looked: Glimpsed, steps: slice, near: int) -> Image.Image:
+    """Draw what the glimpses of the given time steps saw."""
     Y, X = looked.image.shape[1:]
     side = _side(looked, near)
-    seen = foveated(looked.locations[looks], looked.patches[looks], Y, X, zoom=max(1, side // max(Y, X)))
+    seen = foveated(looked.locations[steps], looked.patches[steps], Y, X, zoom=max(1, side // max(Y, X)))
     return fitted(as_picture(seen), side)
 
 
 def _side(looked: Glimpsed, near: int) -> int:
-    """The longer side of a panel: near the one wished for, and a whole number of pixels for each of the image's."""
+    """Return the longer side of a panel: the multiple of the image's longer side closest to `near`."""
     longer = max(looked.image.shape[1:])
     return round(near / longer) * longer or near
 
 
 def _headed(panel: Panel, ink: str = DARK.ink) -> Image.Image:
-    """One panel below its heading: a sheet of its own, so that its words have a colour of their own; no margin."""
+    """Draw one panel below its heading, without a margin. As a sheet of its own, its text can have any colour."""
     return ImageOps.crop(sheet([panel], caption="", palette=DARK._replace(ink=ink)), MARGIN)
 
 
 def _page(whole: Image.Image, caption: str, title: str, ink: str) -> Image.Image:
-    """Pictures that have their headings already, below a caption: the line for a heading is cut out of the sheet."""
+    """Draw `whole` below a caption. It has headings already, so the line for a heading is cut out of the sheet."""
     page = sheet([Panel(whole)], caption=caption, title=title, palette=DARK._replace(ink=ink))
     start = page.height - MARGIN - whole.height
     above, below = (0, 0, page.width, start - TITLE), (0, start, page.width, page.height)
@@ -180,8 +182,8 @@ def _colour(right: bool) -> str:
     return RIGHT if right else WRONG
 
 
-def _many(number: int, thing: str) -> str:
-    return f"{number} {thing}" + "s" * (number != 1)
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)
 
 
 def _write_png(path: str | Path, drawn: Image.Image) -> Path:

@@ -1,4 +1,4 @@
-"""Where each word looked, to be pointed at: one HTML file that needs nothing beside it, for one image or many."""
+"""Interactive attention maps of one or more images: a self-contained HTML file in which words can be pointed at."""
 
 import base64
 import io
@@ -19,40 +19,40 @@ from vision_attn.files import replacing
 from vision_attn.viz.attention import SPREAD, cell, check, even, weights
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
 
-SIDE = 448  # most pixels of the longer side of a photograph in the page
-DRAWN = 128  # a picture with no more pixels a side was surely drawn: its pixels stay sharp
+SIDE = 448  # largest longer side of a photograph in the page, in pixels
+DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
 GUIDE = "Point at a word, tap it, or step through with the arrow keys, to see where the model looked when it said it."
-NO_MAPS = "This captioner has no attention: there are captions, and no maps."
+NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 
 class Looked(NamedTuple):
-    """One image, the caption that was said of it, and where each word looked."""
+    """One image, its caption, and where the model looked at each word."""
 
     title: str
     picture: Image.Image
-    """Exactly what the encoder saw, so the centre-cropped square where the encoder crops."""
+    """The encoder's input, so the centre-cropped square if the encoder crops."""
     words: Sequence[str]
     alpha: Float[Tensor, "T Y X"] | None = None
-    """The weight of each of Y x X regions at each of the T words; None where the captioner has no map."""
+    """The weight of each of Y x X regions at each of the T words; None if the captioner has no maps."""
     references: Sequence[str] = ()
-    """What people said of the same image."""
+    """Reference captions of the image."""
     boxes: Mapping[str, Sequence[Box]] | None = None
-    """Word -> boxes (x0, y0, x1, y1) in [-1, 1] of what it names."""
+    """Word -> boxes (x0, y0, x1, y1) in [-1, 1] of the object that it names."""
     log_prob: Sequence[float | int] | Float[Tensor, "T"] | None = None
     """Each word's log-probability, in nats."""
     regions: Int[Tensor, "T"] | None = None
-    """The one region seen at each word by hard attention, counted row by row from 0: a white outline over the light."""
+    """The region that hard attention selected at each word, counted row by row from 0. Outlined in white."""
 
 
 def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where each word looked") -> Path:
-    """Write a page on which pointing at a word (or tapping it, or stepping with the keys) shows its map.
+    """Write an HTML page on which pointing at a word, tapping it or selecting it by keyboard shows its map.
 
-    `page.html#image-2-word-5` opens on the fifth word of the second image. The file holds everything, loads nothing,
-    and runs from a disk. Pictures are stored no larger than 448 pixels, maps with one byte per region.
+    `page.html#image-2-word-5` opens at the fifth word of the second image. The file is self-contained and works from
+    disk. Pictures are stored at no more than 448 pixels, maps with one byte per region.
 
-    Raises ValueError, before anything is written, where an item's words, maps, log-probabilities and regions differ in
-    number, or a region lies outside its grid.
+    Raises ValueError, before anything is written, if an item's words, maps, log-probabilities and regions differ in
+    length, or a region lies outside its grid.
     """
     for item in items:
         check(item.words, item.alpha, item.log_prob, item.regions, item.title)
@@ -68,9 +68,9 @@ def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where
         "square": _SQUARE if any(item.regions is not None for item in items) else "",
     }
     page = files("vision_attn.viz").joinpath("page.html").read_text(encoding="utf-8")
-    page = re.sub(r"{{(\w+)}}", lambda hole: parts[hole[1]], page)  # one pass: a caption's own {{...}} stays as it is
+    page = re.sub(r"{{(\w+)}}", lambda hole: parts[hole[1]], page)  # one pass: {{...}} within a caption is not replaced
     with replacing(path) as temporary:
-        temporary.write_bytes(page.encode("utf-8", errors="replace"))  # a lone surrogate has no UTF-8
+        temporary.write_bytes(page.encode("utf-8", errors="replace"))  # UTF-8 cannot encode lone surrogates
     return Path(path)
 
 
@@ -96,40 +96,40 @@ def _figure(number: int, item: Looked) -> str:
 _PLAY = '<button type="button" aria-label="Play the words one after the other">Play</button>'
 
 
-# The drawn region is the last of a word's boxes. A page without any does not carry the rule.
+# The selected region is the last of a word's boxes. The rule is added only if there is one.
 _SQUARE = """
   .hard .boxes i:last-child { border: 2px solid #fff; box-shadow: 0 0 0 1px #0009, inset 0 0 0 1px #0009; }"""
 
 
 def _words(number: int, item: Looked) -> Iterator[str]:
-    """Each word with its map and what is told of it. Inline and not a <button>, so that mixed scripts keep their order.
+    """Yield each word with its map and description. A <span>, not a <button>, so that mixed scripts keep their order.
 
-    One word of a caption takes the tab key; the arrow keys lead to the others.
+    The tab key reaches one word of a caption; the arrow keys move between words.
     """
     if item.alpha is None:
         yield from map(escape, item.words)
         return
     alpha = weights(item.alpha)
     scaled = alpha / alpha.amax((1, 2), keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
-    for turn, word in enumerate(item.words):
-        bits = base64.b64encode(bytes((scaled[turn] * 255).round().byte().flatten().tolist())).decode()
-        told = f"word {turn + 1} of {len(item.words)} · {_place(alpha[turn])}"
+    for step, word in enumerate(item.words):
+        bits = base64.b64encode(bytes((scaled[step] * 255).round().byte().flatten().tolist())).decode()
+        told = f"word {step + 1} of {len(item.words)} · {_place(alpha[step])}"
         boxes = list((item.boxes or {}).get(word, ()))
         if item.regions is not None:
-            region = int(item.regions[turn])
+            region = int(item.regions[step])
             told += f" · saw {_ninth(region, *alpha.shape[1:])}"
             boxes.append(cell(region, *alpha.shape[1:]))
         if item.log_prob is not None:
-            told += f" · p {math.exp(item.log_prob[turn]):.2f}"
+            told += f" · p {math.exp(item.log_prob[step]):.2f}"
         yield (
-            f'<span class="word" id="image-{number}-word-{turn + 1}" role="button" tabindex="{0 if turn == 0 else -1}"'
+            f'<span class="word" id="image-{number}-word-{step + 1}" role="button" tabindex="{0 if step == 0 else -1}"'
             f' aria-pressed="false" data-map="{bits}" data-told="{escape(told)}"'
             f' data-boxes="{_boxes(boxes)}">{escape(word)}</span>'
         )
 
 
 def _place(alpha: Float[Tensor, "Y X"]) -> str:
-    """In words, where the most attended region is, if the map has a place at all."""
+    """Describe in words where the region with the largest weight is, unless the map is zero or nearly uniform."""
     if not alpha.any():
         return "looks nowhere"
     if even(alpha[None])[0]:
@@ -138,7 +138,7 @@ def _place(alpha: Float[Tensor, "Y X"]) -> str:
 
 
 def _ninth(region: int, rows: int, columns: int) -> str:
-    """In words, the ninth of the picture that holds a region."""
+    """Describe in words which ninth of the picture holds a region."""
     row, column = divmod(region, columns)
     down = ("top", "middle", "bottom")[3 * row // rows]
     across = ("left", "centre", "right")[3 * column // columns]
@@ -146,7 +146,7 @@ def _ninth(region: int, rows: int, columns: int) -> str:
 
 
 def _boxes(boxes: Sequence[Box]) -> str:
-    """Left, top, width and height in percent of the picture, boxes apart by semicolons."""
+    """Format boxes as left, top, width and height in percent of the picture, separated by semicolons."""
     corners = [sorted((float(x0), float(x1))) + sorted((float(y0), float(y1))) for x0, y0, x1, y1 in boxes]
     edges = [((x0 + 1) * 50, (y0 + 1) * 50, (x1 - x0) * 50, (y1 - y0) * 50) for x0, x1, y0, y1 in corners]
     return ";".join(" ".join(f"{edge:.2f}" for edge in four) for four in edges)
@@ -160,7 +160,7 @@ def _references(references: Sequence[str]) -> str:
 
 
 def _data(picture: Image.Image, drawn: bool) -> str:
-    """The picture as a data address: a JPEG, or a PNG where it was drawn."""
+    """Encode the picture as a data URL: PNG if it is synthetic, else JPEG."""
     kept = io.BytesIO()
     if drawn:
         fitted(picture, max(picture.size)).save(kept, "PNG", optimize=True)

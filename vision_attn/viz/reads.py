@@ -1,7 +1,7 @@
-"""How DRAW's classifier reads an image: where each turn read, and what it read there, as PNG and GIF.
+"""Pictures of DRAW's classifier: the read window of each time step, and what it read, as PNG and GIF.
 
-After figure 4 of DRAW (Gregor et al., 2015): a rectangle is as large as its grid of filters, and its line as thick as
-the filters' sigma.
+After figure 4 of DRAW (Gregor et al., 2015): a rectangle covers the grid of filters, and its line width is the sigma of
+the filters.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from vision_attn.files import replacing
-from vision_attn.viz.canvases import Rectangles, beside, check, enlarged, laid_out, marked, write_frames
+from vision_attn.viz.canvases import Rectangles, check, enlarged, laid_out, marked, side_by_side, write_frames
+from vision_attn.viz.foveated import as_picture
 from vision_attn.viz.glimpses import RIGHT, WRONG
-from vision_attn.viz.looks import as_picture
 
-SMALL = 16  # pixels, about, of the letters
-TURN = 500  # milliseconds of a film's frame
+SMALL = 16  # approximate size of letters, in pixels
+FRAME = 500  # milliseconds of a frame of an animation
 
 
 def write_reads(
@@ -28,63 +28,63 @@ def write_reads(
     truths: Sequence[int],
     probabilities: Float[Tensor, "B T K"],
 ) -> Path:
-    """Write a PNG: for each image a line with the rectangle of each of its T turns, and a line below it with what was
-    read there, intensities in [0, 1], and the class that was the likeliest after it; returns its path.
+    """Write a PNG with two rows per image: the rectangle of each of its T time steps, and below it what was read there,
+    intensities in [0, 1], with the most likely class after it. Returns its path.
 
-    Green is right, red is wrong.
+    Green is correct, red is wrong.
 
-    Raises ValueError, before anything is written, where the tensors do not fit each other.
+    Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
     still = _still(images, reads, truths, patches=patches, probabilities=probabilities)
-    num_turns, rows = patches.shape[1], []
+    num_steps, rows = patches.shape[1], []
     for number, image in enumerate(images):
         plain = enlarged(image)
-        turns = range(num_turns)
-        rows.append([plain, *(marked(still, number, turn, None, reads) for turn in turns)])
-        answers = [Image.new("RGB", plain.size) for _ in turns]
-        for turn, panel in enumerate(answers):
-            value, said = probabilities[number, turn].max(0)
-            _read(panel, patches[number, turn], f"{said} {value:.2f}", int(said) == truths[number])
+        steps = range(num_steps)
+        rows.append([plain, *(marked(still, number, step, None, reads) for step in steps)])
+        answers = [Image.new("RGB", plain.size) for _ in steps]
+        for step, panel in enumerate(answers):
+            value, said = probabilities[number, step].max(0)
+            _read(panel, patches[number, step], f"{said} {value:.2f}", int(said) == truths[number])
         said = int(probabilities[number, -1].argmax())
         rows.append([_verdict(plain.size, truths[number], said), *answers])
-    page = laid_out(rows, ["image", *(f"read {turn + 1}" for turn in range(num_turns))])
+    page = laid_out(rows, ["image", *(f"read {step + 1}" for step in range(num_steps))])
     with replacing(path) as temporary:
         page.save(temporary, "PNG", optimize=True)
     return Path(path)
 
 
-def write_reads_film(
+def write_reads_animation(
     path: str | Path,
     images: Float[Tensor, "B C Y X"],
     reads: Rectangles,
     truths: Sequence[int],
     probabilities: Float[Tensor, "B T K"],
 ) -> Path:
-    """Write an animated GIF of all images beside each other, one frame per turn with its rectangle and the class that
-    was the likeliest after it, then, held, the images and the answers; returns its path.
+    """Write a looping GIF of all images side by side: one frame per time step with its rectangle and the most likely
+    class after it, then a longer one with the answers. Returns its path.
 
-    Green is right, red is wrong.
+    Green is correct, red is wrong.
 
-    Raises ValueError, before anything is written, where the tensors do not fit each other.
+    Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
     still = _still(images, reads, truths, probabilities=probabilities)
-    num_images, num_turns = probabilities.shape[:2]
+    num_images, num_steps = probabilities.shape[:2]
     said, frames = probabilities.argmax(dim=-1).tolist(), []
-    for turn in range(num_turns):
-        panels = [marked(still, number, turn, None, reads) for number in range(num_images)]
-        told = [_told(panel, row[turn], truth) for panel, row, truth in zip(panels, said, truths, strict=True)]
-        frames.append(beside(told, f"read {turn + 1} of {num_turns}"))
+    for step in range(num_steps):
+        panels = [marked(still, number, step, None, reads) for number in range(num_images)]
+        told = [_told(panel, row[step], truth) for panel, row, truth in zip(panels, said, truths, strict=True)]
+        frames.append(side_by_side(told, f"read {step + 1} of {num_steps}"))
     parts = zip(images, said, truths, strict=True)
     told = [_told(enlarged(image), row[-1], truth, final=True) for image, row, truth in parts]
-    return write_frames(path, [*frames, beside(told, "answers")], TURN)
+    return write_frames(path, [*frames, side_by_side(told, "answers")], FRAME)
 
 
 def _still(
     images: Float[Tensor, "B C Y X"], reads: Rectangles, truths: Sequence[int], **others: Tensor
 ) -> Float[Tensor, "B T C Y X"]:
-    """The same images at every turn, once all fit each other; `others` are (B, T, ...)."""
-    turns = {reads.boxes.shape[:2], reads.sigma.shape, *(other.shape[:2] for other in others.values())}
-    if turns != {(len(images), reads.boxes.shape[1])} or len(truths) != len(images):
+    """Repeat the images for every time step, after checking all shapes; `others` are (B, T, ...)."""
+    steps = {reads.boxes.shape[:2], reads.sigma.shape, *(other.shape[:2] for other in others.values())}
+    if steps != {(len(images), reads.boxes.shape[1])} or len(truths) != len(images):
         told = ", ".join(f"{name} {tuple(other.shape)}" for name, other in others.items())
         raise ValueError(
             f"reads: {len(images)} images, {len(truths)} truths, boxes {tuple(reads.boxes.shape)}, {told} do not fit "
@@ -96,7 +96,7 @@ def _still(
 
 
 def _told(picture: Image.Image, said: int, truth: int, *, final: bool = False) -> Image.Image:
-    """A copy of a picture with what was said in its corner and, of a final answer, a border of the answer's colour."""
+    """Return a copy of a picture with the predicted class in its corner and, if `final`, a coloured border."""
     picture, colour = picture.copy(), RIGHT if said == truth else WRONG
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(SMALL - 2)
     draw.text((4, 1), str(said), colour, font, stroke_width=2, stroke_fill="black")
@@ -106,7 +106,7 @@ def _told(picture: Image.Image, said: int, truth: int, *, final: bool = False) -
 
 
 def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: str, right: bool) -> None:
-    """Put what was read into a panel, and what was said after it below."""
+    """Draw what was read into a panel, and the prediction after it below."""
     seen = as_picture(patch.clamp(0, 1)).convert("RGB")
     side = min(panel.width, panel.height - SMALL - 4) // max(seen.size) * max(seen.size)
     panel.paste(seen.resize((side, side), Image.Resampling.NEAREST), ((panel.width - side) // 2, 1))
@@ -115,7 +115,7 @@ def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: str, right: b
 
 
 def _verdict(size: tuple[int, int], truth: int, said: int) -> Image.Image:
-    """What an image is, and what was said of it in the end."""
+    """Draw a panel with the correct and the predicted class of an image."""
     panel = Image.new("RGB", size)
     draw, colour = ImageDraw.Draw(panel), RIGHT if truth == said else WRONG
     for line, text in enumerate((f"is {truth}", f"said {said}")):

@@ -1,4 +1,4 @@
-"""One image, where a model looked, and what it saw there: the path of looks, and the foveated image they left.
+"""The glimpses of one image: their path, and the foveated image made of what they saw.
 
 After figure 3 of Recurrent Models of Visual Attention (Mnih et al., 2014).
 """
@@ -15,24 +15,26 @@ from torch import Tensor
 from vision_attn.viz.sheet import DARK
 
 SMOOTH = 4  # lines and points are drawn this many times larger, then averaged
-FAINT = 0.45  # brightness of the path where it begins; it ends at 1
-LEGIBLE = 7  # radius, in pixels, of the smallest point with a number in it
-FAR = 4  # a look that is further out than this is drawn here, and so outside the picture
+FAINT = 0.45  # brightness of the path at its start; it ends at 1
+LEGIBLE = 7  # radius, in pixels, of the smallest point with a number
+FAR = 4  # coordinates are clamped to this, which is outside the picture
 
 
 class Glimpsed(NamedTuple):
-    """One image, where a model looked, what it saw there, and what it said."""
+    """One image, the glimpses of a classifier, and its answer."""
 
     image: Float[Tensor, "C Y X"]
     """Grey or RGB, in [0, 1]."""
     locations: Float[Tensor, "T 2"]
-    """(x, y) of each look; (-1, -1) is the top left corner of the image and (1, 1) the opposite one."""
+    """(x, y) of each glimpse in [-1, 1]; (-1, -1) is the top-left corner of the image."""
     patches: Float[Tensor, "T K C g g"]
-    """What each look saw: scale k shows g 2^k x g 2^k pixels of the image, with the location in their middle."""
+    """What each glimpse saw: scale k covers g 2^k x g 2^k pixels of the image, centred at the location."""
     truth: int
+    """The correct class."""
     said: int
+    """The predicted class."""
     probabilities: Float[Tensor, "T N"] | None = None
-    """Of each class, after each look."""
+    """Of each class, after each glimpse."""
     title: str = ""
 
     @property
@@ -41,7 +43,7 @@ class Glimpsed(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """How wide the widest scale is, in pixels of the image."""
+        """The width of the coarsest scale, in pixels of the image."""
         return self.patches.shape[-1] * 2 ** (self.patches.shape[1] - 1)
 
     @property
@@ -50,7 +52,7 @@ class Glimpsed(NamedTuple):
 
 
 def checked(looked: Glimpsed) -> Glimpsed:
-    """`looked` on the CPU, in float32. Raises a ValueError that says which of its tensors do not fit each other."""
+    """Return `looked` on the CPU in float32. Raises a ValueError that names the tensors that do not fit each other."""
     image, locations, patches, probabilities = (
         tensor if tensor is None else tensor.detach().float().cpu()
         for tensor in (looked.image, looked.locations, looked.patches, looked.probabilities)
@@ -59,21 +61,21 @@ def checked(looked: Glimpsed) -> Glimpsed:
     if image.ndim != 3 or image.shape[0] not in (1, 3) or 0 in image.shape:
         raise ValueError(f"{name}: an image is (1 or 3, Y, X), this one is {tuple(image.shape)}")
     if locations.ndim != 2 or locations.shape[1] != 2 or not len(locations):
-        raise ValueError(f"{name}: locations are (T, 2) with at least one look, these are {tuple(locations.shape)}")
-    num_looks = len(locations)
+        raise ValueError(f"{name}: locations are (T, 2) with at least one glimpse, these are {tuple(locations.shape)}")
+    num_glimpses = len(locations)
     if not locations.isfinite().all():
-        look = int((~locations.isfinite()).any(1).nonzero()[0])
-        raise ValueError(f"{name}: look {look + 1} is at {tuple(locations[look].tolist())}, which is nowhere")
+        first = int((~locations.isfinite()).any(1).nonzero()[0])
+        raise ValueError(f"{name}: glimpse {first + 1} is at {tuple(locations[first].tolist())}, which is not finite")
     if patches.ndim != 5 or patches.shape[-1] != patches.shape[-2] or 0 in patches.shape:
         raise ValueError(f"{name}: patches are (T, K, C, g, g), these are {tuple(patches.shape)}")
-    if len(patches) != num_looks:
-        raise ValueError(f"{name}: patches of {len(patches)} looks, but {num_looks} locations")
+    if len(patches) != num_glimpses:
+        raise ValueError(f"{name}: patches of {len(patches)} glimpses, but {num_glimpses} locations")
     if patches.shape[2] != len(image):
         raise ValueError(f"{name}: patches have {patches.shape[2]} channels, and the image has {len(image)}")
     if probabilities is not None:
-        if probabilities.ndim != 2 or len(probabilities) != num_looks:
-            odd = f"these are {tuple(probabilities.shape)} for {num_looks} looks"
-            raise ValueError(f"{name}: probabilities are (T, N), one row for each look; {odd}")
+        if probabilities.ndim != 2 or len(probabilities) != num_glimpses:
+            shape = f"these are {tuple(probabilities.shape)} for {num_glimpses} glimpses"
+            raise ValueError(f"{name}: probabilities are (T, N), one row for each glimpse; {shape}")
         if not 0 <= looked.said < probabilities.shape[1]:
             raise ValueError(f"{name}: said {looked.said}, but probabilities are of {probabilities.shape[1]} classes")
     return looked._replace(image=image, locations=locations, patches=patches, probabilities=probabilities)
@@ -82,10 +84,10 @@ def checked(looked: Glimpsed) -> Glimpsed:
 def foveated(
     locations: Float[Tensor, "T 2"], patches: Float[Tensor, "T K C g g"], height: int, width: int, zoom: int = 1
 ) -> Float[Tensor, "C {height*zoom} {width*zoom}"]:
-    """All that these looks saw of an image of height x width pixels, `zoom` times as large; black where none looked.
+    """Draw what these glimpses saw of an image of height x width pixels, enlarged by `zoom`; black elsewhere.
 
-    Every patch is enlarged to the pixels that it covers, to the nearest 1/zoom of a pixel. What is finer lies on top of
-    what is coarser, and of one scale a later look on top of an earlier.
+    Every patch is enlarged to the pixels that it covers, to the nearest 1/zoom of a pixel. Finer scales are drawn over
+    coarser ones and, within a scale, later glimpses over earlier ones.
     """
     num_scales, num_channels, size, _ = patches.shape[1:]
     canvas = patches.new_zeros(num_channels, height * zoom, width * zoom)
@@ -94,15 +96,15 @@ def foveated(
             down, across = (
                 ((torch.arange(length * zoom) + 0.5) / zoom - (place + 1) / 2 * length) / 2**scale + size / 2
                 for place, length in ((y, height), (x, width))
-            )  # where each pixel's centre lies in the patch, in cells from its edge
+            )  # position of each pixel's centre in the patch, in cells from its edge
             rows, columns = (((cell >= 0) & (cell < size)).nonzero()[:, 0] for cell in (down, across))
             canvas[:, rows[:, None], columns] = patch[:, down[rows].long()[:, None], across[columns].long()]
     return canvas
 
 
-def traced(picture: Image.Image, looked: Glimpsed, num_looks: int | None = None) -> Image.Image:
-    """A copy of `picture` with the first looks on it: numbered points, a line between them, the last one's squares."""
-    locations = looked.locations[:num_looks].clamp(-FAR, FAR)
+def traced(picture: Image.Image, looked: Glimpsed, num_glimpses: int | None = None) -> Image.Image:
+    """Draw the first glimpses on a copy of `picture`: numbered points joined by lines, and the last one's squares."""
+    locations = looked.locations[:num_glimpses].clamp(-FAR, FAR)
     size = torch.tensor(picture.size) * SMOOTH
     points = ((locations + 1) / 2 * size).tolist()
     shades = torch.linspace(1, FAINT, len(looked.locations)).flip(0)[: len(points)].tolist()
@@ -115,23 +117,23 @@ def traced(picture: Image.Image, looked: Glimpsed, num_looks: int | None = None)
         corners = (x - across, y - down, x + across, y + down)
         draw.rectangle(corners, outline=_shade(1.0, opacity=220 - 50 * min(scale, 3)), width=SMOOTH)
     for ends in pairwise(points):
-        draw.line([tuple(end) for end in ends], (0, 0, 0, 160), 5 * SMOOTH)  # parts the line from white ink
+        draw.line([tuple(end) for end in ends], (0, 0, 0, 160), 5 * SMOOTH)  # separates the line from white ink
     for ends, shade in zip(pairwise(points), shades[1:], strict=True):
         draw.line([tuple(end) for end in ends], _shade(shade), 2 * SMOOTH)
-    for turn, (point, shade) in enumerate(zip(points, shades, strict=True)):
-        _point(draw, point, f"{turn + 1}", shade, max(size.tolist()) / 48)
+    for step, (point, shade) in enumerate(zip(points, shades, strict=True)):
+        _point(draw, point, f"{step + 1}", shade, max(size.tolist()) / 48)
     lines = lines.resize(picture.size, Image.Resampling.BOX)
     return Image.alpha_composite(picture.convert("RGBA"), lines).convert("RGB")
 
 
 def as_picture(image: Float[Tensor, "C Y X"]) -> Image.Image:
-    """Intensities in [0, 1] -> RGB."""
+    """Convert intensities in [0, 1] to an RGB picture."""
     levels = (image.nan_to_num(0).clamp(0, 1) * 255).round().byte()
     return Image.fromarray(levels.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
 
 
 def _point(draw: ImageDraw.ImageDraw, centre: Sequence[float], number: str, shade: float, radius: float) -> None:
-    """A disc with its number, or without where the number would be too small to be read."""
+    """Draw a disc with its number, or without if the number would be too small to read."""
     x, y = centre
     draw.ellipse((x - radius, y - radius, x + radius, y + radius), _shade(shade), DARK.paper, SMOOTH)
     if radius >= LEGIBLE * SMOOTH:
@@ -140,6 +142,6 @@ def _point(draw: ImageDraw.ImageDraw, centre: Sequence[float], number: str, shad
 
 
 def _shade(brightness: float, opacity: int = 255) -> tuple[int, int, int, int]:
-    """The accent, less bright."""
+    """Return the accent colour, scaled to `brightness`."""
     red, green, blue = (round(level * brightness) for level in ImageColor.getrgb(DARK.accent))
     return red, green, blue, opacity
