@@ -6,5 +6,5 @@ from benchmarks.shapes import Shapes
 
 
 def compiled(shapes: Shapes, repeats: int) -> str:
-    """The tables of `ram` and `draw`. Compiling takes half a minute per row, which is not measured."""
+    """The tables of `ram` and `draw`. Compilation takes half a minute per row and is not measured."""
     return ram(shapes, repeats, compile=True) + "\n" + draw(shapes, repeats, compile=True)

@@ -1,8 +1,8 @@
 """Decoding: images per second of beam search and of greedy decoding.
 
-Untrained captioners do not end their captions, and two trained ones would not end them at the same words. So both sides
-are forced to: at each word the logit of END is set to +1000 for the images whose caption ends there, and to -1000 for
-the others.
+Untrained captioners do not end their captions, and two trained ones would end them at different words. So the ends are
+forced on both sides: at each word the logit of END is set to +1000 for images whose caption ends there, and to -1000
+for the others.
 """
 
 from functools import partial

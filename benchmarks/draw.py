@@ -1,5 +1,5 @@
-"""The training step of DRAW: ours, and a plain reference that rebuilds its constants at every time step; and that of
-DRAW's classifier, with the share of its filterbank."""
+"""Training DRAW: ours, and a plain reference that rebuilds its constants at every time step. Training DRAW's
+classifier: ours, and the share of the filterbank."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,9 +16,9 @@ from vision_attn.models.draw import DRAW, DRAWReader, ReadPatch, WritePatch
 
 SIDE, NUM_STEPS, LATENT = 28, 10, 100
 SIZES = ((5, 5), (2, 5))
-"""Widths of the read and write patches: an average of what replications use, and the paper's."""
+"""Widths of the read and write patches: typical of replications, and the paper's."""
 CANVASES, GLIMPSES, SIZE = (60, 100), 8, 12
-"""For the classifier: widths of its images, number and width of its glimpses."""
+"""Of the classifier: widths of images, number of glimpses, width of a glimpse."""
 TIMES = 5
 """Optimiser steps in one measurement."""
 

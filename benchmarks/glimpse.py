@@ -38,7 +38,7 @@ def glimpse(shapes: Shapes, repeats: int) -> str:
     rows = [compare(setting, batch, repeats) for setting in shapes.some(SETTINGS)]
     title = (
         f"A glimpse of each of {batch} images, ms, {GLIMPSES} per batch. Plain slices with elements of a tensor, as "
-        "popular replications do; fetched, with integers that are fetched at once"
+        "popular replications do; fetched, with integers copied to Python at once"
     )
     columns = (
         "",

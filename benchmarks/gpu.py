@@ -1,4 +1,4 @@
-"""Training on a GPU in bf16: eager, compiled and captured steps, and their share of its rate of matrix products."""
+"""Training on a GPU in bf16: eager, compiled and captured steps, and their share of the GPU's matrix product rate."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,7 @@ STEPS = 10
 
 
 def gpu(shapes: Shapes, repeats: int) -> str:
-    """The table of captions per second. The share counts the nominal number of operations of the step's matrix products
-    alone."""
+    """The table of captions per second. The share counts only the nominal operations of the step's matrix products."""
     makers: dict[str, Callable[[], Step]] = {
         "plain": lambda: training_step(plain(shapes, "cuda"), bf16=True),
         "ours, eager": lambda: training_step(ours(shapes, "cuda"), bf16=True, fused=True),
@@ -36,7 +35,7 @@ def gpu(shapes: Shapes, repeats: int) -> str:
     title = (
         f"Training in bf16 on {torch.cuda.get_device_name()}, which multiplies matrices at {machine / 1e12:.0f} TFLOP/s"
     )
-    return table(title, ("", "captions/s", "ms a step", "share of that rate", "peak memory, MiB"), rows)
+    return table(title, ("", "captions/s", "ms per step", "share of that rate", "peak memory, MiB"), rows)
 
 
 def compiled(shapes: Shapes) -> Step:

@@ -35,8 +35,8 @@ def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -
 def peak_memory(target: str, shapes: Shapes, *arguments: object) -> float:
     """Bytes by which `target` ("module:function"), called on `shapes` in a fresh process, raises its peak memory.
 
-    The process calls it on tiny shapes first, so that what libraries load at first use does not count. With `quick`
-    shapes, only run it in this process and return NaN.
+    The process calls it on tiny shapes first, so that memory which libraries allocate at first use does not count. With
+    `quick` shapes, runs it once in this process and returns NaN.
     """
     if shapes.quick:
         _function(target)(shapes, *arguments)
@@ -53,8 +53,8 @@ def peak_memory(target: str, shapes: Shapes, *arguments: object) -> float:
 def resident(peak: bool) -> int:
     """Bytes of memory in use by this process, now or at its peak so far.
 
-    Linux keeps ru_maxrss across exec, so a child of a large parent would seem large from its start. There the peak is
-    read from /proc, which starts at zero with every program.
+    Linux keeps ru_maxrss across exec, so a child of a large parent would seem large from its start. On Linux the peak
+    is therefore read from /proc, which starts at zero for every program.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -80,8 +80,8 @@ def _function(target: str) -> Callable[..., object]:
 
 
 def main() -> None:
-    """The process that `peak_memory` starts: print by how many bytes the run raises the peak above the memory in use
-    before."""
+    """Entry point of the process that `peak_memory` starts: print by how many bytes the run raises the peak above the
+    memory used before."""
     run, (shapes, *arguments) = _function(sys.argv[1]), json.loads(sys.argv[2])
     run(QUICK, *arguments)
     before = resident(peak=False)

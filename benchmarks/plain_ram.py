@@ -16,7 +16,7 @@ def plain_patch(images: Tensor, location: Tensor, size: int, *, fetched: bool = 
     """Slice patches: square images (B, C, Y, X), locations (B, 2) -> (B, C, size, size), zero outside the image. `size`
     is even.
 
-    Popular replications slice with elements of a tensor. `fetched`: slice with Python integers, all fetched at once,
+    Popular replications slice with elements of a tensor. `fetched`: slice with Python integers, all copied at once,
     the fastest form of the loop.
     """
     start = (0.5 * (location + 1) * images.shape[-1]).long()

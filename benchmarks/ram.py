@@ -21,7 +21,7 @@ from vision_attn.tasks.classify import Classification
 
 
 class Images(Source):
-    """A source that only has what a classifier is constructed from: the shape of images and the number of classes."""
+    """A source with only the attributes that a classifier is constructed from: image shape and number of classes."""
 
     num_classes = 10
 

@@ -31,7 +31,7 @@ class Shapes(NamedTuple):
     vocabulary: int = 10_000
     lengths: str = "12 to 20 words"
     quick: bool = False
-    """Run everything once, to show that it runs. Nothing is measured."""
+    """Run everything once, as a test. Nothing is measured."""
 
     @property
     def captions(self) -> int:

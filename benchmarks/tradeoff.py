@@ -1,8 +1,8 @@
 """A chart of error against the cost of an answer: `python -m benchmarks.tradeoff PICTURE NAME=FOLDER ..`, with folders
 that `eval --out` wrote.
 
-A model that takes glimpses is a line, with a point for each number of glimpses; a model that sees the whole image is a
-single point.
+A model that takes glimpses is drawn as a line with a point for each number of glimpses, a model that sees the whole
+image as a single point.
 """
 
 import json
