@@ -92,7 +92,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
     with pytest.raises(ValueError, match="lack .* layers: features.0.1, features.1"):
         Backbone(**SMALL, weights=str(tmp_path / "other.safetensors")).initialise()
     save_file(mobilenet_v2(width_mult=0.5).state_dict(), tmp_path / "thin.safetensors")
-    with pytest.raises(ValueError, match="have other shapes at features.0.0.weight"):
+    with pytest.raises(ValueError, match="have different shapes at features.0.0.weight"):
         Backbone(**SMALL, weights=str(tmp_path / "thin.safetensors")).initialise()
 
 

@@ -15,7 +15,7 @@ import torch
 
 import vision_attn
 from vision_attn.metrics import METRICS, AttentionCorrectness, AttentionMotion, Report, caption_metrics, isolated
-from vision_attn.metrics.captions import share_tokens
+from vision_attn.metrics.captions import write_tokens
 from vision_attn.metrics.java import jar
 
 # Each of these ends a line to Java, to Python or to both.
@@ -172,7 +172,7 @@ def test_separators_emoji_and_empty_captions():
     assert found.notes == (
         "4 reference captions without a word were left out",
         "1 images without any other reference were left out",
-        "3 candidate captions have no word in them and score 0",
+        "3 candidate captions have no words and score 0",
     )
 
 
@@ -208,7 +208,7 @@ def test_odd_captions_neither_hang_nor_shift_the_others():
 
 
 def test_endless_captions_are_cut(tmp_path):
-    notes = share_tokens(["w " * 301 + "w", "z", "x" * 101, "y"], [1, 1], tmp_path)
+    notes = write_tokens(["w " * 301 + "w", "z", "x" * 101, "y"], [1, 1], tmp_path)
     read = json.loads((tmp_path / "tokens.json").read_text())
     assert read == {"candidates": [" ".join(["w"] * 300), "z"], "references": [["x" * 100], ["y"]]}
     assert notes == ["2 captions were cut to 300 words of 100 characters"]
@@ -235,7 +235,7 @@ def test_a_crash_in_java_names_its_metric_and_keeps_the_others(fake_java):
     found = caption_metrics(CLEAN, CLEAN_REFERENCES, names=["BLEU-4", "METEOR", "CIDEr"])
     assert set(found.metrics) == {"BLEU-4", "CIDEr"}
     assert list(found.failed) == ["METEOR"]
-    assert "Java ended before its answer: Exception in thread main: NullPointer" in found.failed["METEOR"]
+    assert "Java ended without an answer: Exception in thread main: NullPointer" in found.failed["METEOR"]
 
 
 def test_numbers_that_are_none_fail_only_their_metric(fake_java):
@@ -250,7 +250,7 @@ def test_a_tokenizer_that_loses_lines_fails_everything_rather_than_shifting(fake
     found = caption_metrics(CLEAN, CLEAN_REFERENCES, names=["CIDEr", "BLEU-4"])
     assert found.metrics == {}
     assert set(found.failed) == {"CIDEr", "BLEU-4"}
-    assert "the tokenizer made 1 lines of 52 captions" in found.failed["CIDEr"]
+    assert "the tokenizer returned 1 lines for 52 captions" in found.failed["CIDEr"]
 
 
 def test_a_missing_java_is_a_reason_not_a_crash(monkeypatch):
@@ -352,7 +352,7 @@ def test_mistakes_are_named():
         caption_metrics({7: "a"}, {"7": ["a"]})
     with pytest.raises(ValueError, match="image 7 has a caption to score but no reference"):
         caption_metrics({7: "a"}, {7: []})
-    with pytest.raises(ValueError, match="image 7: the caption must be a text and its references a list"):
+    with pytest.raises(ValueError, match="image 7: the caption must be a string and its references a list"):
         caption_metrics({7: "a"}, {7: "a dog"})
     with pytest.raises(ValueError, match="no image has a reference caption with a word"):
         caption_metrics({7: "a"}, {7: ["..."]}, names=["BLEU-1"])

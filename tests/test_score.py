@@ -31,7 +31,7 @@ def run(*arguments) -> int:
 def test_prints_a_table_and_writes_json_beside_the_results(files, capsys):
     assert run(*files) == 0
     printed = capsys.readouterr().out
-    assert "3 of 4 annotated images have a caption; the others are left out" in printed
+    assert "3 of 4 annotated images have a caption; the others are skipped" in printed
     assert "BLEU-1    100.00" in printed
     written = json.loads((files[0].parent / "captions_metrics.json").read_text())
     assert written.pop("BLEU-1") == pytest.approx(1)
@@ -76,8 +76,8 @@ def test_results_of_strange_images(files):
         ("[]", "holds no captions"),
         ("[1]", "record 0 is not of the form"),
         ('[{"image_id": 1}]', "record 0 is not of the form"),
-        ('[{"image_id": 1, "caption": null}]', "record 0: the caption must be a text, not null"),
-        ('[{"image_id": 1.5, "caption": "a"}]', "record 0: image_id must be a number or a text, not 1.5"),
+        ('[{"image_id": 1, "caption": null}]', "record 0: the caption must be a string, not null"),
+        ('[{"image_id": 1.5, "caption": "a"}]', "record 0: image_id must be an integer or a string, not 1.5"),
         (
             '[{"image_id": 1, "caption": "a"}, {"image_id": 1, "caption": "b"}]',
             "record 1 is the second caption of image 1",
@@ -115,7 +115,7 @@ def test_files_that_cannot_be_read(files, tmp_path):
     with pytest.raises(ValueError, match="cannot be read: Is a directory"):
         run(files[0], tmp_path)
     files[0].write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="not even text in UTF-8"):
+    with pytest.raises(ValueError, match="it is not UTF-8 text"):
         run(*files)
 
 
@@ -126,10 +126,10 @@ def test_files_that_cannot_be_read(files, tmp_path):
 )  # fmt: skip
 def test_ids_of_odd_types_are_named(files, image, said):
     files[0].write_text(f'[{{"image_id": {image}, "caption": "a"}}]')
-    with pytest.raises(ValueError, match=rf"record 0: image_id must be a number or a text, not {said}$"):
+    with pytest.raises(ValueError, match=rf"record 0: image_id must be an integer or a string, not {said}$"):
         read_results(files[0])
     files[1].write_text(f'{{"annotations": [{{"image_id": {image}, "caption": "a"}}]}}')
-    with pytest.raises(ValueError, match=rf"annotation 0: image_id must be a number or a text, not {said}$"):
+    with pytest.raises(ValueError, match=rf"annotation 0: image_id must be an integer or a string, not {said}$"):
         read_references(files[1])
 
 

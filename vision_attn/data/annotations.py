@@ -231,7 +231,7 @@ def _splits_from_file(path: Path, splits: Path, photographs: list[Photograph]) -
 
 
 def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> list[Photograph]:
-    """Drop photographs without captions and log their number. Raises ValueError if none of several remains."""
+    """Drop photographs without captions and log their number. Raises ValueError if all are dropped."""
     captioned = []
     for photograph in photographs:
         captions = [caption for caption in photograph.captions if caption]

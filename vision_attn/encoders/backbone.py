@@ -18,10 +18,10 @@ from vision_attn.files import find
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
-HINT = "; `data.images.read_image` reads a photograph as one of these"
+HINT = "; `data.images.read_image` reads a photograph in this form"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-LARGEST = 4096
-"""The largest height and width of images, in pixels."""
+MAX_RESOLUTION = 4096
+"""Limit on the height and width of images, in pixels."""
 
 
 class Backbone(Encoder):
@@ -29,15 +29,15 @@ class Backbone(Encoder):
     output of the network at `node`.
 
     Takes uint8 RGB images of S = `resolution` pixels and normalises them itself, because the normalisation belongs to
-    the weights. Frozen unless `trainable`; batch-norm statistics stay as they were trained either way. Constructed with
-    random weights; `initialise` loads `weights`.
+    the weights. Frozen unless `trainable`; the pretrained batch-norm statistics are used in both cases. Constructed
+    with random weights; `initialise` loads `weights`.
 
     `name`: any classification network of `torchvision.models`.
     `node`: a name listed by `get_graph_node_names` of `torchvision.models.feature_extraction`; its output must be a map
     (B, D, Y, X).
-    `weights`: a name of torchvision's ("IMAGENET1K_V1"), which torchvision downloads and which brings its own mean and
-    standard deviation; a safetensors or torch file of the network's state dict; or None.
-    `mean`, `std`: what a file of weights was trained with, for images in [0, 1].
+    `weights`: torchvision weights by name ("IMAGENET1K_V1"), downloaded with their mean and standard deviation; a
+    safetensors or torch file of the network's state dict; or None.
+    `mean`, `std`: the normalisation that a file of weights was trained with, for images in [0, 1].
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Backbone(Encoder):
             raise ValueError(f"torchvision.models has no classification network {name!r}")
         if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
             raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
-        check_range(type(self).__name__, 1, LARGEST, resolution=resolution)
+        check_range(type(self).__name__, 1, MAX_RESOLUTION, resolution=resolution)
         try:
-            with torch.device("meta"):  # layers behind the cut, such as the classifier of a VGG, never take memory
+            with torch.device("meta"):  # layers after the cut, such as the classifier of a VGG, take no memory
                 network = get_model(name, weights=None, **self.options(resolution)).eval()
                 body = create_feature_extractor(network, {node: "map"}).eval()
                 shape = body(torch.empty(1, 3, resolution, resolution))["map"].shape
@@ -69,7 +69,7 @@ class Backbone(Encoder):
             raise ValueError(f"torchvision's {name} cannot be cut at {node}: {reason}") from None
         layout = self.layout_of(shape)
         if layout is None:
-            raise ValueError(f"{name} at {node} gives {tuple(shape)}, not a map (B, D, Y, X): cut it earlier")
+            raise ValueError(f"{name} at {node} gives {tuple(shape)}, not a map (B, D, Y, X): choose an earlier node")
         self.region_size, self.grid = layout
 
         self.body = _with_random_weights(body).requires_grad_(trainable).to(memory_format=torch.channels_last)
@@ -78,17 +78,17 @@ class Backbone(Encoder):
 
     @staticmethod
     def options(resolution: int) -> dict[str, Any]:
-        """The arguments of torchvision's constructor."""
+        """Return arguments of torchvision's constructor that depend on the resolution."""
         return {}
 
     @staticmethod
     def layout_of(shape: torch.Size) -> tuple[int, tuple[int, int]] | None:
-        """D and the grid (rows, columns) of an output of this shape; None if the shape is not that of a map."""
+        """Return D and the grid (rows, columns) of an output of this shape; None if it is not the shape of a map."""
         return (shape[1], tuple(shape[2:])) if len(shape) == 4 else None
 
     @staticmethod
     def regions_of(output: Float[Tensor, "B D Y X"]) -> Float[Tensor, "B L D"]:
-        """The annotation vectors of an output, row by row."""
+        """Return the annotation vectors of an output, row by row."""
         return output.flatten(2).mT
 
     def initialise(self) -> None:
@@ -111,7 +111,7 @@ class Backbone(Encoder):
         _load(self.body, state, f"weights {self.weights} of {self.name}")
 
     def identity(self) -> dict[str, str | int]:
-        """What a cache of annotation vectors depends on: encoders that differ in output differ here."""
+        """Return what identifies a cache of annotation vectors; encoders with different outputs differ here."""
         return {
             "backbone": self.name,
             "node": self.node,
@@ -129,7 +129,7 @@ class Backbone(Encoder):
 
 
 def checksum(encoder: nn.Module) -> str:
-    """A checksum of all weights and buffers, in hexadecimal."""
+    """Return a checksum of all weights and buffers, in hexadecimal."""
     digest = hashlib.sha256()
     for _, tensor in sorted(encoder.state_dict().items()):
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -171,7 +171,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _load(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
-    """Load a state dict into `body`. It must have all layers before the cut, and may have those behind it."""
+    """Load a state dict into `body`. It must have all layers before the cut; those after it are ignored."""
     wanted = body.state_dict()
     missing = sorted(
         {key.rsplit(".", 1)[0] for key in wanted.keys() - state.keys() if "num_batches" not in key}, key=_natural
@@ -180,10 +180,10 @@ def _load(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
         raise ValueError(f"{what} lack {len(missing)} layers: {', '.join(missing)}")
     misshapen = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
     if misshapen:
-        raise ValueError(f"{what} have other shapes at {', '.join(misshapen)}: is this file from another network?")
+        raise ValueError(f"{what} have different shapes at {', '.join(misshapen)}: is this file from another network?")
     body.load_state_dict({key: state[key] for key in wanted if key in state}, strict=False)
 
 
 def _natural(name: str) -> list:
-    """A sort key that orders layers by number: features.9 before features.10."""
+    """Sort key that orders layers by number: features.9 before features.10."""
     return [part.zfill(6) if part.isdigit() else part for part in name.split(".")]

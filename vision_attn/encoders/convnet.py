@@ -1,12 +1,12 @@
 """A small convolutional encoder, trained along with the captioner: images -> annotation vectors.
 
-Four 3x3 convolutions, of which the first two have stride 2, turn 56x56 pixels into 14x14 regions a_i. The receptive
+Four 3x3 convolutions, of which the first two have stride 2, map 56x56 pixels to 14x14 regions a_i. The receptive
 field of a region is 23x23 pixels. That is large enough for one whole object of a drawn scene (12 to 20 pixels), so that
 a region can tell a star from a cross, and hardly larger, so that a region knows nothing of objects elsewhere: to name
 an object, the decoder has to attend to it.
 
 Uses group normalisation, not batch normalisation: the regions of an image do not depend on the other images of the
-batch, and two processes that share a batch compute the same as one.
+batch, and two processes that split a batch compute the same as one.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ class ConvNet(Encoder):
         return (regions + self.rows + self.columns).flatten(1, 2)
 
     def identity(self) -> dict[str, str | int]:
-        """What a cache of annotation vectors depends on; the checksum is that of the current weights."""
+        """Return what identifies a cache of annotation vectors; the checksum is that of the current weights."""
         checksum = hashlib.sha256()
         for name, weights in sorted(self.state_dict().items()):
             checksum.update(name.encode())

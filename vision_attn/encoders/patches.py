@@ -40,13 +40,13 @@ class Patches(Backbone):
 
     @staticmethod
     def layout_of(shape: torch.Size) -> tuple[int, tuple[int, int]] | None:
-        """D and the grid of tokens (1, 1 + rows * columns, D)."""
+        """Return D and the grid of tokens (1, 1 + rows * columns, D)."""
         side = round((shape[1] - 1) ** 0.5) if len(shape) == 3 else 0
         return (shape[2], (side, side)) if side and side * side == shape[1] - 1 else None
 
     @staticmethod
     def regions_of(output: Float[Tensor, "B N D"]) -> Float[Tensor, "B L D"]:
-        """The tokens after the class token, row by row."""
+        """Return the tokens after the class token, row by row."""
         return output[:, 1:]
 
 
@@ -56,8 +56,8 @@ class Timm(Encoder):
     The annotation vectors are its patch tokens, without class and register tokens, or the last map of a convolutional
     network.
 
-    `pretrained`: download its weights, which bring their own mean and standard deviation. `resolution`: None for the
-    resolution that the model was made for.
+    `pretrained`: download the weights; the mean and standard deviation are those of the model. `resolution`: None for
+    the default resolution of the model.
     """
 
     def __init__(self, *, name: str, resolution: int | None = None, pretrained: bool = True, trainable: bool = False):
@@ -81,7 +81,7 @@ class Timm(Encoder):
         size = {"img_size": resolution} if resolution else {}
         try:
             return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
-        except Exception as error:  # timm raises RuntimeError, TypeError, and all that a hub raises
+        except Exception as error:  # timm raises RuntimeError, TypeError, and any exception of a hub
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"timm cannot create {name}: {reason}") from error
 

@@ -1,6 +1,6 @@
-"""How captions are measured, and how attention is.
+"""Metrics of captions and of attention maps.
 
-Light to import: the processes that compute caption metrics pass through here, and none of them needs torch.
+Imports torch only on demand, because the processes that compute caption metrics import this package and do not need it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Bring in torch only where attention is measured."""
+    """Import torch only for the metrics of attention."""
     if name in ("AttentionCorrectness", "AttentionMotion"):
         from vision_attn.metrics import attention
 

@@ -15,7 +15,7 @@ from vision_attn.attention.hard import entropy
 
 
 class AttentionCorrectness:
-    """Compares attention with the boxes of the objects that words name, averaged over all content words of `update`.
+    """Compares attention with the boxes of the objects that words name. Averages over all content words of `update`.
 
     A region counts as inside a box if its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of
     regions, numbered row by row. Each metric comes with its baseline, the value for uniform attention.
@@ -62,23 +62,23 @@ class AttentionCorrectness:
                 self.totals["mass_uniform"] += share
 
     def compute(self) -> dict[str, float]:
-        """Means over content words, each from 0 to 1; all 0 if there was no such word.
+        """Return means over content words, each from 0 to 1; all 0 if there was no such word.
 
-        pointing: how often the centre of the most attended region lies in a box of what the word names. mass: how much
-        of the attention lies on regions inside such a box. pointing_uniform, mass_uniform: the same for uniform
+        pointing: how often the centre of the most attended region lies in a box of what the word names. mass: the
+        share of attention on regions inside such a box. pointing_uniform, mass_uniform: the same for uniform
         attention, the share of region centres inside (the two are equal; each metric has its own baseline by name).
         """
         return {name: total / max(1, self.num_words) for name, total in self.totals.items()}
 
     def inside(self, boxes: Sequence) -> Bool[Tensor, "L"]:
-        """Whether the centre of each region lies in any of the `boxes`, borders included."""
+        """Return whether the centre of each region lies in any of the `boxes`, borders included."""
         corners = torch.as_tensor([[float(edge) for edge in box] for box in boxes], dtype=torch.float64).reshape(-1, 4)
         centres = self.centres[:, None]  # (L, 1, 2), against (boxes, 2)
         return ((centres >= corners[:, :2]) & (centres <= corners[:, 2:])).all(dim=2).any(dim=1)
 
 
 class AttentionMotion:
-    """Measures how sharp the maps of captions are and how far they move, averaged over all words of `update`."""
+    """Measures the sharpness and the movement of the maps of captions. Averages over all words of `update`."""
 
     def __init__(self) -> None:
         self.totals = dict.fromkeys(("entropy", "at_mode", "movement", "movement_content"), 0.0)
@@ -98,7 +98,7 @@ class AttentionMotion:
         self.numbers[name] += len(values)
 
     def compute(self) -> dict[str, float]:
-        """Means over words. A metric without any word to average over is left out.
+        """Return means over words. A metric without any word to average over is left out.
 
         entropy: of a map, in nats (log L at most). at_mode: the weight of the most likely region, which is the share of
         samples that would fall on it. movement: the total variation between the maps of neighbouring words, from 0 (the
@@ -108,12 +108,12 @@ class AttentionMotion:
 
 
 def total_variation(alpha: Float[Tensor, "*rows T L"]) -> Float[Tensor, "*rows _"]:
-    """The total variation between each map and the previous one, from 0 to 1: the share of attention that moved."""
+    """Compute the total variation between successive maps, from 0 to 1: the share of attention that moved."""
     return alpha.diff(dim=-2).abs().sum(dim=-1) / 2
 
 
 def map_statistics(alpha: Float[Tensor, "B R T L"], said: Bool[Tensor, "B R T"]) -> dict[str, Tensor]:
-    """The means of `AttentionMotion` for a training batch, computed on its device. `said` marks words, not padding."""
+    """Compute the means of `AttentionMotion` for a training batch, on its device. `said` is False at padding."""
     number = said.sum()
     moved = total_variation(alpha) * said[..., 1:]
     return {

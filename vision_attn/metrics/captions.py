@@ -1,10 +1,10 @@
-"""The caption metrics of the field, computed by COCO's own code behind closed doors.
+"""Caption metrics, computed by COCO's own code in isolated processes.
 
     report = caption_metrics({7: "a dog runs"}, {7: ["a dog is running", "the dog runs"]})
     report.metrics["BLEU-4"]
 
-Captions are tokenised once, all together; then each family of metrics runs in a process of its own (see `isolated`),
-METEOR beside the quick ones. Whatever fails is named in `report.failed` and costs the others nothing.
+Captions are tokenised once, all together. Then each family of metrics runs in its own process (see `isolated`), all in
+parallel. A metric that fails is listed in `report.failed` and does not affect the others.
 """
 
 import json
@@ -18,7 +18,7 @@ from vision_attn.metrics.isolated import run
 from vision_attn.metrics.java import spice_jars
 
 ORDERS = (1, 2, 3, 4)
-# What each job of `scorers` measures.
+# The metrics that each job of `scorers` computes.
 FAMILIES = {
     "bleu": (*(f"BLEU-{n}" for n in ORDERS), *(f"BLEU-{n}-no-brevity" for n in ORDERS)),
     "meteor": ("METEOR",),
@@ -26,24 +26,24 @@ FAMILIES = {
     "cider": ("CIDEr",),
     "spice": ("SPICE",),
 }
-MOST_WORDS, MOST_CHARACTERS = 300, 100
-"""Words of a caption, and characters of a word, that count. METEOR needs minutes for a few times as many."""
+MAX_WORDS, MAX_CHARACTERS = 300, 100
+"""Longer captions and words are cut to this length: METEOR needs minutes for captions a few times as long."""
 METRICS = tuple(name for names in FAMILIES.values() for name in names)
 """The names of all metrics, in the order of tables."""
 
 
 class Report(NamedTuple):
-    """What was measured, what failed, and what to know when reading it."""
+    """Metrics, failures and notes."""
 
     metrics: dict[str, float]
-    """As fractions, so BLEU-4 of 19.5 in a paper's table is 0.195; CIDEr may pass 1."""
+    """As fractions: BLEU-4 of 19.5 in a paper's table is 0.195 here. CIDEr can exceed 1."""
     failed: dict[str, str]
     """The metrics that could not be computed, each with the reason in one line."""
     notes: tuple[str, ...] = ()
-    """Remarks of one line each, such as captions left out."""
+    """One line each, such as the number of captions left out."""
 
     def table(self) -> str:
-        """The metrics as papers print them, in percent, with failures and notes below."""
+        """Format the metrics in percent, as in papers, followed by failures and notes."""
         lines = [f"{'metric':<8} {'x 100':>7}"]
         plain = [name for name in self.metrics if not name.endswith("-no-brevity")]
         unpenalised = {name: self.metrics.get(f"{name}-no-brevity") for name in plain}
@@ -68,13 +68,13 @@ def caption_metrics(
 ) -> Report:
     """Score one candidate caption per image against the image's references.
 
-    `names` picks from METRICS; None means all, SPICE only where its files are. METEOR takes by far the longest, so for
-    validation ask for BLEU-4 and CIDEr. `time_limit`, in seconds, holds for the tokenizer and for each metric.
-    References may hold more images; only those of the candidates count (CIDEr depends on which). References without a
-    word in them are left out, and so are images that have no other: both are counted in the notes.
+    `names` selects from METRICS; None selects all, but SPICE only if its files exist. METEOR is by far the slowest, so
+    for validation select BLEU-4 and CIDEr. `time_limit`, in seconds, applies to the tokenizer and to each metric.
+    References of images without a candidate are ignored (CIDEr depends on the set of images). References without words
+    are left out, and so are images without other references; the notes count both.
 
-    Raises ValueError for an unknown name, no candidates, a candidate without references, or references in which no
-    image has a word.
+    Raises ValueError for an unknown name, no candidates, a candidate without references, or references without a single
+    word.
     """
     wanted, notes = choose(names)
     check(candidates, references)
@@ -84,7 +84,7 @@ def caption_metrics(
         tokens = run(["tokenise"], folder, time_limit=time_limit)["tokenise"]
         if tokens.error is not None:
             return Report({}, dict.fromkeys(wanted, f"the tokenizer failed: {tokens.error}"), tuple(notes))
-        notes += share_tokens(tokens.value, [len(references[image]) for image in candidates], folder)
+        notes += write_tokens(tokens.value, [len(references[image]) for image in candidates], folder)
         jobs = [job for job, names in FAMILIES.items() if not wanted.isdisjoint(names)]
         answers = run(jobs, folder, time_limit=time_limit)
     metrics: dict[str, float] = {}
@@ -99,7 +99,7 @@ def caption_metrics(
 
 
 def choose(names: Iterable[str] | None) -> tuple[Set[str], list[str]]:
-    """The metrics to compute, and a remark where SPICE is left out."""
+    """Return the metrics to compute, and a note if SPICE is left out."""
     if names is not None:
         wanted = dict.fromkeys(names).keys()
         for name in wanted:
@@ -114,47 +114,48 @@ def choose(names: Iterable[str] | None) -> tuple[Set[str], list[str]]:
 
 
 def check(candidates: Mapping[Hashable, str], references: Mapping[Hashable, Sequence[str]]) -> None:
-    """Raise ValueError unless each candidate is a text with a list of texts to hold it against."""
+    """Raise ValueError unless each candidate is a string with a list of strings as references."""
     if not candidates:
         raise ValueError("there are no captions to score")
     for image, candidate in candidates.items():
-        those = references.get(image, ())
-        listed = isinstance(those, Sequence) and not isinstance(those, str)
-        if not listed or not all(isinstance(caption, str) for caption in (candidate, *those)):
-            raise ValueError(f"image {image!r}: the caption must be a text and its references a list of texts")
-        if not those:
+        texts = references.get(image, ())
+        listed = isinstance(texts, Sequence) and not isinstance(texts, str)
+        if not listed or not all(isinstance(caption, str) for caption in (candidate, *texts)):
+            raise ValueError(f"image {image!r}: the caption must be a string and its references a list of strings")
+        if not texts:
             raise ValueError(f"image {image!r} has a caption to score but no reference captions")
 
 
-def share_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> list[str]:
-    """Write tokens.json for the scorers from the tokens of all candidates, then of all references.
+def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> list[str]:
+    """Write tokens.json for the scorers, and return notes.
 
-    `counts` says how many references each image has. An empty reference is left out (it would credit an empty
-    candidate, and METEOR reads its fields by position), and so is an image that has no other. Endless ones are cut.
+    `tokens`: all candidates, then all references, tokenised. `counts`: the number of references of each image. Empty
+    references are left out (they would credit an empty candidate, and METEOR reads fields by position), and so are
+    images without other references. Long captions are cut.
     """
-    cut = [first_words(caption) for caption in tokens]
+    cut = [shortened(caption) for caption in tokens]
     num_cut = sum(short != caption for short, caption in zip(cut, tokens, strict=True))
     tokens = cut
     rest = iter(tokens[len(counts) :])
     images = [(candidate, list(islice(rest, count))) for candidate, count in zip(tokens, counts, strict=False)]
-    kept = [(candidate, spoken) for candidate, those in images if (spoken := [caption for caption in those if caption])]
+    kept = [(candidate, spoken) for candidate, texts in images if (spoken := [caption for caption in texts if caption])]
     if not kept:
         raise ValueError("no image has a reference caption with a word in it")
-    pair = {"candidates": [candidate for candidate, _ in kept], "references": [those for _, those in kept]}
+    pair = {"candidates": [candidate for candidate, _ in kept], "references": [texts for _, texts in kept]}
     (folder / "tokens.json").write_text(json.dumps(pair), encoding="utf-8")
 
-    lost = sum(not caption for _, those in images for caption in those)
-    silent = sum(not candidate for candidate, _ in kept)
-    remarks = {
-        f"{num_cut} captions were cut to {MOST_WORDS} words of {MOST_CHARACTERS} characters": num_cut,
-        f"{lost} reference captions without a word were left out": lost,
+    dropped = sum(not caption for _, texts in images for caption in texts)
+    empty = sum(not candidate for candidate, _ in kept)
+    notes = {
+        f"{num_cut} captions were cut to {MAX_WORDS} words of {MAX_CHARACTERS} characters": num_cut,
+        f"{dropped} reference captions without a word were left out": dropped,
         f"{len(images) - len(kept)} images without any other reference were left out": len(images) - len(kept),
-        f"{silent} candidate captions have no word in them and score 0": silent,
-        "CIDEr of a single image is 0 by construction: a word in every image weighs nothing": len(kept) == 1,
+        f"{empty} candidate captions have no words and score 0": empty,
+        "CIDEr of a single image is 0 by construction: words that occur in every image have weight 0": len(kept) == 1,
     }
-    return [remark for remark, holds in remarks.items() if holds]
+    return [note for note, holds in notes.items() if holds]
 
 
-def first_words(tokens: str) -> str:
-    """The first words of a tokenised caption."""
-    return " ".join(word[:MOST_CHARACTERS] for word in tokens.split(" ")[:MOST_WORDS])
+def shortened(tokens: str) -> str:
+    """Cut a tokenised caption to MAX_WORDS words of MAX_CHARACTERS characters."""
+    return " ".join(word[:MAX_CHARACTERS] for word in tokens.split(" ")[:MAX_WORDS])

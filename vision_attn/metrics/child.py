@@ -1,4 +1,4 @@
-"""The inside of an isolated process: one job, one answer file, and an end that nothing can hold up."""
+"""The main function of an isolated process: runs one job, writes one answer file and exits at once."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from vision_attn.metrics import scorers
 
 
 def main(job: str, folder: str) -> None:
-    """Run the function `job` of `scorers` and leave `[value, error]` in `folder`; never returns."""
+    """Run the function `job` of `scorers` and write `[value, error]` into `folder`. Never returns."""
     threading.Thread(target=die_with_parent, daemon=True).start()
     try:
         answer = [getattr(scorers, job)(Path(folder)), None]
@@ -21,12 +21,12 @@ def main(job: str, folder: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(answer), encoding="utf-8")
     os.replace(part, path)
-    # Not through the interpreter's shutdown, where a lock or a thread could wait for ever.
+    # Skips the interpreter's shutdown, where a lock or a thread could hang.
     os._exit(0)
 
 
 def die_with_parent() -> None:
-    """Kill our group once the other end of standard input is closed, which death by any cause does."""
+    """Kill this process group when standard input is closed, as it is when the parent ends for any reason."""
     while sys.stdin.buffer.read(1):
         pass
     os.killpg(0, signal.SIGKILL)

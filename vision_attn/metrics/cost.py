@@ -17,8 +17,8 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"], **options:
     retina and in a filterbank.
 
     Elementwise operations are not counted: biases, rectifiers, the gates of an LSTM. The retina counts four for each
-    value of a patch, which it interpolates, and three for each pixel of the wider scales of the pyramid, which are
-    averages of four pixels. A filterbank counts its batched matrix products, in which each read sees all pixels.
+    interpolated value of a patch, and three for each pixel of the wider scales of the pyramid, which are averages of
+    four pixels. A filterbank counts its batched matrix products, in which each read sees all pixels.
     """
     total = 0
     pyramids: set[int] = set()

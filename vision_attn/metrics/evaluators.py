@@ -1,4 +1,4 @@
-"""What a captioner is evaluated by: each class collects one group of metrics, batch by batch."""
+"""Evaluators of captioners. Each collects one group of metrics, batch by batch."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,8 +29,8 @@ class ReferenceLikelihood(Evaluator):
 
 
 class CaptionScores(Evaluator):
-    """BLEU, METEOR, ROUGE-L, CIDEr of decoded captions (`names` picks some), and the share that is the same caption. A
-    metric that failed is NaN, and the reason is in `notes`. `write` leaves captions.json, in COCO's results format."""
+    """BLEU, METEOR, ROUGE-L and CIDEr of decoded captions (`names` selects some), and the share of identical captions.
+    A failed metric is NaN, with the reason in `notes`. `write` saves captions.json, in COCO's results format."""
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
         self.names = None if names is None else list(names)
@@ -54,7 +54,7 @@ class CaptionScores(Evaluator):
 
 
 class Motion(Evaluator):
-    """How sharp maps are and how far they move: see `AttentionMotion`. Nothing for a captioner without maps."""
+    """Sharpness and movement of maps: see `AttentionMotion`. No metrics for a captioner without maps."""
 
     def __init__(self) -> None:
         self.motion = AttentionMotion()
@@ -69,11 +69,11 @@ class Motion(Evaluator):
 
 
 class Pointing(Evaluator):
-    """Whether attention lies in the boxes of what words name, where they are known: see `AttentionCorrectness`. For a
-    captioner with several ways to look, also `pointing_WAY` and `mass_WAY` of what was seen."""
+    """Whether attention lies in the boxes of what words name, if boxes are known: see `AttentionCorrectness`. For a
+    captioner with several ways to look, also `pointing_WAY` and `mass_WAY`, for the regions seen."""
 
     def __init__(self) -> None:
-        self.held: dict[str, AttentionCorrectness] = {}
+        self.correctness: dict[str, AttentionCorrectness] = {}
 
     def update(self, batch: Any, results: Results) -> None:
         for way, described in {"": results.described, **results.by_way}.items():
@@ -82,13 +82,13 @@ class Pointing(Evaluator):
                     continue
                 grid = tuple(caption.alpha.shape[1:])
                 weights = caption.seen if way else caption.alpha.flatten(1)
-                held = self.held.setdefault(way, AttentionCorrectness(grid))
-                held.update(caption.words, weights, boxes, content=results.content_words)
+                correctness = self.correctness.setdefault(way, AttentionCorrectness(grid))
+                correctness.update(caption.words, weights, boxes, content=results.content_words)
 
     def compute(self) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        for way, held in self.held.items():
-            found = held.compute()
+        for way, correctness in self.correctness.items():
+            found = correctness.compute()
             if way:
                 found = {f"{name}_{way}": found[name] for name in ("pointing", "mass")}
             metrics |= found

@@ -1,8 +1,8 @@
-"""Jobs in processes of their own, so that a hang or a crash in one costs nothing but its own answer.
+"""Run jobs in separate processes, so that a hang or a crash in one does not affect the others.
 
-A job is a function of `vision_attn.metrics.scorers`. It runs in a fresh Python, leader of a process group that also
-holds the Java it starts; the group dies whole when the job is done, when its time is up, when the caller is
-interrupted, and (see `child`) when the caller itself is killed. Whatever it writes lies in the caller's folder.
+A job is a function of `vision_attn.metrics.scorers`. It runs in a new Python process, the leader of a process group
+that includes the Java processes it starts. The whole group is killed when the job is done, when its time is up, when
+the caller is interrupted, and (see `child`) when the caller is killed. Its files are in the caller's folder.
 """
 
 import json
@@ -20,19 +20,19 @@ import vision_attn
 from vision_attn.console import progress
 from vision_attn.metrics.java import plain_environment
 
-# Appended, not prepended: where the package lies in site-packages, nothing there may shadow the standard library.
+# Appended, not prepended: if the package is in site-packages, that folder must not shadow the standard library.
 ENTRY = "import sys; sys.path.append(sys.argv.pop(1)); from vision_attn.metrics.child import main; main(*sys.argv[1:])"
 
 
 class Answer(NamedTuple):
-    """What became of a job: its value, or in one line why there is none."""
+    """The result of a job: its value, or an error in one line."""
 
     value: Any = None
     error: str | None = None
 
 
 def run(jobs: Iterable[str], folder: Path, *, time_limit: int | float) -> dict[str, Answer]:
-    """Run `jobs` at the same time on the files in `folder`, each for at most `time_limit` seconds."""
+    """Run `jobs` in parallel on the files in `folder`, for at most `time_limit` seconds."""
     deadline = time.monotonic() + time_limit
     processes: dict[str, subprocess.Popen] = {}
     answers = {}
@@ -54,7 +54,7 @@ def run(jobs: Iterable[str], folder: Path, *, time_limit: int | float) -> dict[s
 
 
 def wait(process: subprocess.Popen, deadline: float, tell: Callable[[], Any]) -> None:
-    """Wait for `process`, calling `tell` every second; raises TimeoutExpired at `deadline`, in monotonic seconds."""
+    """Wait for `process`, calling `tell` every second. Raises TimeoutExpired at `deadline`, in monotonic seconds."""
     while True:
         left = deadline - time.monotonic()
         try:
@@ -67,14 +67,14 @@ def wait(process: subprocess.Popen, deadline: float, tell: Callable[[], Any]) ->
 
 
 def start(job: str, folder: Path) -> subprocess.Popen:
-    """Start `job` in a new session, hence a new process group, out of reach of the terminal's Ctrl-C."""
+    """Start `job` in a new session and process group, which the terminal's Ctrl-C does not reach."""
     root = Path(vision_attn.__file__).parent.parent
     with open(folder / f"{job}.log", "wb") as log:
         return subprocess.Popen(
             [sys.executable, "-c", ENTRY, str(root), job, str(folder)],
-            cwd=folder,  # not the user's folder, where a json.py would be imported in place of the real one
+            cwd=folder,  # not the user's folder: a json.py there would shadow the standard library's
             env={**plain_environment(os.environ), "TMPDIR": str(folder)},
-            stdin=subprocess.PIPE,  # never written to: its end of file tells the child that we are gone
+            stdin=subprocess.PIPE,  # never written to; end of file tells the child that this process has ended
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -82,8 +82,8 @@ def start(job: str, folder: Path) -> subprocess.Popen:
 
 
 def end(process: subprocess.Popen) -> None:
-    """Kill whatever is left of the group of `process`, and wait for its leader."""
-    with suppress(ProcessLookupError, PermissionError):  # macOS refuses where only a zombie is left
+    """Kill what is left of the group of `process`, and wait for its leader."""
+    with suppress(ProcessLookupError, PermissionError):  # macOS refuses if only a zombie is left
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     if process.stdin:
@@ -91,9 +91,9 @@ def end(process: subprocess.Popen) -> None:
 
 
 def read_answer(job: str, folder: Path, exit_status: int) -> Answer:
-    """The answer that `job` left in `folder`; a failure also quotes the Java exception from its log."""
+    """Read the answer of `job` from `folder`. An error also quotes the first exception in its log."""
     path = folder / f"{job}.json"
-    error = f"its process ended with status {exit_status} and no answer"
+    error = f"its process ended with status {exit_status} and without an answer"
     if path.exists():
         value, error = json.loads(path.read_text(encoding="utf-8"))
         if error is None:

@@ -1,4 +1,4 @@
-"""Captions on disk in the formats that other tools read: COCO results and COCO annotations."""
+"""Read and write captions in the formats of COCO results and COCO annotations."""
 
 import json
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ def write_results(path: str | Path, captions: Mapping[int | str, str]) -> None:
     records = [{"image_id": image, "caption": caption} for image, caption in captions.items()]
     text = json.dumps(records, ensure_ascii=False, indent=0) + "\n"
     with replacing(path) as temporary:
-        # An id may hold a lone surrogate, which UTF-8 cannot: this writes it as JSON's escape.
+        # An id may hold a lone surrogate, which UTF-8 cannot encode; it is written as JSON's escape.
         temporary.write_bytes(text.encode(errors="backslashreplace"))
 
 
 def read_results(path: str | Path) -> dict[int | str, str]:
-    """The caption of each image id in a COCO results file, or in JSON lines of the same records.
+    """Read the caption of each image id from a COCO results file, or from JSON lines of the same records.
 
-    Raises ValueError naming the file and the record at fault.
+    Raises ValueError naming the file and the invalid record.
     """
     records = read_json(path, lines=True)
     if isinstance(records, dict) and "image_id" in records:  # a single line
@@ -41,7 +41,7 @@ def read_results(path: str | Path) -> dict[int | str, str]:
 
 
 def read_references(path: str | Path) -> dict[int | str, list[str]]:
-    """All captions of each image id in a COCO annotation file; ValueError names the file and the record at fault."""
+    """Read all captions of each image id from a COCO annotation file. ValueError names the file and the record."""
     content = read_json(path)
     records = content.get("annotations") if isinstance(content, dict) else None
     if not isinstance(records, list):
@@ -56,12 +56,12 @@ def read_references(path: str | Path) -> dict[int | str, list[str]]:
 
 
 def read_record(record: Any, where: str) -> tuple[int | str, str]:
-    """The image id and the caption of one record; ValueError says `where` it is wrong."""
+    """Return the image id and the caption of a record. Raises ValueError, starting with `where`, if it is invalid."""
     if not isinstance(record, dict) or not {"image_id", "caption"} <= record.keys():
         raise ValueError(f'{where} is not of the form {{"image_id": ..., "caption": ...}}')
     image, caption = record["image_id"], record["caption"]
     if isinstance(image, bool) or not isinstance(image, int | str):
-        raise ValueError(f"{where}: image_id must be a number or a text, not {brief(image)}")
+        raise ValueError(f"{where}: image_id must be an integer or a string, not {brief(image)}")
     if not isinstance(caption, str):
-        raise ValueError(f"{where}: the caption must be a text, not {brief(caption)}")
+        raise ValueError(f"{where}: the caption must be a string, not {brief(caption)}")
     return image, caption

@@ -1,8 +1,8 @@
-"""The jobs: what is computed inside an isolated process. Each reads files in its folder and returns plain values.
+"""The jobs that run in isolated processes. Each reads files in its folder and returns plain values.
 
 `tokenise` reads captions.json, a list of captions. The others read tokens.json, `{"candidates": [caption],
-"references": [[caption]]}`, tokenised, one entry per image. The scores are pycocoevalcap's; the two Java programs are
-driven from here, because its own wrappers write into site-packages, want a Java on the PATH and can hang.
+"references": [[caption]]}`, tokenised, one entry per image. Scores are those of pycocoevalcap. The
+Java programs are run from here, because its own wrappers write into site-packages, need Java on the PATH and can hang.
 """
 
 import json
@@ -16,18 +16,18 @@ from vision_attn.metrics.java import jar, java, spice_jars
 
 
 def one_line(caption: str) -> str:
-    r"""`caption` with each control character, line or paragraph separator and lone surrogate made a space.
+    r"""Replace each control character, line or paragraph separator and lone surrogate by a space.
 
-    To Java not only \n ends a line but also \r, \x0b, \x0c, U+0085, U+2028 and U+2029, and every caption after such a
-    one would be scored against its neighbour's image.
+    Java also ends lines at \r, \x0b, \x0c, U+0085, U+2028 and U+2029, and all captions after such a line break would be
+    scored for the wrong image.
     """
     return "".join(" " if unicodedata.category(character) in ("Cc", "Zl", "Zp", "Cs") else character
                    for character in caption)  # fmt: skip
 
 
 def tokenise(folder: Path) -> list[str]:
-    """Penn Treebank tokens of each caption, in lower case and without punctuation, joined by spaces."""
-    from pycocoevalcap.tokenizer.ptbtokenizer import PUNCTUATIONS  # brackets pass: by then they are written -lrb-
+    """Split each caption into Penn Treebank tokens, in lower case and without punctuation, joined by spaces."""
+    from pycocoevalcap.tokenizer.ptbtokenizer import PUNCTUATIONS  # not brackets, which are tokens such as -lrb-
 
     captions = json.loads((folder / "captions.json").read_text(encoding="utf-8"))
     text = "".join(one_line(caption) + "\n" for caption in captions)
@@ -38,25 +38,25 @@ def tokenise(folder: Path) -> list[str]:
     lines = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
     lines = lines.decode().removesuffix("\n").split("\n")
     if len(lines) != len(captions):
-        raise RuntimeError(f"the tokenizer made {len(lines)} lines of {len(captions)} captions")
+        raise RuntimeError(f"the tokenizer returned {len(lines)} lines for {len(captions)} captions")
     return [" ".join(word for word in line.rstrip().split(" ") if word not in PUNCTUATIONS) for line in lines]
 
 
 def tokens(folder: Path) -> tuple[list[str], list[list[str]]]:
-    """The tokenised candidate of each image, and its tokenised references."""
+    """Read the tokenised candidate and the tokenised references of each image."""
     read = json.loads((folder / "tokens.json").read_text(encoding="utf-8"))
     return read["candidates"], read["references"]
 
 
 def bleu(folder: Path) -> dict[str, float]:
-    """Corpus BLEU-1 to 4 (Papineni et al. 2002), and without the brevity penalty, as Xu et al. 2015 count."""
+    """Corpus BLEU-1 to 4 (Papineni et al. 2002), also without the brevity penalty, as in Xu et al. 2015."""
     from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 
     scorer = BleuScorer(n=4)
     for candidate, references in zip(*tokens(folder), strict=True):
         scorer += (candidate, references)
     scores, _ = scorer.compute_score(option="closest", verbose=0)
-    scorer.special_reflen = 0  # beside references of no length, no candidate is too short
+    scorer.special_reflen = 0  # with references of length 0, no candidate is too short
     unpenalised, _ = scorer.recompute_score(option="closest")
     named = {f"BLEU-{n}": score for n, score in enumerate(scores, 1)}
     return named | {f"BLEU-{n}-no-brevity": score for n, score in enumerate(unpenalised, 1)}
@@ -88,35 +88,35 @@ def meteor(folder: Path) -> dict[str, float]:
                    folder=folder)  # fmt: skip
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def say(*fields: str) -> None:
+    def send(*fields: str) -> None:
         process.stdin.write((" ||| ".join(fields) + "\n").encode())
         process.stdin.flush()
 
-    def hear() -> str:
+    def receive() -> str:
         line = process.stdout.readline().decode().strip()
         if not line:
-            raise RuntimeError("Java ended before its answer")
+            raise RuntimeError("Java ended without an answer")
         return line
 
     try:
         statistics = []
-        for candidate, those in zip(candidates, references, strict=True):
-            say("SCORE", *map(without_separator, those), without_separator(candidate))
-            statistics.append(hear())
-        say("EVAL", *statistics)
-        scores = [float(hear()) for _ in range(len(candidates) + 1)]
+        for candidate, texts in zip(candidates, references, strict=True):
+            send("SCORE", *map(without_separator, texts), without_separator(candidate))
+            statistics.append(receive())
+        send("EVAL", *statistics)
+        scores = [float(receive()) for _ in range(len(candidates) + 1)]
     finally:
         process.kill()
     return {"METEOR": scores[-1]}
 
 
 def without_separator(caption: str) -> str:
-    """`caption` without METEOR's field separator |||, with single spaces."""
+    """Remove METEOR's field separator ||| from `caption`, and repeated spaces."""
     return " ".join(re.sub(r"\|{3,}", " ", caption).split())
 
 
 def spice(folder: Path) -> dict[str, float]:
-    """SPICE (Anderson et al. 2016), mean over images. Its jar wants Java 15 or older (see VISION_ATTN_JAVA)."""
+    """SPICE (Anderson et al. 2016), mean over images. Its jar needs Java 15 or older (see VISION_ATTN_JAVA)."""
     candidates, references = tokens(folder)
     items = [{"image_id": i, "test": c, "refs": r} for i, (c, r) in enumerate(zip(candidates, references, strict=True))]
     (folder / "spice_in.json").write_text(json.dumps(items), encoding="utf-8")

@@ -1,26 +1,26 @@
-"""Whether captions differ from image to image: a captioner that ignores its images is not shown by BLEU."""
+"""Detect a captioner that ignores its images, which BLEU does not reveal."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-FEWEST = 5
-"""Captions below which nothing is said: two photographs may well deserve the same one."""
+MIN_CAPTIONS = 5
+"""The smallest number of captions to judge: two photographs may well deserve the same one."""
 
-MOST = 0.5
-"""The share of images with one and the same caption from which on a captioner is said not to look."""
+MAX_SHARE = 0.5
+"""The share of identical captions from which on a captioner counts as ignoring its images."""
 
 
 def same_caption(captions: Iterable[str]) -> dict[str, float]:
-    """`same_caption`: the share of images that got the most frequent caption, from 1 / N to 1; {} for few images."""
+    """Return `same_caption`, the share of images with the most frequent caption, from 1 / N to 1; {} for few images."""
     counts = Counter(captions)
     total = sum(counts.values())
-    return {"same_caption": max(counts.values()) / total} if total >= FEWEST else {}
+    return {"same_caption": max(counts.values()) / total} if total >= MIN_CAPTIONS else {}
 
 
 def sameness(metrics: Mapping[str, float]) -> list[str]:
-    """One line with what to do where `same_caption` of `metrics` says that (nearly) all captions are the same."""
+    """Return one line of advice if `same_caption` in `metrics` is at least MAX_SHARE, else nothing."""
     share = metrics.get("same_caption", 0.0)
-    if not share >= MOST:
+    if not share >= MAX_SHARE:
         return []
     return [
         f"{share:.0%} of the images have the same caption: the captioner does not tell them apart. Train it for more "
