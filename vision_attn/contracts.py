@@ -241,7 +241,7 @@ class Classifier(nn.Module):
 
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "draw") -> Glance:
         """`rows` Monte Carlo copies of each image. `way`: "draw" samples locations, "mean" takes their means.
-        A deterministic model returns one row, whatever `rows` is."""
+        A deterministic model ignores `rows` and returns one row."""
         raise NotImplementedError
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Glimpses | Reads | None:

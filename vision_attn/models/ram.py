@@ -41,7 +41,7 @@ class Rectifier(nn.Module):
     """
 
     pixels = 0
-    """Pixels that the core reads from an image, besides the glimpses."""
+    """Pixels that the core reads from an image, in addition to the glimpses."""
 
     def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
         super().__init__()
