@@ -3,12 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from vision_attn.data.vocabulary import Vocabulary
 
 SPLITS = ("train", "val", "test")
 """The names of the splits of a data set."""
@@ -22,8 +19,8 @@ class Source:
 
     content_words: frozenset[str] = frozenset()
     """Words that name objects, if the source knows the boxes of objects; empty otherwise."""
-    vocabulary: "Vocabulary | None" = None
-    """The words of its captions; None where it has none."""
+    vocabulary: Any = None
+    """The `Vocabulary` of its captions; None where it has none."""
     cache: str | None = None
     """The folder in which annotation vectors are kept; None where they are not."""
 

@@ -7,6 +7,9 @@ caption or a beam).
 Constructors raise ValueError for sizes of regions and queries that a score cannot compare.
 """
 
+from functools import cache
+from types import ModuleType
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -80,11 +83,13 @@ class Additive(Score):
 
 
 class _AdditiveScore(torch.autograd.Function):
-    """sum_a v_a (1 - 2 t) with t = 1 / (1 + e^{2q} e^{2k}), for a few images at a time, so that t stays in cache."""
+    """sum_a v_a (1 - 2 t) with t = 1 / (1 + e^{2q} e^{2k})."""
 
     @staticmethod
     def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(query, keys, weight)
+        if fused := _fused(query):
+            return fused.scores(query, keys, weight)
         scores = query.new_empty(*query.shape[:2], keys.shape[1])
         for image in _chunks(query, keys):
             torch.matmul(_reciprocal(query[image], keys[image]), weight, out=scores[image])
@@ -93,6 +98,8 @@ class _AdditiveScore(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         query, keys, weight = ctx.saved_tensors
+        if fused := _fused(query):
+            return fused.gradients(query, keys, weight, grad)
         grad = grad.contiguous()
         grad_query, grad_keys, grad_weight = torch.empty_like(query), torch.empty_like(keys), torch.zeros_like(weight)
         for image in _chunks(query, keys):
@@ -104,6 +111,22 @@ class _AdditiveScore(torch.autograd.Function):
         grad_query = grad_query.mul_(2 * weight).div_(query)
         grad_keys = grad_keys.mul_(2 * weight).div_(keys)
         return grad_query, grad_keys, grad.sum() - 2 * grad_weight
+
+
+def _fused(query: Tensor) -> ModuleType | None:
+    """The module with kernels for `query`, if there is one; without numba, say, tensor operations do the same."""
+    if query.device.type == "cpu" and query.dtype == torch.float32:
+        return _numba()
+    return None
+
+
+@cache
+def _numba() -> ModuleType | None:
+    try:
+        from vision_attn.attention import additive_numba
+    except ImportError:
+        return None
+    return additive_numba
 
 
 def _reciprocal(query: Tensor, keys: Tensor) -> Tensor:

@@ -1,0 +1,144 @@
+"""The additive score on a CPU: fused loops, compiled by numba, that hold no tensor of (row, region) pairs.
+
+With Q = e^{2q} and K = e^{2k}, t = 1 / (1 + Q K) of a pair is 1 - tanh(q + k) over 2, so the score of Xu et al. 2015,
+eq. 4 is sum_a v_a (1 - 2 t_a). See `scores.Additive`, which clips q and k.
+"""
+
+import inspect
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numba import njit
+from torch import Tensor
+
+ONE, TWO = np.float32(1), np.float32(2)
+LARGE = np.float32(1e30)
+"""Products are limited to it: their reciprocal is 0 in effect, and approximate division stays finite."""
+
+IN_ONE_THREAD = 2**21
+"""Pairs times features below which starting threads would take longer than the work."""
+
+FLAGS = {"reassoc", "contract", "arcp", "nsz"}
+"""What the compiler may change: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
+
+
+def scores(
+    query: Float[Tensor, "B R A"], keys: Float[Tensor, "B L A"], weight: Float[Tensor, "A"]
+) -> Float[Tensor, "B R L"]:
+    """sum_a v_a (1 - 2 t_a) of every row and region. All arguments are float32."""
+    output = query.new_empty(*query.shape[:2], keys.shape[1])
+    _in_threads(_scores, *_arrays(query, keys, weight, output))
+    return output
+
+
+def gradients(
+    query: Float[Tensor, "B R A"],
+    keys: Float[Tensor, "B L A"],
+    weight: Float[Tensor, "A"],
+    grad: Float[Tensor, "B R L"],
+) -> tuple[Float[Tensor, "B R A"], Float[Tensor, "B L A"], Float[Tensor, "A"]]:
+    """The gradients of `query`, `keys` and `weight`, given that of the scores. Recomputes t."""
+    grad_query, grad_keys = torch.zeros_like(query), torch.zeros_like(keys)
+    sums = query.new_zeros(len(query), len(weight))  # of t times `grad`, by image: no two threads add to the same sum
+    _in_threads(_gradients, *_arrays(query, keys, weight, grad, grad_query, grad_keys, sums))
+    return grad_query, grad_keys, grad.sum() - 2 * sums.sum(dim=0)
+
+
+def _arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
+    return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
+
+
+def _in_threads(work: Callable[..., None], query: np.ndarray, keys: np.ndarray, *others: np.ndarray) -> None:
+    """Call work(first, last, ...) on parts of the images, in as many threads as torch uses."""
+    images, rows, _ = query.shape
+    threads = min(torch.get_num_threads(), images)
+    if threads < 2 or rows * keys.size < IN_ONE_THREAD:
+        return work(0, images, query, keys, *others)
+    edges = [images * part // threads for part in range(threads + 1)]
+    parts = zip(edges[:-1], edges[1:], strict=True)
+    done = [_pool(os.getpid(), threads).submit(work, *part, query, keys, *others) for part in parts]
+    for part in done:
+        part.result()
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """The threads of this process: a forked process inherits the pool, but not its threads."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="additive score")
+
+
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile `function` at its first call and keep the result for other processes, where there is a folder for it."""
+    function = inspect.unwrap(function)  # of a check of shapes, which tests put around every function
+    options = {"nogil": True, "error_model": "numpy", "fastmath": FLAGS}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder can be written
+        return njit(**options)(function)
+
+
+@_compiled
+def _scores(first, last, query, keys, weight, output):
+    total = weight.sum()
+    for image in range(first, last):
+        for region in range(keys.shape[1]):
+            k = keys[image, region]
+            for row in range(query.shape[1]):
+                q = query[image, row]
+                score = np.float32(0)
+                for a in range(len(weight)):
+                    score += weight[a] / (ONE + min(q[a] * k[a], LARGE))
+                output[image, row, region] = total - TWO * score
+
+
+@_compiled
+def _gradients(first, last, query, keys, weight, grad, grad_query, grad_keys, sums):
+    """Four regions at a time, which saves most of the additions to `grad_query` and `sums` in memory."""
+    rows, regions = grad.shape[1:]
+    for image in range(first, last):
+        sums_t = sums[image]
+        for region in range(0, regions - 3, 4):
+            k0, k1 = keys[image, region], keys[image, region + 1]
+            k2, k3 = keys[image, region + 2], keys[image, region + 3]
+            to0, to1 = grad_keys[image, region], grad_keys[image, region + 1]
+            to2, to3 = grad_keys[image, region + 2], grad_keys[image, region + 3]
+            for row in range(rows):
+                q, to_q = query[image, row], grad_query[image, row]
+                g0, g1 = grad[image, row, region], grad[image, row, region + 1]
+                g2, g3 = grad[image, row, region + 2], grad[image, row, region + 3]
+                for a in range(len(weight)):
+                    t0 = ONE / (ONE + min(q[a] * k0[a], LARGE))
+                    t1 = ONE / (ONE + min(q[a] * k1[a], LARGE))
+                    t2 = ONE / (ONE + min(q[a] * k2[a], LARGE))
+                    t3 = ONE / (ONE + min(q[a] * k3[a], LARGE))
+                    w0, w1, w2, w3 = g0 * t0, g1 * t1, g2 * t2, g3 * t3
+                    # t (1 - t) is the slope of -t with respect to log(Q K).
+                    s0, s1, s2, s3 = w0 - w0 * t0, w1 - w1 * t1, w2 - w2 * t2, w3 - w3 * t3
+                    to0[a] += s0
+                    to1[a] += s1
+                    to2[a] += s2
+                    to3[a] += s3
+                    to_q[a] += (s0 + s1) + (s2 + s3)
+                    sums_t[a] += (w0 + w1) + (w2 + w3)
+        for region in range(regions - regions % 4, regions):
+            k, to = keys[image, region], grad_keys[image, region]
+            for row in range(rows):
+                q, to_q, g = query[image, row], grad_query[image, row], grad[image, row, region]
+                for a in range(len(weight)):
+                    t = ONE / (ONE + min(q[a] * k[a], LARGE))
+                    w = g * t
+                    s = w - w * t
+                    to[a] += s
+                    to_q[a] += s
+                    sums_t[a] += w
+        for row in range(rows):
+            for a in range(len(weight)):
+                grad_query[image, row, a] *= TWO * weight[a] / query[image, row, a]
+        for region in range(regions):
+            for a in range(len(weight)):
+                grad_keys[image, region, a] *= TWO * weight[a] / keys[image, region, a]
