@@ -46,14 +46,14 @@ def command(folder: Path, digits: str, baseline: str, **settings) -> list[str]:
 
 def die_before(epoch: int, batch: int) -> None:
     """Kill this process when it asks for that batch."""
-    draw = Clutter.draw
+    draw = Clutter.sample
 
     def draw_or_die(source: Clutter, name: str, stream: tuple[int, ...], num_images: int) -> torch.Tensor:
         if stream == (FRESH, 0, epoch, batch):
             os.kill(os.getpid(), signal.SIGKILL)
         return draw(source, name, stream, num_images)
 
-    Clutter.draw = draw_or_die
+    Clutter.sample = draw_or_die
 
 
 def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> None:
