@@ -36,7 +36,7 @@ class Features:
     """The annotation vectors of a complete cache, (N, L, D) float16, in the order of its images."""
 
     def __init__(self, folder: Path, residency: Literal["memmap", "memory", "device"], device: torch.device) -> None:
-        """`residency`: memory-mapped files, main memory or `device`. ValueError if `folder` is no complete cache."""
+        """`residency`: memory-mapped files, main memory or `device`. Raises ValueError for an incomplete cache."""
         shards = finished_shards(folder, SHARD)
         self.unreadable: dict[str, str] = {name: why for shard in shards for name, why in shard["unreadable"].items()}
         """Images that could not be read, with the reason; their vectors are those of a black image."""

@@ -140,7 +140,7 @@ def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> 
     images = [(candidate, list(islice(rest, count))) for candidate, count in zip(tokens, counts, strict=False)]
     kept = [(candidate, spoken) for candidate, texts in images if (spoken := [caption for caption in texts if caption])]
     if not kept:
-        raise ValueError("no image has a reference caption with a word in it")
+        raise ValueError("no image has a reference caption with a word")
     pair = {"candidates": [candidate for candidate, _ in kept], "references": [texts for _, texts in kept]}
     (folder / "tokens.json").write_text(json.dumps(pair), encoding="utf-8")
 
