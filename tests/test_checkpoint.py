@@ -376,9 +376,7 @@ def test_best_weights_that_are_lost_are_replaced_by_the_next_validation(run, who
     train(run)
     said = capsys.readouterr().out
     path = run / "best" / "model.safetensors"
-    assert (
-        f"{path} is missing: {run / 'best'} holds no weights: the next validation sets the best weights\n" in said
-    )
+    assert f"{path} is missing: {run / 'best'} holds no weights: the next validation sets the best weights\n" in said
     assert "(best so far)" in said and path.exists()
     assert json.loads((run / "best" / "metrics_val.json").read_text())["epoch"] == 3
 

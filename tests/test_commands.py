@@ -258,4 +258,4 @@ def test_the_demo_trains_measures_and_shows(tmp_path: Path, monkeypatch: pytest.
     assert "finished" in capsys.readouterr().out
     os.utime(made, (0, 0))
     assert main(["demo", *TINY]) == 0
-    assert "training anew" in capsys.readouterr().out
+    assert "training from scratch" in capsys.readouterr().out

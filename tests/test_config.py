@@ -81,9 +81,9 @@ def test_building_is_seeded(config_file: Path) -> None:
         ("--run.precision=fp8", "run.precision: expected one of 'fp32', 'bf16', 'fp16', got 'fp8'"),
         ("--run.clip=no", "run.clip: expected a float or null, got 'no'"),
         ("--runs.epochs=3", "runs.epochs: there is no such key"),
-        ("--optimizer.rate=1", "optimizer.rate: there is no such key; known there: amsgrad, betas, capturable"),
+        ("--optimizer.rate=1", "optimizer.rate: there is no such key; choose from: amsgrad, betas, capturable"),
         ("--task=toy.Plain", "task: there is no Plain in toy; did you mean Plane?"),
-        ("--task=toy.Points", "task: toy.Points is no Task"),
+        ("--task=toy.Points", "task: toy.Points is not a subclass of Task"),
         ("--task=nowhere.Plane", "task: No module named 'nowhere'"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_mistake_is_one_line_that_names_the_key(config_file: Path, override: s
         ("optimizer:", "optimiser:", "optimiser: there is no such key; did you mean optimizer?"),
         ("lr: 0.01", "lr: fast", "optimizer.lr: expected a float"),
         ("torch.optim.AdamW", "torch.optim.AdamV", "optimizer: there is no AdamV in torch.optim; did you mean Adam"),
-        ("data:\n  class_path: toy.Points\n", "", "data: missing, but needed"),
+        ("data:\n  class_path: toy.Points\n", "", "data: missing but required"),
         ("{hidden: 8}", "{hidden: [8}", "line 4 is not valid YAML"),
         ("\ntask", "\nformat: 99\ntask", "has format 99, this version of vision_attn reads formats up to 2"),
     ],
@@ -186,7 +186,7 @@ def test_a_run_is_opened_from_best_alone(trained: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_folder_names_no_code_from_elsewhere(trained: Path) -> None:
-    with pytest.raises(ValueError, match=r"config.yaml names toy.Plane, which is code from elsewhere.*--trust toy"):
+    with pytest.raises(ValueError, match=r"config.yaml names toy.Plane, which is third-party code.*--trust toy"):
         open_run(trained)
 
 

@@ -99,7 +99,7 @@ def test_what_cannot_be_removed_does_not_keep_the_rest(tmp_path: Path, monkeypat
     ("content", "said"),
     [
         (b"{", "is not JSON"),
-        (b"\xff\xfe{}", "not even text"),
+        (b"\xff\xfe{}", "not UTF-8 text"),
         (b"[" * 100_000, "nested too deeply"),
         (b"1" * 10_000, "is not JSON"),
         (None, "cannot be read"),

@@ -118,10 +118,10 @@ class PanicException(BaseException):
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (MemoryError(), 1, "error: out of memory (MemoryError): take smaller batches"),
+        (MemoryError(), 1, "error: out of memory (MemoryError): use smaller batches"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\n:"), 1, "error: out of memory ("),
-        (RecursionError("maximum recursion depth exceeded"), 1, "error: something that was read is nested too deeply"),
-        (PanicException("index out of bounds"), 1, "error: a library gave up on something that it read: index out"),
+        (RecursionError("maximum recursion depth exceeded"), 1, "error: an input is nested too deeply"),
+        (PanicException("index out of bounds"), 1, "error: a library failed on an input: index out"),
         (OSError(28, "No space left on device", "runs/a.json"), 1, "error: runs/a.json: No space left on device; free"),
         (KeyError("x"), 70, "error: this is a bug in vision-attn: KeyError at __init__.py:"),
         (RuntimeError("shapes"), 70, "error: this is a bug in vision-attn: RuntimeError at "),
@@ -186,8 +186,8 @@ def test_a_folder_tells_what_it_skips_and_recursive_descends(tmp_path: Path, say
     assert main(["caption", "run", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.out == f"{tmp_path}/z.png\ta\n"
-    assert f"{tmp_path}/pipe.jpg is no regular file and was skipped" in captured.err
-    skipped = "skipped 1 file without the ending of an image; --recursive also looks into 2 subfolders"
+    assert f"{tmp_path}/pipe.jpg is not a regular file and was skipped" in captured.err
+    skipped = "skipped 1 file without an image extension; --recursive includes 2 subfolders"
     assert f"vision-attn: {tmp_path}: {skipped}\n" in captured.err
 
     say("abcdef")
@@ -195,7 +195,7 @@ def test_a_folder_tells_what_it_skips_and_recursive_descends(tmp_path: Path, say
     captured = capsys.readouterr()
     names = [line.split("\t")[0].removeprefix(f"{tmp_path}/") for line in captured.out.splitlines()]
     assert names == ["z.png", "a/10.png", "a/2.png", "b/c/1.PNG"]
-    assert "skipped 2 files without the ending of an image; 1 link to folders not followed" in captured.err
+    assert "skipped 2 files without an image extension; 1 link to folders not followed" in captured.err
 
 
 def test_a_folder_without_images_hints_at_its_subfolders(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_folder_without_images_hints_at_its_subfolders(tmp_path: Path) -> None
     paint(tmp_path / "album" / "1.png")
     found = photographs([tmp_path])
     assert not found.files and not found.notes
-    assert found.complaints == [f"{tmp_path}: no images in this folder; --recursive also looks into 1 subfolder"]
+    assert found.complaints == [f"{tmp_path}: no images in this folder; --recursive includes 1 subfolder"]
     assert photographs([tmp_path], recursive=True).files == [tmp_path / "album" / "1.png"]
     assert photographs([Path("x" * 300)]).files == [Path("x" * 300)]  # it is told when it is read
 
@@ -360,7 +360,7 @@ def test_a_key_is_found_wherever_it_lies(given: str, meant: str, tmp_path: Path,
 def test_a_run_knows_its_keys_too() -> None:
     content = {"task": {"class_path": "a.B", "init_args": {"model": {"init_args": {"hidden_size": 3}}}}, "data": 1}
     assert list(_hints.dotted(content)) == ["task", "task.model", "task.model.hidden_size", "data"]
-    assert _hints.meant("hidden_size: there is no such key; known there: task", content).endswith(
+    assert _hints.meant("hidden_size: there is no such key; choose from: task", content).endswith(
         "did you mean --task.model.hidden_size?"
     )
     assert _hints.meant("x.yaml: epochs: there is no such key", content) == "x.yaml: epochs: there is no such key"
@@ -373,14 +373,14 @@ def test_options_of_the_verb_and_words_without_dashes_are_told(tmp_path: Path, m
     assert _hints.meant("timelimit: there is no such key", {}, options).endswith("did you mean --time-limit?")
     _hints.options_only(["--run.epochs", "3", "--data.images=a=b", "--task.penalty", "-1"])
     assert main(["train", SCENES, "run.epochs=3"]) == 1
-    assert capsys.readouterr().err == "vision-attn: error: run.epochs=3 is no option: did you mean --run.epochs=3?\n"
+    assert capsys.readouterr().err.endswith("run.epochs=3 is not an option: did you mean --run.epochs=3?\n")
     paint("-rf.png", "1.png")
     assert main(["caption", str(ROOT / "weights" / "ram_cluttered60"), "1.png", "-rf.png"]) == 1
-    assert capsys.readouterr().err.endswith("-rf.png is no option: for the file of this name, write ./-rf.png\n")
+    assert capsys.readouterr().err.endswith("-rf.png is not an option: for the file of this name, write ./-rf.png\n")
     for path in ("-rf.png", "1.png"):
         Path(path).unlink()
     assert main(["train", SCENES, "--run.epochs=3", "4"]) == 1
-    assert capsys.readouterr().err == "vision-attn: error: 4 is no option\n"
+    assert capsys.readouterr().err == "vision-attn: error: 4 is not an option\n"
     assert main(["train", SCENES, "--run.epochs=0"]) == 1
     assert not list(tmp_path.iterdir())
 

@@ -93,15 +93,17 @@ def test_functions_are_never_called(evil, tmp_path: Path, path, target: str, arg
 @pytest.mark.parametrize("target", ["runs.evil.helper.Evil", "helper.Evil"])
 def test_the_hint_of_a_mistake_imports_nothing(evil, path, target: str) -> None:
     said = refused(evil(path, {"class_path": target, "init_args": {"unknown": 1}}))
-    assert f"names {target}, which is code from elsewhere: if you trust it, add --trust {target.split('.')[0]}" in said
+    assert f"names {target}, which is third-party code: if you trust it, add --trust {target.split('.')[0]}" in said
     assert parser._accepted({"task": {"class_path": target}}, ["task"]) == []
 
 
 def test_classes_must_derive_from_what_is_expected(evil) -> None:
     vocabulary = "vision_attn.data.vocabulary.Vocabulary"
-    assert f"{vocabulary} is no Attention" in refused(evil(ATTENTION, vocabulary))
-    assert "task: vision_attn.models.ram.RAM is no Task" in refused(evil(("task",), "vision_attn.models.ram.RAM"))
-    assert "no Source" in refused(evil(("data",), {"class_path": "vision_attn.tasks.caption.Captioning"}))
+    assert f"{vocabulary} is not a subclass of Attention" in refused(evil(ATTENTION, vocabulary))
+    assert "models.ram.RAM is not a subclass of Task" in refused(evil(("task",), "vision_attn.models.ram.RAM"))
+    assert "not a subclass of Source" in refused(
+        evil(("data",), {"class_path": "vision_attn.tasks.caption.Captioning"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_classes_must_derive_from_what_is_expected(evil) -> None:
         ("vision_attn.attention.soft.Sofd", "there is no Sofd in vision_attn.attention.soft; did you mean Soft?"),
         ("vision_attn.attention.soft.nn.Module", "No module named 'vision_attn.attention.soft.nn'"),
         ("vision_attn.attention.soft.nn", "names vision_attn.attention.soft.nn, which no run folder may use"),
-        ("vision_attn.attention.soft.expected_context", "is no class"),
+        ("vision_attn.attention.soft.expected_context", "is not a class"),
         ("torch.nn.LSTM", "names torch.nn.LSTM, which no run folder may use"),
         ({"class_path": "vision_attn.attention.soft.Soft", "dict_kwargs": {}},
         "attention.dict_kwargs: there is no such"), ({"class_path": "vision_attn.attention.soft.Soft", "__path__": "x"},
@@ -122,9 +124,9 @@ def test_classes_must_derive_from_what_is_expected(evil) -> None:
         "attention.init_args: expected keys"), ({"class_path": "vision_attn.attention.hard.Hard",
         "init_args": {"expectd": 1}}, "did you mean expected?"), ({"class_path": "vision_attn.attention.hard.Hard",
         "init_args": {"expected": {"a": 1}}}, "a single value"), ({"class_path": "vision_attn.attention.hard.Hard",
-        "init_args": {"expected": float("nan")}}, "nan is no number"),
-        ({"class_path": "vision_attn.attention.hard.Hard", "init_args": {"soft_start": 10**16}}, "is no number that"),
-        ({"class_path": "torch.nn.Linear", "init_args": {"device": "cpu"}}, "torch.nn.Linear is no Attention"),
+        "init_args": {"expected": float("nan")}}, "nan is outside the range"),
+        ({"class_path": "vision_attn.attention.hard.Hard", "init_args": {"soft_start": 10**16}}, "outside the range"),
+        ({"class_path": "torch.nn.Linear", "init_args": {"device": "cpu"}}, "is not a subclass of Attention"),
     ],
 )  # fmt: skip
 def test_other_ways_to_name_code(evil, value: object, said: str) -> None:
@@ -153,8 +155,8 @@ def test_a_string_of_plain_text_is_never_taken_for_a_class(evil) -> None:
         (("data", "init_args", "size"), 10**5, "size is 100000, but must be from 40 to 512"),
         (("data", "init_args", "batch_size"), 10**8, "must hold at least one batch"),
         (("data", "init_args", "test_images"), 10**7, "test_images is 10000000, but must be from 1 to 100,000"),
-        (("data", "init_args", "size"), "9" * 4000, "is no number that a run folder may give"),
-        (("task", "init_args", "length_power"), ".inf", "inf is no number that a run folder may give"),
+        (("data", "init_args", "size"), "9" * 4000, "is outside the range of numbers in a run folder"),
+        (("task", "init_args", "length_power"), ".inf", "inf is outside the range of numbers in a run folder"),
         (("run", "seed"), "x", "run.seed must be a whole number"),
         (("run",), [1], "run.seed must be a whole number"),
         (("format",), {"a": 1}, "has format {'a': 1}"),
@@ -171,8 +173,8 @@ def test_overrides_are_the_users_and_checked_too(captioner: Path) -> None:
     assert task.beams == 5 and source.split_images["test"] == 2
     assert config["task"]["init_args"]["criteria"]["penalty"]["class_path"] == penalty
     said = refused(captioner, overrides=["--task.model.score=helper.Evil"])
-    assert said.startswith("one of the options names helper.Evil, which is code from elsewhere")
-    assert "torch.nn.LSTM is no Score" in refused(captioner, overrides=["--task.model.score=torch.nn.LSTM"])
+    assert said.startswith("one of the options names helper.Evil, which is third-party code")
+    assert "LSTM is not a subclass of Score" in refused(captioner, overrides=["--task.model.score=torch.nn.LSTM"])
 
 
 def test_nothing_is_run_to_learn_the_types_of_a_signature(evil, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,15 +204,15 @@ def test_trusted_packages(tmp_path: Path) -> None:
     with pytest.raises(Untrusted, match="--trust toy"):
         checked(plane, expected, "task")
     assert checked(plane, expected, "task", trust=["toy"]) == plane
-    with pytest.raises(ValueError, match="toy.Points is no Task"):
+    with pytest.raises(ValueError, match="toy.Points is not a subclass of Task"):
         checked({"class_path": "toy.Points"}, expected, "task", trust=["toy"])
-    with pytest.raises(ValueError, match="toy.AdamW is of torch.optim.adamw, and only imported there"):
+    with pytest.raises(ValueError, match="toy.AdamW is defined in torch.optim.adamw, not in toy"):
         checked({"class_path": "toy.AdamW"}, expected, "task", trust=["toy"])
     for package in ("os", "torch", "torch.nn", "torchvision", "vision_attn", "vision_attn.commands", "jsonargparse"):
         with pytest.raises(ValueError, match=f"--trust {package}: .* can do anything"):
             checked(plane, expected, "task", trust=[package])
     for package in ("", "a b", "../x", "toy.", "--x"):
-        with pytest.raises(ValueError, match="is no name of a package"):
+        with pytest.raises(ValueError, match="is not a package name"):
             checked(plane, expected, "task", trust=[package])
 
 

@@ -1,4 +1,4 @@
-"""YAML files from anyone, read within bounds of size, nesting, aliases and time."""
+"""Safe reading of untrusted YAML files: size, nesting, aliases and time are bounded."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,23 +6,23 @@ from typing import Any, NamedTuple
 import yaml
 
 BYTES = 2**18
-"""The largest file. The configs of this project have 2 KiB."""
+"""The largest file, in bytes. The configs of this project have 2 KiB."""
 
 NODES = 10_000
-"""Keys and values, each counted as often as aliases repeat it: with the parsers of Python, a second's work."""
+"""The largest number of keys and values, with aliases expanded. Parsing them takes about a second."""
 
 DEPTH = 100
-"""Nested lists and mappings."""
+"""The deepest nesting of lists and mappings."""
 
 CHARACTERS = 4096
-"""The longest key or value, below the 4,300 digits that Python makes a number of."""
+"""The longest key or value; below the 4,300 digits that Python converts to an int."""
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file in UTF-8: mappings with text as keys, lists and single values.
+    """Read a YAML file in UTF-8: mappings with string keys, lists and single values.
 
-    Raises ValueError naming the file, and the line where there is one, when it cannot be read, is not YAML, or exceeds
-    a bound of this module.
+    Raises ValueError naming the file, and the line if known, if it cannot be read, is not YAML, or exceeds a bound of
+    this module.
     """
     text = _text(path)
     try:
@@ -41,7 +41,7 @@ def read_yaml(path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"{path}{line} is not valid YAML: {_short(getattr(error, 'problem', error))}") from error
-    except Exception as error:  # PyYAML fails in many ways for values that do not fit their tag, such as `!!int x`
+    except Exception as error:  # PyYAML raises various errors for values that do not fit their tag, such as `!!int x`
         raise ValueError(f"{path} is not valid YAML: a value does not fit its tag ({_short(error)})") from error
 
 
@@ -50,7 +50,7 @@ def _text(path: Path) -> str:
         with open(path, "rb") as file:
             content = file.read(BYTES + 1)
         if len(content) > BYTES:
-            raise ValueError(f"{path} is no config: it has more than {BYTES // 1024} KiB")
+            raise ValueError(f"{path} is not a config: it has more than {BYTES // 1024} KiB")
         return content.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise ValueError(f"{path} does not exist") from error
@@ -64,7 +64,7 @@ def _short(reason: object) -> str:
 
 
 class _Excess(Exception):
-    """A bound that is exceeded at a node."""
+    """A node that exceeds a bound or is not allowed."""
 
     def __init__(self, node: Any, said: str) -> None:
         super().__init__(said)
@@ -72,7 +72,7 @@ class _Excess(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """Stops at the first node past a bound, so that a large file does not take long."""
+    """A loader that stops at the first node past a bound, so that a large file takes little time."""
 
     nodes = depth = 0
 
@@ -94,13 +94,13 @@ class _Size(NamedTuple):
 
 
 class _Expansion:
-    """How large nodes are with every alias replaced by what it stands for."""
+    """Computes the sizes of nodes with all aliases expanded."""
 
     def __init__(self) -> None:
         self.sizes: dict[int, _Size | None] = {}
 
     def of(self, node: Any) -> _Size:
-        """An alias stands after its anchor, so that this goes no deeper than `DEPTH`. Raises `_Excess`."""
+        """Return the size of a node. Raises `_Excess`. An alias follows its anchor, so recursion is at most `DEPTH`."""
         if id(node) in self.sizes:
             size = self.sizes[id(node)]
             if size is None:
@@ -130,7 +130,7 @@ class _Expansion:
 
 
 def _check_key(node: Any) -> None:
-    """A word, or `<<`, which merges another mapping."""
+    """Raise `_Excess` unless a key is a string or `<<`, which merges another mapping."""
     if not isinstance(node, yaml.ScalarNode):
         raise _Excess(node, "a key must be text")
     if node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
@@ -139,14 +139,14 @@ def _check_key(node: Any) -> None:
 
 def _check_value(node: yaml.ScalarNode) -> None:
     if len(node.value) > CHARACTERS:
-        raise _Excess(node, f"a value of more than {CHARACTERS:,} characters")
+        raise _Excess(node, f"a value has more than {CHARACTERS:,} characters")
     if any("\ud800" <= character <= "\udfff" for character in node.value):
-        raise _Excess(node, "a value with half of a character (a lone surrogate)")
+        raise _Excess(node, "a value contains a lone surrogate")
 
 
 def _excess(node: Any, nodes: int, depth: int) -> _Excess:
     if depth > DEPTH:
-        return _Excess(node, f"is nested more than {DEPTH} deep")
+        return _Excess(node, f"is nested more than {DEPTH} levels deep")
     if nodes > NODES:
-        return _Excess(node, f"has more than {NODES:,} keys and values, aliases counted each time")
-    return _Excess(node, f"has more than {BYTES:,} characters, aliases counted each time")
+        return _Excess(node, f"has more than {NODES:,} keys and values, with aliases expanded")
+    return _Excess(node, f"has more than {BYTES:,} characters, with aliases expanded")

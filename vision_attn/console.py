@@ -1,7 +1,7 @@
-"""What is printed: one progress bar for everything long, and text that cannot disturb a terminal.
+"""Console output: a progress bar for long work, and text that is safe to print to a terminal.
 
-Names of files, captions, words and the messages of other libraries may hold anything. Whatever may contain them is
-printed by `say`, `complain` or the handler of `log_to_terminal`.
+File names, captions, words and messages of other libraries may hold any characters. Print text that contains them with
+`say`, `complain` or the handler of `log_to_terminal`.
 """
 
 import logging
@@ -14,19 +14,19 @@ from typing import Any
 from tqdm import tqdm
 
 SECONDS = 30.0
-"""Between two lines of progress where standard error is no terminal."""
+"""Between two lines of progress if standard error is not a terminal."""
 
 
 def progress(
     items: Iterable | None = None, *, what: str, unit: str, total: int | None = None, initial: int = 0
 ) -> tqdm:
-    """A tqdm bar over `items`, or one to `update` by hand, with a rate and the time left, on standard error.
+    """Return a tqdm bar over `items`, or one to `update` manually, on standard error.
 
-    Where that is no terminal (a pipe, a log file) it prints a line every half minute instead.
+    If that is not a terminal (a pipe, a log file), it prints a line every 30 seconds instead.
     """
     options: dict[str, Any] = {"mininterval": 0.1, "dynamic_ncols": True}
     kind = tqdm
-    if sys.stderr is None:  # closed by whoever started us
+    if sys.stderr is None:  # closed by the parent process
         options = {"disable": True}
     elif not sys.stderr.isatty():
         kind, options = _Lines, {"mininterval": SECONDS, "maxinterval": SECONDS, "ncols": 100}
@@ -36,20 +36,20 @@ def progress(
 
 
 def say(*columns: str) -> None:
-    """Print one line on standard output, above any progress bar; columns are set apart by tabs."""
+    """Print one line on standard output, above any progress bar; columns are separated by tabs."""
     if sys.stdout is not None:
         tqdm.write("\t".join(map(printable, columns)))
         sys.stdout.flush()
 
 
 def complain(text: str) -> None:
-    """Print one line on standard error, above any progress bar, after the name of the program."""
+    """Print one line on standard error, above any progress bar, prefixed with the name of the program."""
     if sys.stderr is not None:
         tqdm.write(f"vision-attn: {printable(text)}", file=sys.stderr)
 
 
 def log_to_terminal(level: int = logging.INFO) -> None:
-    """Let the messages of `logging` come out as `complain` prints them, unless the caller has set logging up."""
+    """Print `logging` messages with `complain`, unless logging is configured already."""
     logging.basicConfig(handlers=[_Complaints()], level=level)
 
 
@@ -62,10 +62,10 @@ class _Complaints(logging.Handler):
 
 
 def printable(text: str) -> str:
-    r"""`text` with control characters, line separators and marks that reorder text written as escapes such as \n.
+    r"""Escape control characters, line separators and bidirectional control characters in `text`, such as \n.
 
-    Names of files and words of a vocabulary may hold anything. Printed as they are, they could forge a line of output
-    or send commands to a terminal. Bytes that are no UTF-8 (surrogates of `os.fsdecode`) stay, except control bytes.
+    Unescaped, a file name or a word could forge a line of output or send commands to the terminal. Bytes that are not
+    UTF-8 (surrogates of `os.fsdecode`) are kept, except control bytes.
     """
     return "".join(map(_escaped, text)) if any(map(_harmful, text)) else text
 
@@ -83,7 +83,7 @@ def _escaped(character: str) -> str:
 
 
 def _control_byte(character: str) -> bool:
-    """Whether a byte that is no UTF-8 would be read as a control character by an 8-bit terminal."""
+    """Return whether an 8-bit terminal would read an undecodable byte as a control character."""
     return "\udc80" <= character <= "\udc9f"
 
 
@@ -91,7 +91,7 @@ _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 class _Lines(tqdm):
-    """A bar that prints a new line now and then, however often it is asked to."""
+    """A progress bar that prints a new line at most every `SECONDS`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.printed = time.monotonic()

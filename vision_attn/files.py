@@ -1,4 +1,4 @@
-"""Where files are found, and how they are read and written: safely, under a temporary name, then renamed."""
+"""Finding, reading and atomically writing files."""
 
 import errno
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 LONGEST_NAME = 150
-"""Bytes of a name that are kept in the name of its temporary file. File systems allow 255 in all."""
+"""Bytes of a file name to keep in the name of its temporary file. File systems allow 255 in total."""
 
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
@@ -23,9 +23,9 @@ _swept: set[Path] = set()
 
 
 def find(path: str | Path) -> Path:
-    """The file or folder `path`: as given, under `$VISION_ATTN_DATA`, or under `data/`.
+    """Return the existing file or folder `path`: as given, under `$VISION_ATTN_DATA`, or under `data/`.
 
-    Raises ValueError naming every place that was tried.
+    Raises ValueError naming every location that was tried.
     """
     path = Path(path).expanduser()
     places = [path]
@@ -34,18 +34,18 @@ def find(path: str | Path) -> Path:
         places += [Path(root).expanduser() / path] if root else []
         places += [Path("data") / path]
     for place in places:
-        if os.path.exists(place):  # Path.exists raises for names that are too long or hold a zero byte
+        if os.path.exists(place):  # Path.exists raises for names that are too long or contain a null byte
             return place
     tried = ", ".join(str(place) for place in places)
-    hint = "" if os.environ.get("VISION_ATTN_DATA") else "; VISION_ATTN_DATA may name another folder of data sets"
+    hint = "" if os.environ.get("VISION_ATTN_DATA") else "; set VISION_ATTN_DATA to search another folder of data sets"
     raise ValueError(f"{path} was not found (tried {tried}){hint}")
 
 
 def read_json(path: str | Path, *, lines: bool = False) -> Any:
-    """The content of a JSON file in UTF-8, with or without a byte order mark.
+    """Read a JSON file in UTF-8, with or without a byte order mark.
 
-    With `lines`, a file of JSON lines, one value on each line, gives the list of its values. Raises ValueError naming
-    the file when it cannot be read, is not JSON, or is nested too deeply.
+    With `lines`, a JSON lines file (one value per line) is accepted too and returned as the list of its values. Raises
+    ValueError naming the file if it cannot be read, is not JSON, or is nested too deeply.
     """
     text = ""
     try:
@@ -54,20 +54,20 @@ def read_json(path: str | Path, *, lines: bool = False) -> Any:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not JSON: it is not even text in UTF-8") from error
+        raise ValueError(f"{path} is not JSON: it is not UTF-8 text") from error
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
     except ValueError as error:
-        values = _json_lines(text if lines else "\n".join(text.split("\n", 100)[:100]))  # a few tell the kind of file
+        values = _json_lines(text if lines else "\n".join(text.split("\n", 100)[:100]))  # a few show the format
         if values is None:
             raise ValueError(f"{path} is not JSON: {error}") from error
         if not lines:
-            raise ValueError(f"{path} is JSON lines (a value on each line), but must be one JSON value") from error
+            raise ValueError(f"{path} is JSON lines (one value per line), but must be one JSON value") from error
         return values
 
 
 def _json_lines(text: str) -> list[Any] | None:
-    """The values of two lines or more, of which each is JSON by itself; None where one is not."""
+    """Parse two or more lines of JSON, one value each; None if one is not JSON."""
     lines = [line for line in text.split("\n") if line.strip()]
     try:
         return [json.loads(line) for line in lines] if len(lines) > 1 else None
@@ -76,7 +76,7 @@ def _json_lines(text: str) -> list[Any] | None:
 
 
 def brief(value: Any, most: int = 60) -> str:
-    """A JSON value in a few words for a message: short ones as they are, lists and objects by their kind alone."""
+    """Describe a JSON value for a message: a single value as it is (cut if long), a list or an object by its type."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     text = json.dumps(value)
@@ -85,9 +85,9 @@ def brief(value: Any, most: int = 60) -> str:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary sibling of `path` to write to; renamed onto `path` on success, removed on failure.
+    """Yield a temporary file name next to `path` to write to; renamed to `path` on success, removed on failure.
 
-    What a killed process left behind in the same folder is removed first. An OSError names `path`.
+    Temporary files of killed processes in the same folder are removed first. An OSError names `path`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,9 +100,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        if error.errno is None:  # Pillow's encoders, which do not say why
+        if error.errno is None:  # raised by Pillow's encoders without a reason
             raise OSError(errno.EIO, str(error) or "cannot be written", str(path)) from error
-        if error.filename in (None, str(temporary)):  # `write` to a full disk knows no name
+        if error.filename in (None, str(temporary)):  # `write` to a full disk reports no file name
             error.filename = str(path)
             del error.filename2
         raise
@@ -115,9 +115,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
-    """A temporary folder below `parent` (the system's folder of temporary files by default), removed at the end.
+    """Yield a temporary folder in `parent` (by default the system's temporary directory), removed at the end.
 
-    Folders that killed processes left there are removed first. The error of a full disk names `parent`.
+    Folders that killed processes left there are removed first. An OSError about a full disk names `parent`.
     """
     parent = Path(parent or tempfile.gettempdir())
     sweep(parent)
@@ -132,7 +132,7 @@ def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes of this machine left in `folder`, once per process."""
+    """Remove temporary files of killed processes of this machine from `folder`. Done once per process."""
     if folder in _swept:
         return
     _swept.add(folder)
@@ -142,7 +142,7 @@ def sweep(folder: Path) -> None:
     for entry in entries:
         left = _LEFT_OVER.fullmatch(entry.name)
         if left and left[2] == _HOST and not _alive(int(left[1])):
-            with suppress(OSError):  # another user's, say: the next one may still be ours
+            with suppress(OSError):  # it may belong to another user; try the next one
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
@@ -150,7 +150,7 @@ def sweep(folder: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a file, read a few megabytes at a time. Raises OSError when it cannot be read."""
+    """Compute the SHA-256 of a file, read in chunks. Raises OSError if it cannot be read."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 22):
@@ -159,12 +159,12 @@ def sha256(path: Path) -> str:
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """`name`, or as much of its beginning as takes `most` bytes in a file system."""
+    """Cut `name` to at most `most` bytes in the encoding of file systems."""
     return os.fsencode(name)[:most].decode(errors="ignore") if len(os.fsencode(name)) > most else name
 
 
 def _temporary(name: str) -> str:
-    """A hidden name that tells which process of which machine writes it; see `sweep`."""
+    """Return a hidden file name that identifies the process and the machine; see `sweep`."""
     short = shortened(name)
     if short != name:
         short += f".{zlib.crc32(os.fsencode(name)):08x}"

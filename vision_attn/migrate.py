@@ -1,4 +1,4 @@
-"""Configs that earlier versions wrote, in the words of this one."""
+"""Conversion of configs written by earlier versions."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ MOVED = {
     "vision_attn.models.convnet.": "vision_attn.encoders.convnet.",
     "vision_attn.models.vgg.": "vision_attn.encoders.vgg.",
 }
-"""Beginnings of dotted paths: old -> new."""
+"""Prefixes of dotted paths: old -> new."""
 
 LIKELIHOOD = "vision_attn.criteria.likelihood.Likelihood"
 PENALTY = "vision_attn.criteria.doubly_stochastic.DoublyStochastic"
@@ -15,8 +15,8 @@ LOOKS = "vision_attn.criteria.looks.ReinforceLooks"
 
 
 def migrated(config: Any) -> Any:
-    """The config with classes under their new paths, and with `criteria` in place of a captioner's `penalty` and
-    `reinforce`. What is new already stays as it is."""
+    """Convert a config: classes get their new paths, and a captioner's `penalty` and `reinforce` become `criteria`. A
+    current config is unchanged."""
     if isinstance(config, str):
         return next((new + config.removeprefix(old) for old, new in MOVED.items() if config.startswith(old)), config)
     if isinstance(config, list):
@@ -31,7 +31,7 @@ def migrated(config: Any) -> Any:
 
 
 def _with_criteria(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `Captioning`, its loss as criteria. A run without them had the penalty with weight 1."""
+    """Convert the arguments of `Captioning` to criteria. The default of `penalty` was 1."""
     if "criteria" in options or not options.keys() & {"penalty", "reinforce"}:
         return options
     options = dict(options)

@@ -1,6 +1,6 @@
-"""What jsonargparse says about a mistake in a config, on one line: the key, what is wrong, what was meant.
+"""One-line versions of jsonargparse's error messages: the key, what is wrong, and a suggestion.
 
-Its messages nest one block per level of the config, each quoting the whole level: here the levels become one dotted
+Its messages nest one block per level of the config, each quoting the whole level. Here the levels become one dotted
 path, and only the innermost cause is kept.
 """
 
@@ -10,8 +10,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 
-# Messages quote what the file says, so that every expression here takes time in proportion to its text: none begins
-# with a repetition that a search could start again at each character.
+# Messages quote untrusted files, so each of these expressions must run in linear time: none begins with a repetition
+# that a search could restart at every character.
 _LEVEL = re.compile(
     r"""(?: Parser\ key\ "(?P<key>[^"]+)":
           | Type\ .*?\ expects\ a\ function\ or\ a\ callable\ class:
@@ -31,14 +31,14 @@ _FORBIDDEN = re.compile(r"Importing '([^']+)' is not allowed")
 _PLAIN = {"NoneType": "null", "int": "an int", "float": "a float", "bool": "true or false", "str": "text"}
 
 LONGEST = 200
-"""Characters of a quoted value."""
+"""The largest number of characters of a quoted value."""
 
 Accepted = Callable[[list[str]], Iterable[str]]
-"""The keys that exist below a path, as far as they are known."""
+"""A function that returns the known keys below a path."""
 
 
 def one_line(message: str, accepted: Accepted) -> str:
-    """`task.model.hidden_size: expected an int, got 'q'` out of several nested lines."""
+    """Reduce a nested message to one line such as `task.model.hidden_size: expected an int, got 'q'`."""
     path, cause = _descend(message)
     for pattern in _UNKNOWN:
         if unknown := pattern.match(cause):
@@ -46,27 +46,27 @@ def one_line(message: str, accepted: Accepted) -> str:
             return f"{'.'.join([*path, key])}: there is no such key{suggest(key, accepted(path))}"
     if missing := re.match(r"the following arguments are required: ([\w., ]+)", cause):
         names = [".".join([*path, name.strip(". ")]) for name in missing[1].split(". ")[0].split(",")]
-        return f"{', '.join(names)}: missing, but needed"
+        return f"{', '.join(names)}: missing but required"
     return f"{'.'.join(path)}: {_said(cause)}" if path else _said(cause)
 
 
 def forbidden(message: str) -> str | None:
-    """The path that the parser refuses to import, where that is what `message` is about."""
+    """Return the path that the parser refused to import, if that is the cause of `message`."""
     found = _FORBIDDEN.match(_descend(message)[1])
     return found[1] if found else None
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean hidden_size?`, or the whole list where nothing comes close."""
+    """Return a suggestion such as `; did you mean hidden_size?`, or the whole list if no name is similar."""
     known = sorted(known)
     close = [name for name in known if name.startswith(word)][:3] or difflib.get_close_matches(word, known, n=3)
     if close:
         return f"; did you mean {' or '.join(close)}?"
-    return f"; known there: {', '.join(known)}" if len(known) in range(1, 40) else ""
+    return f"; choose from: {', '.join(known)}" if len(known) in range(1, 40) else ""
 
 
 def _descend(text: str) -> tuple[list[str], str]:
-    """The dotted path to the innermost complaint, and that complaint."""
+    """Return the dotted path to the innermost message, and that message."""
     path: list[str] = []
     while True:
         text = text.strip()
@@ -91,14 +91,14 @@ def _said(cause: str) -> str:
             return f"expected {' or '.join(kinds)}, got {_literal(value[1])}"
     if found := re.match(r"module '([^']+)' has no attribute '([^']+)'", cause):
         module = sys.modules.get(found[1])
-        classes = [name for name, thing in vars(module).items() if isinstance(thing, type)] if module else []
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)] if module else []
         return f"there is no {found[2]} in {found[1]}{suggest(found[2], classes)}"
     if found := re.match(r"Expected a dot import path string: (\S+)", cause):
         return f"expected a class path such as torch.optim.AdamW, got {found[1].rstrip('.')!r}"
     if found := re.match(r"Expected '([^']+)' to be .*?<class '([^']+)'>", cause):
-        return f"{found[1]} is no {found[2].split('.')[-1]}"
+        return f"{found[1]} is not a subclass of {found[2].split('.')[-1]}"
     if found := re.match(r"Import path (\S+) does not correspond to a subclass of (\w+)", cause):
-        return f"{found[1]} is no {found[2]}"
+        return f"{found[1]} is not a subclass of {found[2]}"
     if found := _FORBIDDEN.match(cause):
         return f"{found[1]} may not be imported here"
     return _short(" ".join(re.split(r",? but got \{|\.? Got value: ", cause)[0].split()).rstrip(". "))

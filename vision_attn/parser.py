@@ -1,6 +1,6 @@
-"""The command line and YAML of a config, parsed by jsonargparse after the signature of `fit`.
+"""Parsing of YAML configs and command lines by jsonargparse, according to the signature of `fit`.
 
-jsonargparse imports what a config names: here it is told what it may import.
+jsonargparse imports what a config names; `allow_only` restricts what it may import.
 """
 
 import inspect
@@ -23,14 +23,14 @@ FORMAT = 2
 _allowed: set[str] = set()
 
 if _stubs_resolver.typeshed_client_support:
-    # Where a signature lacks types, jsonargparse looks for stubs. To learn where, it would start a Python in the
-    # current folder, whose `import json` imports a json.py that lies there.
+    # If a signature lacks types, jsonargparse searches for stubs. To find their location it would start Python in the
+    # current folder, whose `import json` would import a json.py from there.
     _places = _stubs_resolver.tc.get_search_context(search_path=[Path(place) for place in sys.path if place])
     _stubs_resolver.stubs_resolver = _stubs_resolver.StubsResolver(search_context=_places)
 
 
 def make_parser(skip: Iterable[str] = ()) -> ArgumentParser:
-    """A parser of the parameters of `fit`, without those in `skip`."""
+    """Create a parser of the parameters of `fit`, without those in `skip`."""
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action="config")
     parser.add_argument("--format", type=int, default=FORMAT)
@@ -41,14 +41,16 @@ def make_parser(skip: Iterable[str] = ()) -> ArgumentParser:
 def parse(
     parser: ArgumentParser, arguments: Sequence[str], content: dict, *, where: Path, overrides: Sequence[str]
 ) -> Namespace:
-    """The config that `arguments` give, with every default.
+    """Parse `arguments` into a config with all defaults.
 
-    content: the same as plain values, for hints. where: the file, and overrides: the arguments, that may be to blame.
-    Raises ValueError of one line that names the key.
+    content: the config as plain values, for suggestions. where, overrides: the file and the arguments, to name the
+        source of an error.
+
+    Raises a one-line ValueError that names the key.
     """
     try:
         return parser.parse_args(list(arguments))
-    except Exception as error:  # mostly ArgumentError; a strange value can make the parser fail in other ways
+    except Exception as error:  # mostly ArgumentError, but unusual values can raise other errors
         reason = one_line(message(error), lambda path: _accepted(content, path))
         key = reason.split(":")[0].split(".")[-1]
         place = "" if any(key in override for override in overrides) else f"{where}: "
@@ -56,19 +58,19 @@ def parse(
 
 
 def message(error: BaseException | None) -> str:
-    """What the parser says of a mistake, in many lines."""
+    """Return the multi-line message of an error of the parser."""
     return getattr(error, "message", None) or str(error)
 
 
 def names(constructor: Any) -> list[str]:
-    """The parameters of a function or class."""
+    """Return the names of the parameters of a function or class."""
     return list(inspect.signature(constructor).parameters)
 
 
 def _accepted(content: dict, path: list[str]) -> list[str]:
-    """The keys that exist below `path`: arguments of `fit`, of one of its dataclasses, or of the class named there.
+    """Return the keys below `path`: parameters of `fit`, of one of its dataclasses, or of the class named there.
 
-    Looks into modules that the parser has imported already, and imports none for a hint.
+    Only modules that the parser has imported already are searched.
     """
     if not path:
         return names(fit)
@@ -83,11 +85,11 @@ def _accepted(content: dict, path: list[str]) -> list[str]:
         found = vars(sys.modules[module])[name]
         return [name for name in names(found) if name not in ("args", "kwargs")]
     except (KeyError, ValueError, TypeError):
-        return []  # Only a hint is lost.
+        return []  # No suggestion.
 
 
 def packages_of(node: Any) -> set[str]:
-    """The first parts of all dotted paths in a config, or in overrides."""
+    """Return the top-level packages of all dotted paths in a config or in overrides."""
     if isinstance(node, dict):
         return set().union(*map(packages_of, node.values()))
     if isinstance(node, list):
@@ -97,14 +99,14 @@ def packages_of(node: Any) -> set[str]:
 
 
 def allow_only(packages: Iterable[str]) -> None:
-    """Configs read from here on may import from `packages` alone; jsonargparse holds one such list per process.
+    """Allow configs read from now on to import only from `packages`. jsonargparse has one such list per process.
 
-    Its most specific entry decides, so that those of earlier calls are allowed or denied again one by one.
+    The most specific entry decides, so all entries of earlier calls are allowed or denied again.
     """
     packages = set(packages) - {"jsonargparse"}
     for package in packages:
         if not all(part.isidentifier() for part in package.split(".")):
-            raise ValueError(f"{package!r} is no name of a package")
+            raise ValueError(f"{package!r} is not a package name")
     _allowed.update(packages)
     allowed = {entry for entry in _allowed if within(entry, packages)}
     set_parsing_settings(

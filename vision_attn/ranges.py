@@ -1,11 +1,11 @@
-"""Numbers within a range, checked where they are given."""
+"""Range checks of constructor arguments."""
 
 
 def check_range(owner: str, least: int | float, most: int | float, **numbers: int | float) -> None:
-    """Raise ValueError naming the first of `numbers`, parameters of `owner`, that is not from `least` to `most`.
+    """Raise ValueError naming the first of `numbers`, parameters of `owner`, that is not in [`least`, `most`].
 
-    A config may come from anyone. What a constructor loops over or allocates has a largest value that nobody needs.
+    Configs may be untrusted, so sizes of loops and allocations in constructors must be bounded.
     """
     for name, number in numbers.items():
-        if not least <= number <= most:  # so that NaN fails too
+        if not least <= number <= most:  # also rejects NaN
             raise ValueError(f"{owner}: {name} is {number}, but must be from {least:,} to {most:,}")

@@ -1,4 +1,4 @@
-"""Checks of what a caller of the Python API hands in, with messages that say what was expected."""
+"""Checks of tensors passed by callers of the Python API."""
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ KINDS = {
 
 
 def require(name: str, tensor: Tensor, shape: str, kind: str | None = None, hint: str = "", **sizes: int) -> None:
-    """Raise ValueError unless `tensor` has the `shape` "B L D", where `sizes` fix some of the letters, and the `kind`
-    "uint8", "float" or "integer".
+    """Raise ValueError unless `tensor` has the `shape`, such as "B L D", and the `kind`: "uint8", "float" or
+    "integer".
 
-    A number in `shape` stands for itself. `hint` ends the message with what to do.
+    `sizes` fixes the sizes of some letters; a number in `shape` is that size. `hint` is appended to the message.
     """
     letters = shape.split()
     wanted = [sizes.get(letter, int(letter) if letter.isdigit() else None) for letter in letters]

@@ -1,8 +1,8 @@
-"""What the config of a run folder may name. A run folder may come from anyone, and opening it runs none of its code.
+"""Checks of the configs of untrusted run folders, so that opening a run folder runs none of its code.
 
-A config is followed along the types of constructors: where a parameter expects an instance of a class, or a callable
-that makes one, a config may name a class that derives from that class and is defined in `MODULES`; everywhere else it
-may give plain values only. So what a config can run is the constructors of a few modules, with numbers and text.
+A config is checked against the type annotations of constructors. Where a parameter expects an instance of a class, or a
+callable that returns one, a config may name a subclass defined in `MODULES`. Everywhere else only plain values are
+allowed. A config can therefore only call the constructors of a few modules, with numbers and strings.
 """
 
 import inspect
@@ -23,28 +23,28 @@ from vision_attn.task import Source
 PARTS = ("attention", "criteria", "data", "encoders", "layers", "metrics", "models", "tasks")
 LAYERS = ("activation", "batchnorm", "conv", "dropout", "flatten", "instancenorm", "linear", "normalization", "pooling")
 MODULES = (*(f"vision_attn.{part}" for part in PARTS), *(f"torch.nn.modules.{part}" for part in LAYERS))
-"""Modules, and packages of modules, whose classes a run folder may name. Of torch, layers without layers inside: the
-constructors of the others loop over as many as they are asked for."""
+"""Modules and packages whose classes a run folder may name. From torch only single layers: constructors of others
+contain loops whose length is an argument."""
 
 NEVER = frozenset(
     [*sys.stdlib_module_names, "PIL", "jsonargparse", "numpy", "pip", "pycocoevalcap", "pycocotools", "safetensors",
      "setuptools", "tokenizers", "torch", "torchvision", "tqdm", "vision_attn", "wandb", "yaml"]
 )  # fmt: skip
-"""Packages that cannot be declared trusted. None of them is somebody's model, and they hold functions that run,
-download, write or delete anything: a message that suggested to trust them would be a trap."""
+"""Packages that cannot be declared trusted. None of them contains user models, and they have functions that execute,
+download, write or delete files, so a message must never suggest trusting them."""
 
 CLASSES = 50
-"""The most classes that a config may name."""
+"""The largest number of classes that a config may name."""
 
 LARGEST = 10**15
-"""The largest number. Sizes that torch multiplies stay within 64 bits, or fail."""
+"""The largest number in a config. Products of sizes in torch then fit in 64 bits, or fail."""
 
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)+")
 _PLAIN = (bool, int, float, str, Path)
 
 
 class Untrusted(ValueError):
-    """A config names something that it may not name; the message continues the name of the file."""
+    """A config names a class that it may not name. The message is preceded by the name of the file."""
 
     def __init__(self, path: str) -> None:
         package = path.split(".")[0]
@@ -53,37 +53,37 @@ class Untrusted(ValueError):
             super().__init__(f"names {shown}, which no run folder may use")
         else:
             hint = f"if you trust it, add --trust {_short(package)}"
-            super().__init__(f"names {shown}, which is code from elsewhere: {hint}")
+            super().__init__(f"names {shown}, which is third-party code: {hint}")
 
 
 def check_trust(packages: Iterable[str]) -> None:
-    """Raise ValueError for names that are no packages, or packages that cannot be trusted as a whole."""
+    """Raise ValueError for invalid package names, and for packages that cannot be trusted as a whole."""
     for package in packages:
         if not _PATH.fullmatch(f"{package}.x"):
-            raise ValueError(f"{package!r} is no name of a package")
+            raise ValueError(f"{package!r} is not a package name")
         if package.split(".")[0] in NEVER:
             raise ValueError(
-                f"--trust {package}: {package.split('.')[0]} has functions that can do anything; classes of it that a "
+                f"--trust {package}: {package.split('.')[0]} has functions that can do anything; its classes that a "
                 "run folder may use need no --trust"
             )
 
 
 def checked(value: Any, expected: Any, key: str, *, trust: Sequence[str] = ()) -> Any:
-    """A copy of `value`, the content of a config at `key`, in which every class is one that `expected` permits.
+    """Return a copy of `value`, the content of a config at `key`, after checking that `expected` permits every class.
 
-    expected: the annotation of the parameter that will get the value.
-    trust: packages that may be named too, and imported, which runs their code.
+    expected: the annotation of the parameter that will receive the value.
+    trust: further packages that may be named, and imported, which runs their code.
 
-    Raises Untrusted for names of other packages and ValueError, beginning with the key, for whatever else is wrong.
+    Raises Untrusted for names from other packages, and ValueError, beginning with the key, for all other errors.
     """
     check_trust(trust)
     return _Walk((*MODULES, *trust), tuple(trust)).value(value, expected, key)
 
 
 def confined(data: dict[str, Any]) -> dict[str, Any]:
-    """A checked source that downloads nothing, and caches nothing outside the current folder.
+    """Restrict a checked source: it may not download, nor write a cache outside the current folder.
 
-    Its cache stays where it is told to be if caches lie there already; else it moves to the default, `cache`.
+    The given cache folder is kept if it contains caches already, and replaced by the default, `cache`, otherwise.
     """
     arguments = dict(data["init_args"])
     if "download" in arguments:
@@ -94,30 +94,30 @@ def confined(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _holds_caches(folder: Path) -> bool:
-    """Whether `folder` is below the current one, or holds caches of features already."""
+    """Return whether `folder` is below the current one, or already contains feature caches."""
     if not folder.is_absolute() and ".." not in folder.parts and not str(folder).startswith("~"):
         return True
     try:
         return any(folder.expanduser().glob("*/index.json"))
-    except (OSError, RuntimeError, ValueError):  # no access, no such user, a zero byte
+    except (OSError, RuntimeError, ValueError):  # no access, no such user, a null byte
         return False
 
 
 class _Expected(NamedTuple):
-    """A parameter that gets an object: of which class, and how many arguments its constructor is given by the code."""
+    """A parameter that expects an object: its class, and how many constructor arguments the code itself supplies."""
 
     kind: type
     given: int
 
 
 class _Walk:
-    """Follows a config along the types of constructors. Methods raise as `checked` does."""
+    """Checks a config against the annotations of constructors. Methods raise like `checked`."""
 
     def __init__(self, modules: tuple[str, ...], trusted: tuple[str, ...]) -> None:
         self.modules, self.trusted, self.classes = modules, trusted, 0
 
     def value(self, value: Any, annotation: Any, key: str, default: Any = None) -> Any:
-        """`value` as a parameter of this annotation may be given it."""
+        """Check `value` for a parameter with this annotation."""
         if value is None:
             return None
         kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
@@ -136,7 +136,7 @@ class _Walk:
         return value
 
     def made(self, value: Any, expected: _Expected, key: str) -> Any:
-        """What makes an object: a class path, or one with arguments."""
+        """Check the description of an object: a class path, or a class path with arguments."""
         path = value.get("class_path") if isinstance(value, dict) else value
         if not isinstance(path, str) or not _PATH.fullmatch(path):
             raise ValueError(f"{key}: expected a class path such as {MODULES[0]}.module.Class, got {_short(path)!r}")
@@ -146,14 +146,14 @@ class _Walk:
         thing = self.found(path, expected.kind, key)
         value = value if isinstance(value, dict) else {"class_path": path}
         if extra := set(value) - {"class_path", "init_args"}:
-            raise ValueError(f"{key}.{_short(min(extra))}: there is no such key beside class_path and init_args")
+            raise ValueError(f"{key}.{_short(min(extra))}: there is no such key, only class_path and init_args")
         arguments = value.get("init_args", {})
         if not isinstance(arguments, dict):
             raise ValueError(f"{key}.init_args: expected keys and values, got {_short(arguments)!r}")
         return {"class_path": path, "init_args": self.arguments(thing, arguments, expected.given, key)}
 
     def found(self, path: str, kind: type, key: str) -> Any:
-        """The class that `path` names. Nothing outside the modules permitted is imported to find it."""
+        """Find the class that `path` names. Imports nothing outside the permitted modules."""
         module, _, name = path.rpartition(".")
         if not within(module, self.modules) and module != "torch.nn":
             raise Untrusted(path)
@@ -166,17 +166,19 @@ class _Walk:
             raise ValueError(f"{key}: there is no {_short(name)} in {_short(module)}{suggest(name, classes)}")
         if not within(home := getattr(thing, "__module__", None), self.modules):
             if within(module, self.trusted):
-                raise ValueError(f"{key}: {_short(path)} is of {home or 'elsewhere'}, and only imported there")
+                raise ValueError(
+                    f"{key}: {_short(path)} is defined in {home or 'another module'}, not in {_short(module)}"
+                )
             raise Untrusted(path)
         if inspect.isclass(thing):
             if not _derives(thing, kind):
-                raise ValueError(f"{key}: {_short(path)} is no {kind.__name__}")
+                raise ValueError(f"{key}: {_short(path)} is not a subclass of {kind.__name__}")
         elif not (inspect.isfunction(thing) and within(module, self.trusted)):
-            raise ValueError(f"{key}: {_short(path)} is no class, and nothing else may be named here")
+            raise ValueError(f"{key}: {_short(path)} is not a class, and only classes may be named here")
         return thing
 
     def arguments(self, thing: Any, arguments: dict, given: int, key: str) -> dict:
-        """The arguments of a constructor, each checked by its annotation."""
+        """Check the arguments of a constructor against its annotations."""
         parameters, trusted = _parameters(thing, given), within(thing.__module__, self.trusted)
         checked = {}
         for name, value in arguments.items():
@@ -190,7 +192,7 @@ class _Walk:
         return checked
 
     def loose(self, value: Any, key: str) -> Any:
-        """`value` for a parameter of trusted code that has no type: any values, and classes that may be named."""
+        """Check `value` for a parameter of trusted code without an annotation: any values, and permitted classes."""
         if isinstance(value, list):
             return [self.loose(item, key) for item in value]
         if isinstance(value, dict) and "class_path" in value:
@@ -199,7 +201,7 @@ class _Walk:
 
 
 def _object(kind: Any) -> _Expected | None:
-    """What a type asks for, if that is an object which a config makes by naming a class."""
+    """Return the object that a type expects, if a config can describe it by a class path; else None."""
     if get_origin(kind) is Callable:
         given, made = get_args(kind) or (..., object)
         return _Expected(made, 0 if given is ... else len(given)) if inspect.isclass(made) else None
@@ -208,7 +210,7 @@ def _object(kind: Any) -> _Expected | None:
 
 
 def _element(kind: Any) -> Any:
-    """The type of the elements of a list that a config may write out; None for all other types."""
+    """Return the element type of a list that a config may contain; None for all other types."""
     if get_origin(kind) not in (list, tuple, Sequence, Iterable):
         return None
     return next((element for element in get_args(kind) if element is not ...), None)
@@ -223,18 +225,18 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _plain(value: Any, key: str) -> Any:
-    """A single value: whether it has the right type is for the parser to say, which converts a few."""
+    """Check that `value` is a single value. The parser checks its type, because it converts some types."""
     if type(value) in (bool, str):
         return value
     if type(value) in (int, float):
-        if not -LARGEST <= value <= LARGEST:  # nor NaN
-            raise ValueError(f"{key}: {_short(value)} is no number that a run folder may give")
+        if not -LARGEST <= value <= LARGEST:  # also rejects NaN
+            raise ValueError(f"{key}: {_short(value)} is outside the range of numbers in a run folder")
         return value
     raise ValueError(f"{key}: expected a single value, got {_short(value)!r}")
 
 
 def _parameters(thing: Any, given: int) -> dict[str, inspect.Parameter]:
-    """The parameters that a config may set: those with a name, less the leading ones that the code gives itself."""
+    """Return the parameters that a config may set: the named ones, except the leading ones that the code supplies."""
     try:
         parameters = list(inspect.signature(thing, eval_str=True).parameters.values())
     except (NameError, TypeError, ValueError):
@@ -247,12 +249,12 @@ def _parameters(thing: Any, given: int) -> dict[str, inspect.Parameter]:
 def _derives(thing: type, kind: type) -> bool:
     try:
         return issubclass(thing, kind)
-    except TypeError:  # a protocol with attributes: what classes fulfil it is only known of their instances
+    except TypeError:  # a protocol with attributes: only instances can be checked against it
         return issubclass(thing, (nn.Module, Source))
 
 
 def within(module: Any, modules: Iterable[str]) -> bool:
-    """Whether `module` is the name of one of `modules`, or of a module below one."""
+    """Return whether `module` is one of `modules` or a module below one of them."""
     return isinstance(module, str) and any(module == one or module.startswith(f"{one}.") for one in modules)
 
 

@@ -1,12 +1,12 @@
-"""The command line: one verb per file of this folder. A new file here is a new verb.
+"""The command line: each file of this folder is a subcommand (a verb). A new file adds a verb.
 
 A verb's file has a docstring, whose first line is its help, and two functions: `add_arguments(parser)` and
-`run(arguments) -> int`, the exit status. A verb that sets the default `overrides=[]` gets in it whatever options it
-does not know, such as `--run.epochs=3`. Nothing is imported but the verb that was asked for.
+`run(arguments) -> int`, which returns the exit status. A verb that sets the default `overrides=[]` receives all unknown
+options there, such as `--run.epochs=3`. Only the requested verb is imported.
 
-Exit statuses: 0, done; 1, a mistake of the user, a damaged file or a full disk; 2, a mistake in the arguments; 70, a
-bug of ours; 130, interrupted; 141, nobody reads the output. Every failure is one line on standard error. A bug is one
-line too, with its place in the code: a traceback tells users nothing, and `--debug` (or VISION_ATTN_DEBUG=1) shows it.
+Exit statuses: 0, success; 1, a user error, a damaged file or a full disk; 2, an error in the arguments; 70, a bug in
+vision-attn; 130, interrupted; 141, output closed by its reader. Every failure is one line on standard error. For a bug
+it names the place in the code; `--debug` (or VISION_ATTN_DEBUG=1) shows the traceback.
 """
 
 import argparse
@@ -24,18 +24,18 @@ from vision_attn import __version__
 from vision_attn.console import complain, log_to_terminal, printable
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
-LONGEST = 2000  # characters of a complaint: what it quotes may be a whole file
+LONGEST = 2000  # characters of an error message, which may quote a whole file
 
 
 class Parser(argparse.ArgumentParser):
-    """Escapes what it says of arguments: a wildcard may have made them out of any file's name."""
+    """Escapes arguments in error messages: a shell wildcard may expand to any file name."""
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit status. See above for what a failure prints."""
+    """Run one verb and return the exit status (see the module docstring)."""
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog="vision-attn", description="Image captioners that show where they look.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"vision-attn {__version__}")
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = {path.stem: path for path in sorted(Path(__file__).parent.glob("[a-z]*.py"))}
     chosen = next((word for word in argv if not word.startswith("-")), None)
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold any bytes
     try:
         for name, path in verbs.items():
             words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
@@ -64,21 +64,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return arguments.run(arguments)
     except (SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # a panic of a library in Rust is no Exception
+    except BaseException as error:  # a panic in a Rust library is not an Exception
         if os.environ.get("VISION_ATTN_DEBUG", "0") not in ("", "0") or "--debug" in argv:
             raise
         return _tell(error)
 
 
 def _tell(error: BaseException) -> int:
-    """Print one line for what went wrong; returns the exit status."""
+    """Print one line about an error. Returns the exit status."""
     if isinstance(error, KeyboardInterrupt):
         complain("interrupted")
         return 130
     if isinstance(error, BrokenPipeError):
-        # Whatever is still buffered has no reader: let Python's flush at exit go nowhere.
+        # Buffered output has no reader: redirect Python's flush at exit to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        complain("error: whoever read the output closed it")
+        complain("error: the output was closed by its reader")
         return 141
     line = " ".join(_reason(error).split())
     if len(line) > LONGEST:
@@ -88,12 +88,12 @@ def _tell(error: BaseException) -> int:
 
 
 def _expected(error: BaseException) -> bool:
-    """Whether the user, a file or the machine is at fault, as far as its type tells."""
+    """Return whether, by its type, the cause is the user, a file or the machine and not a bug."""
     return isinstance(error, ValueError | OSError | MemoryError | RecursionError) or _panic(error) or _memory(error)
 
 
 def _reason(error: BaseException) -> str:
-    """What to tell of `error`."""
+    """Return the message for `error`."""
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         full = "; free some space, then run the same command again" * (error.errno in (errno.ENOSPC, errno.EDQUOT))
@@ -101,11 +101,11 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, ValueError | OSError):
         return text or type(error).__name__
     if _memory(error):
-        return f"out of memory ({text or type(error).__name__}): take smaller batches, with --data.batch_size, say"
+        return f"out of memory ({text or type(error).__name__}): use smaller batches, e.g. with --data.batch_size"
     if isinstance(error, RecursionError):
-        return "something that was read is nested too deeply, or refers to itself"
+        return "an input is nested too deeply, or contains itself"
     if _panic(error):
-        return f"a library gave up on something that it read: {text}"
+        return f"a library failed on an input: {text}"
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "vision_attn" in frame.filename] or frames[-1:]
     place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
@@ -113,7 +113,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _memory(error: BaseException) -> bool:
-    """Python's MemoryError, and what torch raises in its place."""
+    """Return whether `error` is Python's MemoryError or torch's equivalent."""
     said = str(error)
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and ("out of memory" in said or "can't allocate memory" in said)
@@ -121,5 +121,5 @@ def _memory(error: BaseException) -> bool:
 
 
 def _panic(error: BaseException) -> bool:
-    """Whether a library written in Rust failed an assertion of its own: tokenizers and safetensors may."""
+    """Return whether a Rust library (tokenizers or safetensors) panicked."""
     return type(error).__name__ == "PanicException"

@@ -1,4 +1,4 @@
-"""What a mistake on the command line probably meant: another config file, or a key further down in the config."""
+"""Suggestions for errors on the command line: a similar config file, or a similar key of the config."""
 
 import argparse
 import difflib
@@ -13,9 +13,9 @@ import vision_attn
 
 
 def read_config(arguments: argparse.Namespace) -> Any:
-    """The config that `arguments.config` and `arguments.overrides` describe.
+    """Read the config from `arguments.config` and `arguments.overrides`.
 
-    Raises ValueError for a mistake in either, with the file or the key that was probably meant.
+    Raises ValueError for an error in either, and suggests a file or a key.
     """
     import yaml
 
@@ -32,18 +32,18 @@ def read_config(arguments: argparse.Namespace) -> Any:
 
 
 def options_only(overrides: Sequence[str]) -> None:
-    """Raise ValueError for a word among the overrides that is neither an option, --KEY=VALUE, nor the value of one."""
+    """Raise ValueError unless all overrides are options (--KEY=VALUE) or their values."""
     for before, word in pairwise(["", *overrides]):
         value = before.startswith("--") and "=" not in before
         if not word.startswith("--") and not value:
             hint = f": did you mean --{word}?" if "=" in word else ""
             if os.path.lexists(word):
                 hint = f": for the file of this name, write ./{word}"
-            raise ValueError(f"{word} is no option{hint}")
+            raise ValueError(f"{word} is not an option{hint}")
 
 
 def config_file(name: str | Path) -> Path:
-    """The config file called `name`. Raises ValueError with the file that was probably meant where there is none."""
+    """Return the path of the config file `name`. Raises ValueError with suggestions if it does not exist."""
     path = Path(name)
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long
         inside = path / "config.yaml"
@@ -54,17 +54,17 @@ def config_file(name: str | Path) -> Path:
     checkout = Path(vision_attn.__file__).parent.parent
     folders = dict.fromkeys([path.parent, Path("configs"), Path("runs") / path.name, shown(checkout / "configs")])
     files = [file for folder in folders if os.path.isdir(folder) for file in sorted(folder.glob("*.yaml"))]
-    close = _unlike(path.stem, files)
+    close = _similar(path.stem, files)
     raise ValueError(f"{path} does not exist" + (f"; did you mean {' or '.join(close)}?" if close else ""))
 
 
 def shown(path: Path) -> Path:
-    """`path` as one would type it here: relative where it lies below the working folder."""
+    """Return `path`, relative if it lies below the working directory."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _unlike(stem: str, files: Sequence[Path]) -> list[str]:
-    """The files called `stem`, else at most three whose names come close."""
+def _similar(stem: str, files: Sequence[Path]) -> list[str]:
+    """Return the files called `stem`, or else at most three with similar names."""
     named = {}
     for file in files:
         named.setdefault(file.parent.name if file.stem == "config" else file.stem, str(file))
@@ -73,16 +73,16 @@ def _unlike(stem: str, files: Sequence[Path]) -> list[str]:
 
 
 def unknown_key(message: str) -> str | None:
-    """The key that `message` calls unknown; None for a message about something else."""
+    """Return the unknown key that `message` is about; None for other messages."""
     found = re.match(r"(?:--)?([\w.]+): there is no such key", message)
     return found[1] if found else None
 
 
 def meant(message: str, config: Mapping[str, Any], options: Iterable[str] = ()) -> str:
-    """`message`, that a key does not exist, with the keys of `config` that end in the same name, or in one like it.
+    """Extend a `message` about an unknown key with the keys of `config` that end in the same or a similar name.
 
-    `--epochs=3` was probably `--run.epochs=3`. `options`: the verb's own. Unchanged where nothing comes close, or where
-    the key has the right beginning: then the message already knows better.
+    For example, `--run.epochs` is suggested for `--epochs`. `options` are those of the verb. The message is unchanged
+    if no key is similar, or if the key begins correctly and the message has a suggestion already.
     """
     key = unknown_key(message)
     if key is None or (key.split(".")[0] in config and "did you mean" in message):
@@ -97,7 +97,7 @@ def meant(message: str, config: Mapping[str, Any], options: Iterable[str] = ()) 
 
 
 def dotted(config: Any, path: tuple[str, ...] = ()) -> Iterable[str]:
-    """The keys of a config as they are written on the command line, without class_path and init_args."""
+    """Yield the keys of a config as written on the command line, without class_path and init_args."""
     for key, value in config.items() if isinstance(config, Mapping) else ():
         below = path if key == "init_args" else (*path, str(key))
         if key not in ("init_args", "class_path"):

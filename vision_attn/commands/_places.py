@@ -1,4 +1,4 @@
-"""Folders that a verb will write into: made, and tried, before any long work."""
+"""Output folders: created, and tested for write access, before long work begins."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ from vision_attn.files import scratch
 
 
 def writable(folder: Path, option: str) -> Path:
-    """`folder`, made where it does not exist. Raises ValueError where it cannot be written; `option` names another.
+    """Create `folder` if necessary and return it. Raises ValueError, which mentions `option`, if it is not writable.
 
-    Also removes what killed processes left in it.
+    Also removes temporary files of killed processes from it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -17,7 +17,7 @@ def writable(folder: Path, option: str) -> Path:
     except FileExistsError as error:
         raise ValueError(f"{folder} is a file, not a folder: name another with {option}") from error
     except OSError as error:
-        what = "written" if folder.is_dir() else "made"
+        what = "written" if folder.is_dir() else "created"
         raise ValueError(
             f"{folder} cannot be {what} ({error.strerror or error}): name another folder with {option}"
         ) from error

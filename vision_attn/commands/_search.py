@@ -1,4 +1,4 @@
-"""Which files are meant by the photographs and folders that a command line names."""
+"""Search for the images that a command line names, as files or as folders."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Found(NamedTuple):
-    """The photographs to read, what is worth knowing, and what went wrong; each text is one line."""
+    """The images to read, notes and errors; each text is one line."""
 
     files: list[Path]
     notes: list[str]
@@ -15,10 +15,10 @@ class Found(NamedTuple):
 
 
 def photographs(places: Iterable[Path], *, recursive: bool = False) -> Found:
-    """The files that are named, and the images in the folders that are, in the order of their names.
+    """Return the named files, and the images in the named folders, sorted by name.
 
-    Images are known by their endings. Hidden files and folders are left out, links to folders are not followed (so
-    that no folder is read twice or for ever), and what is no regular file (a pipe, a device) is skipped and told.
+    Images are recognised by their extensions. Hidden files and folders are ignored, links to folders are not followed
+    (they could form a cycle), and files that are not regular (pipes, devices) are skipped with a note.
     """
     found = Found([], [], [])
     for place in places:
@@ -30,7 +30,7 @@ def photographs(places: Iterable[Path], *, recursive: bool = False) -> Found:
 
 
 def _search(place: Path, recursive: bool, found: Found) -> None:
-    """Add what lies in the folder `place`."""
+    """Add the images of the folder `place` to `found`."""
     from vision_attn.data.photographs import ENDINGS
 
     before, others, subfolders, links = len(found.files), 0, 0, 0
@@ -42,15 +42,15 @@ def _search(place: Path, recursive: bool, found: Found) -> None:
             if path.suffix.lower() not in ENDINGS:
                 others += 1
             elif os.path.exists(path) and not os.path.isfile(path):
-                found.notes.append(f"{path} is no regular file and was skipped")
+                found.notes.append(f"{path} is not a regular file and was skipped")
             else:
                 found.files.append(path)
         if not recursive:
             below.clear()
     told = {
         "no images in this folder": len(found.files) == before,
-        f"skipped {_count(others, 'file')} without the ending of an image": others,
-        f"--recursive also looks into {_count(subfolders, 'subfolder')}": subfolders and not recursive,
+        f"skipped {_count(others, 'file')} without an image extension": others,
+        f"--recursive includes {_count(subfolders, 'subfolder')}": subfolders and not recursive,
         f"{_count(links, 'link')} to folders not followed": links and recursive,
     }
     if any(told.values()):
@@ -59,7 +59,7 @@ def _search(place: Path, recursive: bool, found: Found) -> None:
 
 
 def _walk(place: Path, complaints: list[str]) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Each folder from `place` down, with the names in it, sorted; the caller may clear its subfolders."""
+    """Walk the folders from `place` down, with sorted names; the caller may clear the list of subfolders."""
 
     def refused(error: OSError) -> None:
         complaints.append(f"{error.filename}: this folder cannot be read ({error.strerror})")

@@ -1,7 +1,7 @@
 """Score captions made by any tool (COCO results format) against COCO annotations.
 
-Prints a table and writes the metrics as JSON. Images that are annotated but have no caption are left out, and counted:
-COCO's own code refuses such files, but a test split usually shares its annotation file with the other splits.
+Prints a table and writes the metrics as JSON. Annotated images without a caption are skipped and counted: COCO's own
+code rejects such files, but a test split usually shares its annotation file with the other splits.
 """
 
 import argparse
@@ -19,14 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS.json", help='a list (or lines) of {"image_id":, "caption":}')
     parser.add_argument("annotations", metavar="ANNOTATIONS.json", help="reference captions in COCO's format")
     parser.add_argument(
-        "--out", metavar="FILE.json", help="where to write (default: RESULTS_metrics.json beside RESULTS)"
+        "--out", metavar="FILE.json", help="where to write (default: RESULTS_metrics.json next to RESULTS)"
     )
     parser.add_argument("--metrics", nargs="+", metavar="NAME", help=f"only these of {', '.join(METRICS)}")
     parser.add_argument("--time-limit", type=float, default=1800.0, metavar="SECONDS", help="for each metric (1800)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Score, print and write; status 1 when a metric failed. Raises ValueError for mistakes in the files."""
+    """Score, print and write. Returns 1 if a metric failed. Raises ValueError for errors in the files."""
     results, annotations = find(arguments.results), find(arguments.annotations)
     out = Path(arguments.out) if arguments.out else results.with_name(f"{results.stem}_metrics.json")
     if out.is_dir():
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     report = caption_metrics(candidates, references, names=arguments.metrics, time_limit=arguments.time_limit)
     coverage = f"{len(candidates):,} of {len(references):,} annotated images have a caption"
     if len(candidates) < len(references):
-        coverage += "; the others are left out"
+        coverage += "; the others are skipped"
     for line in (str(results), coverage, "", *report.table().split("\n")):
         say(line)
     content = {**report.metrics, "images": len(candidates), "annotated_images": len(references)}
@@ -55,13 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check(candidates: dict, references: dict, results: Path, annotations: Path) -> None:
-    """Raise ValueError when images of the results are not annotated, with a guess at the reason."""
-    strangers = [image for image in candidates if image not in references]
-    if strangers:
+    """Raise ValueError, with a likely reason, if images of the results are not annotated."""
+    unknown = [image for image in candidates if image not in references]
+    if unknown:
         hint = "is it another split's file?"
         if {str(image) for image in candidates} <= {str(image) for image in references}:
             hint = "one file writes its ids as numbers, the other as text"
         raise ValueError(
-            f"{results}: {len(strangers):,} of {len(candidates):,} captions belong to no image of {annotations},"
-            f" such as image_id {strangers[0]!r}; {hint}"
+            f"{results}: {len(unknown):,} of {len(candidates):,} captions belong to no image of {annotations},"
+            f" such as image_id {unknown[0]!r}; {hint}"
         )

@@ -1,8 +1,8 @@
-"""Train what a config file describes, from nothing or from wherever its run folder stands.
+"""Train the model that a config file describes, or resume its run.
 
-Any key of the config may be overridden: --run.epochs=3 --task.model.hidden_size=256. Stopped, the same command goes on
-exactly where it was; killed, from its last checkpoint, to the same end. With several GPUs:
-torchrun --nproc-per-node=4 train.py CONFIG.
+Any key of the config can be overridden: --run.epochs=3 --task.model.hidden_size=256. Run the same command again to
+resume: after Ctrl-C at the same step, after a crash from the last checkpoint; the final weights are identical. With
+several GPUs: torchrun --nproc-per-node=4 train.py CONFIG.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, claim the folder, build, fit. Raises ValueError for mistakes in config, data or folder."""
+    """Read the config, claim the folder, build and train. Raises ValueError for errors in config, data or folder."""
     from vision_attn.config import build, claim
     from vision_attn.engine.loop import fit
     from vision_attn.metrics.variety import sameness
