@@ -56,7 +56,7 @@ def test_an_animation_has_a_frame_for_each_step_and_ends_with_the_answers(tmp_pa
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     images, reads, patches, truths, probabilities = parts()
-    with pytest.raises(ValueError, match="2 images, 1 truths, boxes .* do not fit"):
+    with pytest.raises(ValueError, match="2 images, 1 labels, boxes .* do not fit"):
         write_reads(tmp_path / "reads.png", images, reads, patches, truths[:1], probabilities)
     with pytest.raises(ValueError, match="do not fit"):
         fewer = Rectangles(reads.boxes[:, :2], reads.sigma[:, :2])

@@ -143,14 +143,14 @@ class _Walk:
         self.classes += 1
         if self.classes > CLASSES:
             raise ValueError(f"{key}: the config names more than {CLASSES} classes")
-        thing = self.found(path, expected.kind, key)
+        constructor = self.found(path, expected.kind, key)
         value = value if isinstance(value, dict) else {"class_path": path}
         if extra := set(value) - {"class_path", "init_args"}:
             raise ValueError(f"{key}.{_short(min(extra))}: there is no such key, only class_path and init_args")
         arguments = value.get("init_args", {})
         if not isinstance(arguments, dict):
             raise ValueError(f"{key}.init_args: expected keys and values, got {_short(arguments)!r}")
-        return {"class_path": path, "init_args": self.arguments(thing, arguments, expected.given, key)}
+        return {"class_path": path, "init_args": self.arguments(constructor, arguments, expected.given, key)}
 
     def found(self, path: str, kind: type, key: str) -> Any:
         """Find the class that `path` names. Imports nothing outside the permitted modules."""
@@ -158,28 +158,28 @@ class _Walk:
         if not within(module, self.modules) and module != "torch.nn":
             raise Untrusted(path)
         try:
-            thing = vars(import_module(module)).get(name)
+            constructor = vars(import_module(module)).get(name)
         except ImportError as error:
             raise ValueError(f"{key}: {_short(' '.join(str(error).split()))}") from error
-        if thing is None:
-            classes = [name for name, thing in vars(sys.modules[module]).items() if inspect.isclass(thing)]
+        if constructor is None:
+            classes = [name for name, value in vars(sys.modules[module]).items() if inspect.isclass(value)]
             raise ValueError(f"{key}: there is no {_short(name)} in {_short(module)}{suggest(name, classes)}")
-        if not within(home := getattr(thing, "__module__", None), self.modules):
+        if not within(home := getattr(constructor, "__module__", None), self.modules):
             if within(module, self.trusted):
                 raise ValueError(
                     f"{key}: {_short(path)} is defined in {home or 'another module'}, not in {_short(module)}"
                 )
             raise Untrusted(path)
-        if inspect.isclass(thing):
-            if not _derives(thing, kind):
+        if inspect.isclass(constructor):
+            if not _derives(constructor, kind):
                 raise ValueError(f"{key}: {_short(path)} is not a subclass of {kind.__name__}")
-        elif not (inspect.isfunction(thing) and within(module, self.trusted)):
+        elif not (inspect.isfunction(constructor) and within(module, self.trusted)):
             raise ValueError(f"{key}: {_short(path)} is not a class, and only classes may be named here")
-        return thing
+        return constructor
 
-    def arguments(self, thing: Any, arguments: dict, given: int, key: str) -> dict:
+    def arguments(self, constructor: Any, arguments: dict, given: int, key: str) -> dict:
         """Check the arguments of a constructor against its annotations."""
-        parameters, trusted = _parameters(thing, given), within(thing.__module__, self.trusted)
+        parameters, trusted = _parameters(constructor, given), within(constructor.__module__, self.trusted)
         checked = {}
         for name, value in arguments.items():
             parameter = parameters.get(name)
@@ -235,10 +235,10 @@ def _plain(value: Any, key: str) -> Any:
     raise ValueError(f"{key}: expected a single value, got {_short(value)!r}")
 
 
-def _parameters(thing: Any, given: int) -> dict[str, inspect.Parameter]:
+def _parameters(constructor: Any, given: int) -> dict[str, inspect.Parameter]:
     """Return the parameters that a config may set: the named ones, except the leading ones that the code supplies."""
     try:
-        parameters = list(inspect.signature(thing, eval_str=True).parameters.values())
+        parameters = list(inspect.signature(constructor, eval_str=True).parameters.values())
     except (NameError, TypeError, ValueError):
         parameters = []
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
@@ -246,11 +246,11 @@ def _parameters(thing: Any, given: int) -> dict[str, inspect.Parameter]:
     return {one.name: one for one in named[min(given, positional) :]}
 
 
-def _derives(thing: type, kind: type) -> bool:
+def _derives(constructor: type, kind: type) -> bool:
     try:
-        return issubclass(thing, kind)
+        return issubclass(constructor, kind)
     except TypeError:  # a protocol with attributes: only instances can be checked against it
-        return issubclass(thing, (nn.Module, Source))
+        return issubclass(constructor, (nn.Module, Source))
 
 
 def within(module: Any, modules: Iterable[str]) -> bool:

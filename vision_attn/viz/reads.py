@@ -72,11 +72,11 @@ def write_reads_animation(
     said, frames = probabilities.argmax(dim=-1).tolist(), []
     for step in range(num_steps):
         panels = [marked(still, number, step, None, reads) for number in range(num_images)]
-        told = [_told(panel, row[step], truth) for panel, row, truth in zip(panels, said, truths, strict=True)]
-        frames.append(side_by_side(told, f"read {step + 1} of {num_steps}"))
+        answered = [_answered(panel, row[step], truth) for panel, row, truth in zip(panels, said, truths, strict=True)]
+        frames.append(side_by_side(answered, f"read {step + 1} of {num_steps}"))
     parts = zip(images, said, truths, strict=True)
-    told = [_told(enlarged(image), row[-1], truth, final=True) for image, row, truth in parts]
-    return write_frames(path, [*frames, side_by_side(told, "answers")], FRAME)
+    answered = [_answered(enlarged(image), row[-1], truth, final=True) for image, row, truth in parts]
+    return write_frames(path, [*frames, side_by_side(answered, "answers")], FRAME)
 
 
 def _still(
@@ -85,9 +85,9 @@ def _still(
     """Repeat the images for every time step, after checking all shapes; `others` are (B, T, ...)."""
     steps = {reads.boxes.shape[:2], reads.sigma.shape, *(other.shape[:2] for other in others.values())}
     if steps != {(len(images), reads.boxes.shape[1])} or len(truths) != len(images):
-        told = ", ".join(f"{name} {tuple(other.shape)}" for name, other in others.items())
+        shapes = ", ".join(f"{name} {tuple(other.shape)}" for name, other in others.items())
         raise ValueError(
-            f"reads: {len(images)} images, {len(truths)} truths, boxes {tuple(reads.boxes.shape)}, {told} do not fit "
+            f"reads: {len(images)} images, {len(truths)} labels, boxes {tuple(reads.boxes.shape)}, {shapes} do not fit "
             "each other"
         )
     still = images[:, None].expand(-1, reads.boxes.shape[1], -1, -1, -1)
@@ -95,7 +95,7 @@ def _still(
     return still
 
 
-def _told(picture: Image.Image, said: int, truth: int, *, final: bool = False) -> Image.Image:
+def _answered(picture: Image.Image, said: int, truth: int, *, final: bool = False) -> Image.Image:
     """Return a copy of a picture with the predicted class in its corner and, if `final`, a coloured border."""
     picture, colour = picture.copy(), RIGHT if said == truth else WRONG
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(SMALL - 2)
