@@ -9,13 +9,12 @@ Uses group normalisation, not batch normalisation: the regions of an image do no
 batch, and two processes that split a batch compute the same as one.
 """
 
-import hashlib
-
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from vision_attn.contracts import Encoder
+from vision_attn.encoders.backbone import checksum
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -67,13 +66,9 @@ class ConvNet(Encoder):
 
     def identity(self) -> dict[str, str | int]:
         """Return what identifies a cache of annotation vectors; the checksum is that of the current weights."""
-        checksum = hashlib.sha256()
-        for name, weights in sorted(self.state_dict().items()):
-            checksum.update(name.encode())
-            checksum.update(weights.detach().float().cpu().contiguous().numpy().tobytes())
         return {
             "backbone": "convnet",
             "node": "regions",
             "resolution": self.resolution,
-            "checksum": checksum.hexdigest(),
+            "checksum": checksum(self),
         }
