@@ -8,6 +8,7 @@ Constructors raise ValueError for sizes of regions and queries that a score cann
 """
 
 from functools import cache
+from importlib.util import find_spec
 from types import ModuleType
 
 import torch
@@ -24,6 +25,9 @@ UNPROJECTED = "; `project(regions)` computes them, once per image"
 
 CACHED = 2**19
 """Elements of a tensor that fits into a CPU's cache with room to spare: 2 MiB in float32."""
+
+TRITON = find_spec("triton") is not None
+"""Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
 
 
 class Score(nn.Module):
@@ -74,7 +78,7 @@ class Additive(Score):
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
         query = self._exponential(self.query(query))
-        if torch.compiler.is_compiling():  # the compiler fuses this expression and decides itself what to recompute
+        if torch.compiler.is_compiling() and not (TRITON and query.is_cuda):  # the compiler fuses this expression
             return self.weight.sum() - 2 * (_reciprocal(query, keys) * self.weight).sum(dim=-1), None
         return _AdditiveScore.apply(query, keys, self.weight), None
 
@@ -117,7 +121,15 @@ def _fused(query: Tensor) -> ModuleType | None:
     """The module with kernels for `query`, if there is one; without numba, say, tensor operations do the same."""
     if query.device.type == "cpu" and query.dtype == torch.float32:
         return _numba()
+    if query.is_cuda and TRITON:
+        return _triton(query.device)
     return None
+
+
+def _triton(device: torch.device) -> ModuleType | None:
+    from vision_attn.attention import additive_triton
+
+    return additive_triton if torch.compiler.is_compiling() or additive_triton.runs_on(device) else None
 
 
 @cache
