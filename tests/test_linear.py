@@ -11,7 +11,9 @@ from vision_attn.layers.linear import Linear, Rectified
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [(7,), (2, 3), (2, 3, 4)])
 @pytest.mark.parametrize("kind, after", [(Linear, nn.Identity()), (Rectified, nn.ReLU())])
-def test_results_and_gradients_are_those_of_torch(dtype, bias, rows, kind, after):
+@pytest.mark.parametrize("intel", [True, False])
+def test_results_and_gradients_are_those_of_torch(dtype, bias, rows, kind, after, intel, monkeypatch):
+    monkeypatch.setattr("vision_attn.layers.linear.is_intel", lambda: intel)
     torch.manual_seed(0)
     ours = kind(33, 17, bias=bias).to(dtype)
     plain = nn.Linear(33, 17, bias=bias).to(dtype)

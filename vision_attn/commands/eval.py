@@ -17,6 +17,7 @@ from typing import Any
 from vision_attn.commands._opened import Opened, add_run_arguments, open_with
 from vision_attn.commands._places import writable
 from vision_attn.console import progress, say
+from vision_attn.machine import processor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,11 +83,7 @@ def hardware(device: Any) -> str:
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    name = platform.processor() or platform.machine()
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text(errors="replace").splitlines() if known.exists() else []
-    name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    return f"{name}, {torch.get_num_threads()} threads"
+    return f"{processor()}, {torch.get_num_threads()} threads"
 
 
 def versions() -> dict[str, str]:

@@ -3,9 +3,12 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from vision_attn.layers.linear import linear
 from vision_attn.layers.precise import precise
+
+CACHED = 2**18
+"""Elements of a tensor that fits into the cache of a CPU's core with others of its size: 1 MiB in float32."""
 
 
 def word_log_prob(output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
@@ -21,7 +24,7 @@ def word_log_prob(output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tens
 class _WordLogProb(torch.autograd.Function):
     @staticmethod
     def forward(ctx, deep: Tensor, weight: Tensor, bias: Tensor, words: Tensor) -> Tensor:
-        ctx.logits = logits = F.linear(deep, weight, bias)  # in half precision under autocast, and stored in it
+        ctx.logits = logits = linear(deep, weight, bias)  # in half precision under autocast, and stored in it
         chosen = precise(logits.gather(-1, words[:, None]).squeeze(-1))
         normaliser = torch.empty_like(chosen)
         for rows in _chunks(logits):
@@ -43,13 +46,15 @@ class _WordLogProb(torch.autograd.Function):
             p.mul_(-grad[rows, None]).scatter_add_(-1, words[rows, None], grad[rows, None].to(p.dtype))
             grad_bias += p.sum(dim=0)
             slope[rows] = p
-        grad_deep, grad_weight = slope @ weight.to(slope.dtype), slope.mT @ deep.to(slope.dtype)
+        grad_deep = linear(slope, weight.to(slope.dtype).mT)
+        grad_weight = linear(slope.mT, deep.to(slope.dtype).mT)
         return grad_deep.to(deep.dtype), grad_weight.to(weight.dtype), grad_bias, None
 
 
 def _chunks(logits: Tensor) -> list[slice]:
-    """Slices of 512 rows, so that the float32 intermediates between logits and gradient never exist for all rows."""
-    return [slice(first, first + 512) for first in range(0, len(logits), 512)]
+    """Slices of a few rows, so that the float32 intermediates between logits and gradient stay in a CPU's cache."""
+    at_once = max(1, (2**26 if logits.is_cuda else CACHED) // logits.shape[1])
+    return [slice(first, first + at_once) for first in range(0, len(logits), at_once)]
 
 
 def class_log_prob(scores: Float[Tensor, "*rows N"]) -> Float[Tensor, "*rows N"]:

@@ -1,8 +1,9 @@
 """Linear layers that are fast on any CPU.
 
-On CPUs torch multiplies float32 matrices with Intel's MKL, which reaches less than half of the peak rate of AMD
-processors. oneDNN, which is part of torch too, has no such limit: on one thread of a 2.6 GHz EPYC, products of RAM's
-sizes ran at 200 to 245 Gflop/s forward and backward, against 105 to 110 with MKL.
+On CPUs torch multiplies float32 matrices with MKL, which takes its fastest paths on Intel's processors alone. oneDNN,
+which is part of torch too, has no such limit: on one thread of an AMD EPYC with AVX-512, products of a captioner's
+sizes ran at 115 to 180 Gflop/s with oneDNN and at 78 to 94 with MKL. On Intel's processors MKL is the faster one for
+small matrices. In bfloat16 torch uses oneDNN itself.
 """
 
 import torch
@@ -11,37 +12,51 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from vision_attn.machine import is_intel
+
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, after: str = "none") -> Tensor:
+    """input weight^T + bias, without a gradient, by the faster library; `after` is "none" or "relu"."""
+    if _by_onednn(input, weight):
+        return _onednn(input, weight, bias, after, [], "")
+    output = F.linear(input, weight, bias)
+    return output.relu_() if after == "relu" else output
+
+
+def _by_onednn(input: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32."""
+    float32_on_cpu = input.device.type == "cpu" and input.dtype == weight.dtype == torch.float32
+    unsupported = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    return float32_on_cpu and not unsupported and not is_intel()
+
+
 class Linear(nn.Linear):
-    """`nn.Linear` that uses oneDNN where that is faster: in eager mode, on a CPU, in float32."""
+    """`nn.Linear` that uses the faster library: see `linear`."""
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
-        return _Product.apply(input, self.weight, self.bias, False) if self._fast(input) else super().forward(input)
-
-    def _fast(self, input: Tensor) -> bool:
-        float32_on_cpu = input.device.type == "cpu" and input.dtype == self.weight.dtype == torch.float32
-        unsupported = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-        return float32_on_cpu and not unsupported
+        if _by_onednn(input, self.weight):
+            return _Product.apply(input, self.weight, self.bias, "none")
+        return super().forward(input)
 
 
 class Rectified(Linear):
     """A linear layer followed by ReLU, max(0, x W^T + b), in a single operation where `Linear` uses oneDNN."""
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
-        if self._fast(input):
-            return _Product.apply(input, self.weight, self.bias, True)
+        if _by_onednn(input, self.weight):
+            return _Product.apply(input, self.weight, self.bias, "relu")
         return F.relu(F.linear(input, self.weight, self.bias))
 
 
 class _Product(torch.autograd.Function):
-    """input weight^T + bias, followed by a ReLU if `rectified`."""
+    """input weight^T + bias, followed by a ReLU if `after` is "relu"."""
 
     @staticmethod
-    def forward(ctx, input: Tensor, weight: Tensor, bias: Tensor | None, rectified: bool) -> Tensor:
-        output = _onednn(input, weight, bias, "relu" if rectified else "none", [], "")
-        ctx.save_for_backward(input, weight, output if rectified else None)
+    def forward(ctx, input: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
+        output = linear(input, weight, bias, after=after)
+        ctx.save_for_backward(input, weight, output if after == "relu" else None)
         return output
 
     @staticmethod
@@ -52,8 +67,8 @@ class _Product(torch.autograd.Function):
             grad = torch.ops.aten.threshold_backward(grad, output, 0)
         rows = grad.flatten(0, -2)
         return (
-            _onednn(grad, weight.t(), None, "none", [], "") if needed[0] else None,
-            _onednn(rows.t(), input.flatten(0, -2).t(), None, "none", [], "") if needed[1] else None,
+            linear(grad, weight.t()) if needed[0] else None,
+            linear(rows.t(), input.flatten(0, -2).t()) if needed[1] else None,
             rows.sum(dim=0) if needed[2] else None,
             None,
         )
