@@ -11,7 +11,7 @@ atomic, so results are the same on every run.
 `scores` and `gradients` are custom operators, so that `torch.compile` takes each as one step. The autograd function of
 `Additive` connects them: registering the gradient with the operator triples the overhead of an eager call.
 
-Compiled for an H100 with A = 512, the kernels take 72 (scores) and 127 (gradients) registers per lane and spill none.
+Triton 3.9 compiles them for an H100 and A = 512 to 72 (scores) and 127 (gradients) registers per lane, none spilled.
 The sizes of the tiles come from such counts; they have not been tuned by timing.
 """
 

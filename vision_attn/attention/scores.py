@@ -127,6 +127,7 @@ def _fused(query: Tensor) -> ModuleType | None:
 
 
 def _triton(device: torch.device) -> ModuleType | None:
+    """The Triton kernels, unless they fail on `device`. A compiler needs what they need, so under it none is tried."""
     from vision_attn.attention import additive_triton
 
     return additive_triton if torch.compiler.is_compiling() or additive_triton.runs_on(device) else None
