@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
 from vision_attn.shapes import require
@@ -65,8 +66,8 @@ class Additive(Score):
 
     def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512):
         super().__init__()
-        self.key = nn.Linear(region_size, attention_size)
-        self.query = nn.Linear(query_size, attention_size, bias=False)
+        self.key = Linear(region_size, attention_size)
+        self.query = Linear(query_size, attention_size, bias=False)
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
@@ -216,7 +217,7 @@ class General(Dot):
 
     def __init__(self, region_size: int, query_size: int):
         super().__init__(query_size, query_size)
-        self.key = nn.Linear(region_size, query_size, bias=False)
+        self.key = Linear(region_size, query_size, bias=False)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L H"]:
         return self.key(regions)
@@ -231,7 +232,7 @@ class Location(Score):
 
     def __init__(self, region_size: int, query_size: int, *, num_regions: int = 196):
         super().__init__()
-        self.query = nn.Linear(query_size, num_regions)
+        self.query = Linear(query_size, num_regions)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 0"]:
         """Return empty keys: only the number of regions matters. Raises ValueError if it is not `num_regions`."""
@@ -272,10 +273,10 @@ class ContentLocation(Score):
         if filter_size % 2 == 0:
             raise ValueError(f"ContentLocation: filter_size={filter_size} must be odd, so that filters have a centre")
         self.grid = tuple(grid)
-        self.key = nn.Linear(region_size, attention_size)
-        self.query = nn.Linear(query_size, attention_size, bias=False)
+        self.key = Linear(region_size, attention_size)
+        self.query = Linear(query_size, attention_size, bias=False)
         self.filters = nn.Conv2d(1, num_filters, filter_size, padding=filter_size // 2, bias=False)
-        self.feature = nn.Linear(num_filters, attention_size, bias=False)
+        self.feature = Linear(num_filters, attention_size, bias=False)
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
