@@ -14,6 +14,7 @@ from benchmarks.decoding import decoding
 from benchmarks.draw import draw
 from benchmarks.glimpse import glimpse
 from benchmarks.gpu import gpu
+from benchmarks.peers import peers
 from benchmarks.ram import ram
 from benchmarks.reinforce import variance
 from benchmarks.shapes import QUICK, Shapes
@@ -31,6 +32,7 @@ TABLES = {
     "draw": draw,
     "compiled": compiled,
     "gpu": gpu,
+    "peers": peers,  # last, because from then on the process keeps freed memory
 }
 
 
@@ -48,6 +50,8 @@ def main() -> None:
     unknown = [name for name in options.tables if name not in TABLES]
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}: choose from {', '.join(TABLES)}")
+    if options.threads < 1:
+        parser.error(f"--threads is {options.threads}: give 1 or more")
     names = options.tables or [
         name for name in TABLES if name != "compiled" and (name != "gpu" or torch.cuda.is_available())
     ]

@@ -1,17 +1,27 @@
-"""Every benchmark runs, on shapes so small that nothing is measured."""
+"""Every benchmark runs, on shapes so small that nothing is measured; what a benchmark computes is right."""
 
 import json
 import sys
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import measure
 from benchmarks.__main__ import TABLES, main
-from benchmarks.shapes import QUICK
+from benchmarks.peers import operations
+from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
+from benchmarks.shapes import LENGTHS, QUICK, Shapes, random_batch
+from benchmarks.show_attend_tell import ours
+from tests import references
+from vision_attn.contracts import Captioner
+from vision_attn.decode import beam_search, greedy
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="the table needs a CUDA device")
 MARKS = {"gpu": GPU}
+SIZES = Shapes(images=3, rows=2, regions=5, region_size=6, hidden=7, attention=8, word=9, vocabulary=11)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in TABLES])
@@ -33,6 +43,10 @@ def test_the_command_says_how_long_each_table_took(monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit):
         main()
     assert "there is no table 'sores'" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--threads=0", "scores"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--threads is 0: give 1 or more" in capsys.readouterr().err
 
 
 def test_a_peak_of_memory_is_measured_in_bytes(monkeypatch, capsys) -> None:
@@ -41,3 +55,81 @@ def test_a_peak_of_memory_is_measured_in_bytes(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["measure", "benchmarks.attention:train_words", json.dumps([shapes, "ours", 2])])
     measure.main()
     assert abs(int(capsys.readouterr().out)) < 10 * 1024**3
+
+
+def peer() -> InputAttention:
+    """The second plain reference, with weights that prefer some words clearly, so that captions have many lengths."""
+    torch.manual_seed(1)
+    model = InputAttention(SIZES).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6)
+        model.output[1].bias.zero_()
+    return model
+
+
+def test_the_loss_of_attention_into_the_input_is_its_formula() -> None:
+    """Word by word, with the equations of `references`."""
+    model, batch = peer().double(), random_batch(SIZES)
+    batch = batch._replace(regions=batch.regions.double())
+    w = model.state_dict()
+    terms = []
+    for a, captions in zip(batch.regions, batch.words, strict=True):
+        for caption in captions:
+            h = c = torch.zeros(SIZES.hidden, dtype=torch.double)
+            before = 0
+            for word in caption[caption != 0].tolist():
+                query, bias = w["query.weight"], w["query.bias"] + w["key.bias"]
+                e = references.additive_scores(a, h, w["key.weight"], query, bias, w["score.weight"][0])
+                z = references.expected_context(references.softmax(e), a)
+                x = torch.cat([w["embedding.0.weight"][before].relu(), z])
+                gates = w["cell.weight_ih"] @ x + w["cell.bias_ih"] + w["cell.weight_hh"] @ h + w["cell.bias_hh"]
+                i, f, g, o = gates.chunk(4)
+                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+                h = o.sigmoid() * c.tanh()
+                p = references.softmax(w["output.1.weight"] @ h + w["output.1.bias"])
+                terms.append(-p[word].log())
+                before = word
+    torch.testing.assert_close(input_attention_loss(model, batch), torch.stack(terms).mean())
+
+
+class AsCaptioner(Captioner):
+    """`InputAttention` under our contract."""
+
+    def __init__(self, model: InputAttention):
+        super().__init__()
+        self.model = model
+
+    def start(self, regions: Tensor, rows: int):
+        state = self.model.first_state(len(regions) * rows)
+        return (regions, self.model.key(regions)), tuple(part.unflatten(0, (-1, rows)) for part in state)
+
+    def step(self, word: Tensor, state, memory):
+        images, rows = word.shape
+        regions, keys = (part.repeat_interleave(rows, dim=0) for part in memory)
+        logits, state = self.model.step(word.flatten(), regions, keys, tuple(part.flatten(0, 1) for part in state))
+        return logits.view(images, rows, -1), tuple(part.view(images, rows, -1) for part in state), None
+
+
+@pytest.mark.parametrize("best_of", [torch.topk, best_of_sorted])
+def test_search_with_repeated_annotation_vectors_finds_the_captions_that_ours_finds(best_of) -> None:
+    model = peer()
+    regions = torch.randn(100, SIZES.regions, SIZES.region_size)
+    for beams in (1, 3, 4):
+        mine = beam_search(AsCaptioner(model), regions, beams=beams, max_words=9).words[:, 0]
+        found = repeated_beam_search(model, regions, beams, 9, best_of=best_of)
+        assert len(set((mine != 0).sum(dim=1).tolist())) > 2  # captions of different lengths
+        assert torch.equal(F.pad(found, (0, 9 - found.shape[1])), F.pad(mine, (0, 9 - mine.shape[1])))
+        if beams == 1:
+            assert torch.equal(greedy(AsCaptioner(model), regions, max_words=9).words[:, 0], mine)
+
+
+def test_nominal_operations_are_those_of_the_products_of_a_step(monkeypatch) -> None:
+    monkeypatch.setitem(LENGTHS, "4 words", {4: 1})  # captions of one length: without padding
+    shapes = SIZES._replace(lengths="4 words")
+    side = ours(shapes)
+    with FlopCounterMode(display=False) as counter:  # knows the products of bf16, not all of those of float32
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = side.loss()
+        loss.backward()
+    assert counter.get_total_flops() == operations(shapes, 4 * shapes.captions)
