@@ -126,6 +126,19 @@ def test_hidden_looks_reach_the_word_but_not_the_memory():
     assert not torch.allclose(model(regions, words).log_prob, forgotten)
 
 
+def test_looks_are_hidden_after_a_number_of_batches_which_a_checkpoint_keeps():
+    model, other = (build(dropout=0.0, forget_looks=1.0, forget_after=2).train() for _ in range(2))
+    regions, words = draw(SORTED)
+    first, second, third = (model(regions, words).log_prob for _ in range(3))
+    assert torch.equal(first, second) and not torch.allclose(second, third)
+    model.eval()
+    torch.testing.assert_close(model(regions, words).log_prob, first)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(regions, words).log_prob, third)
+    other.restart()
+    assert torch.equal(other(regions, words).log_prob, first)
+
+
 @pytest.mark.compile
 def test_compiled_turns_equal_eager_ones_at_every_length():
     model = build().float()

@@ -63,6 +63,7 @@ class ShowAttendTell(Captioner):
         num_gates: int = 1,
         dropout: float = 0.5,
         forget_looks: float = 0.0,
+        forget_after: int = 0,
     ):
         """
         score: f_att; called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
@@ -71,6 +72,8 @@ class ShowAttendTell(Captioner):
         forget_looks: the probability, in training, of hiding z_t from the LSTM, but not from the word predicted at t.
             Differs from the paper, where it is 0: a captioner that cannot rely on its memory of an object looks at it
             again.
+        forget_after: training batches before z_t is hidden for the first time. To choose which object to name next, a
+            captioner compares objects that it remembers: it learns that first, and then to look again.
         """
         super().__init__()
         if num_gates not in (1, region_size):
@@ -89,7 +92,9 @@ class ShowAttendTell(Captioner):
         self.hidden_to_output = Linear(hidden_size, word_size)  # L_h
         self.context_to_output = Linear(region_size, word_size, bias=False)  # L_z
         self.output = Linear(word_size, num_words)  # L_o
-        self.dropout, self.forget_looks = dropout, forget_looks
+        self.dropout, self.forget_looks, self.forget_after = dropout, forget_looks, forget_after
+        if forget_after:
+            self.register_buffer("batches", torch.zeros(()))
 
     def compile(self, **options) -> None:
         """Compile a time step, not the loop over words: its length changes from batch to batch."""
@@ -104,6 +109,8 @@ class ShowAttendTell(Captioner):
 
     def restart(self) -> None:
         self.attention.restart()
+        if self.forget_after:
+            self.batches.zero_()
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
@@ -129,6 +136,8 @@ class ShowAttendTell(Captioner):
         state (embeddings, the deep output, the vocabulary layer) runs on all time steps at once."""
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R captions per image")
         words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
+        if self.training and self.forget_after:
+            self.batches += 1
         steps = ragged.schedule(words)
         position = ragged.positions(words, steps)
         embedded = self.embedding(F.pad(words, (1, -1)).flatten()[position])
@@ -160,9 +169,16 @@ class ShowAttendTell(Captioner):
         scores, carry = self.score(state.hidden, memory.keys, state.carry)
         seen = self.attention(scores, memory.regions, memory.expectation_mask)
         context = self.gate(state.hidden).sigmoid() * seen.context
-        kept = dropout(context.new_ones(*context.shape[:2], 1), self.forget_looks, self.training, shared=runs)
-        gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(context * kept)
+        remembered = self.remembered(context, runs) if self.training and self.forget_looks else context
+        gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(remembered)
         return State(*lstm(gates, state.cell), carry), seen._replace(context=context)
+
+    def remembered(self, context: Tensor, runs: int) -> Tensor:
+        """z_t as the LSTM sees it in training: zero for some words, the same in all runs of a caption."""
+        p = self.forget_looks * (self.batches > self.forget_after) if self.forget_after else self.forget_looks
+        images, rows, _ = context.shape
+        kept = torch.rand(images, rows // runs, 1, device=context.device) >= p
+        return context * kept.repeat_interleave(runs, dim=1)
 
     def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor, runs: int = 1) -> Tensor:
         """The deep output of eq. 7 before L_o: (..., E)."""

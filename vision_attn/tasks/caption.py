@@ -43,7 +43,7 @@ class Captioning(Task):
     """
 
     renamed = {"reinforce.": "criteria.looks.reinforce."}
-    own = ("criteria.", "model.attention.batches")
+    own = ("criteria.", "model.attention.batches", "model.batches")
 
     def __init__(
         self,
