@@ -250,6 +250,7 @@ def test_the_demo_trains_measures_and_shows(tmp_path: Path, monkeypatch: pytest.
     assert {"BLEU-4", "CIDEr", "pointing", "pointing_uniform"} <= set(record)
     page = Path("runs/demo/pictures/index.html").resolve()
     assert page.is_file() and str(page) in said
+    assert f" s: BLEU-4 {record['BLEU-4']:.3f}, pointing {record['pointing']:.3f}\n" in said
 
     monkeypatch.setattr("vision_attn.commands.eval.run", lambda _: 0)
     made = Path("runs/demo/config.yaml")

@@ -1,11 +1,14 @@
 """Train a captioner on drawn scenes in a few minutes, measure it on unseen combinations, and show where it looks.
 
-Everything is written to runs/demo. Run it again to resume after an interruption, or to evaluate a finished run again.
-If the config or the code has changed since, it trains from scratch.
+Everything is written to runs/demo; the last lines say how long it took and how well the captioner does. Run it again to
+resume after an interruption, or to evaluate a finished run again. If the config or the code has changed since, it is
+trained from scratch.
 """
 
 import argparse
+import json
 import shutil
+import time
 from pathlib import Path
 
 from vision_attn.console import say
@@ -34,12 +37,18 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{out} was made by other code or another config: training from scratch")
         shutil.rmtree(out)
 
+    start = time.perf_counter()
     overrides = [f"--run.folder={out}", *arguments.overrides]
     status = train.run(argparse.Namespace(config=config, overrides=overrides))
     say("")
     say("on scenes with combinations that are not in the training data:")
     options = {"beams": None, "device": "auto", "trust": [], "overrides": [], "out": None, "split": "test"}
     status = status or evaluation.run(argparse.Namespace(folder=out, show=SHOWN, **options))
+    if (out / "metrics_test.json").is_file():
+        metrics = json.loads((out / "metrics_test.json").read_text(encoding="utf-8"))
+        minutes, seconds = divmod(round(time.perf_counter() - start), 60)
+        say("")
+        say(f"{minutes} min {seconds} s: BLEU-4 {metrics['BLEU-4']:.3f}, pointing {metrics['pointing']:.3f}")
     say("")
     say("pointing: how often the most attended region lies on the object that the word names.")
     say(f"point at a word to see where it looked: {(out / 'pictures' / 'index.html').resolve()}")
