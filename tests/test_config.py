@@ -78,7 +78,8 @@ def test_building_is_seeded(config_file: Path) -> None:
         ("--task.hidden=q", "task.hidden: expected an int, got 'q'"),
         ("--run.epoks=3", "run.epoks: there is no such key; did you mean epochs?"),
         ("--run.epochs=many", "run.epochs: expected an int, got 'many'"),
-        ("--run.precision=fp8", "run.precision: expected one of 'fp32', 'bf16', 'fp16', got 'fp8'"),
+        ("--run.precision=fp8", "run.precision: expected one of 'auto', 'fp32', 'bf16', 'fp16', got 'fp8'"),
+        ("--run.compile=maybe", "run.compile: expected true or false or one of 'auto', got 'maybe'"),
         ("--run.clip=no", "run.clip: expected a float or null, got 'no'"),
         ("--runs.epochs=3", "runs.epochs: there is no such key"),
         ("--optimizer.rate=1", "optimizer.rate: there is no such key; choose from: amsgrad, betas, capturable"),
@@ -148,6 +149,27 @@ def test_a_started_run_keeps_its_settings(config_file: Path, trained: Path) -> N
     with pytest.raises(ValueError, match="run.epochs was 2, is 3"):
         claim(read(config_file, [f"--run.folder={trained}", "--run.epochs=3"]))
     assert yaml.safe_load((trained / "config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
+
+
+def test_a_run_from_before_automatic_settings_goes_on(config_file: Path) -> None:
+    """Its config spells out what were the defaults, and says nothing of capturing."""
+    old = read(config_file, ["--run.folder=old", "--run.precision=fp32", "--run.compile=false", "--schedule=null"])
+    claim(old)
+    fit(**build(old))
+    path = Path("old/config.yaml")
+    content = yaml.safe_load(path.read_text())
+    assert (content["run"]["precision"], content["run"]["compile"]) == ("fp32", False)
+    assert content["run"].pop("capture") == "auto"
+    path.write_text(yaml.safe_dump(content))
+    more = ["--run.folder=old", "--schedule=null", "--run.epochs=3"]
+    new = read(config_file, more)
+    assert (new.run.precision, new.run.compile, new.run.capture) == ("auto", "auto", "auto")
+    claim(new)
+    fit(**build(new))
+    assert json.loads(Path("old/last/position.json").read_text())["epoch"] == 3
+    claim(read(config_file, [*more, "--run.precision=fp32", "--run.capture=true"]))
+    with pytest.raises(ValueError, match="run.precision was fp32, is bf16"):
+        claim(read(config_file, [*more, "--run.precision=bf16"]))
 
 
 def test_epochs_may_grow_without_a_schedule(config_file: Path) -> None:

@@ -16,9 +16,11 @@ from torch.optim import SGD, Adadelta, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
 
+from vision_attn.engine.average import Average
+from vision_attn.engine.choices import compiler_works, compiles, precision_for
 from vision_attn.engine.loop import fit
+from vision_attn.engine.optimizers import fused, warm
 from vision_attn.engine.run import Run
-from vision_attn.engine.step import Average, fused, warm
 from vision_attn.engine.weights import check_weights, load_weights, save_weights
 
 
@@ -327,8 +329,9 @@ def test_weights_are_compared_before_a_model_takes_memory(tmp_path):
 def test_console_has_a_line_per_epoch_and_validation(tmp_path, capsys):
     train_plain(tmp_path)
     output = capsys.readouterr()
-    assert len(output.out.splitlines()) == 6 and output.err == ""
-    assert output.out.splitlines()[0].startswith("epoch 1/3: step 6, loss ")
+    assert len(output.out.splitlines()) == 7 and output.err == ""
+    assert output.out.splitlines()[0] == "training on cpu in fp32, eagerly"
+    assert output.out.splitlines()[1].startswith("epoch 1/3: step 6, loss ")
 
 
 def test_wandb_gets_every_line_and_may_fail(tmp_path, monkeypatch, capsys):
@@ -418,3 +421,43 @@ for _ in range(40):
 assert (getrusage(RUSAGE_SELF).ru_minflt - before) * getpagesize() < 20 * 2**26
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_precision_is_chosen_once(tmp_path, monkeypatch):
+    """A run with `precision: auto` keeps what was chosen when it began, also on another device."""
+    train_plain(tmp_path, epochs=1)
+    monkeypatch.setattr("vision_attn.engine.loop.precision_for", lambda device: "bf16")
+    train_plain(tmp_path, epochs=2)
+    assert json.loads((tmp_path / "last" / "position.json").read_text())["plan"]["precision"] == "fp32"
+    train_plain(tmp_path, epochs=3, precision="fp32")
+    with pytest.raises(ValueError, match="precision was fp32, is bf16"):
+        train_plain(tmp_path, epochs=3, precision="bf16")
+    train_plain(tmp_path / "new", epochs=1)
+    assert json.loads((tmp_path / "new" / "last" / "position.json").read_text())["plan"]["precision"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    "device, capability, precision",
+    [("cpu", None, "fp32"), ("cuda", (7, 5), "fp32"), ("cuda", (8, 0), "bf16"), ("cuda", (9, 0), "bf16")],
+)
+def test_precision_of_a_device(monkeypatch, device, capability, precision):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert precision_for(torch.device(device)) == precision
+
+
+def test_long_runs_on_cuda_are_compiled_where_a_compiler_works(monkeypatch):
+    run, cuda, works = Run(folder="x"), torch.device("cuda"), True
+    monkeypatch.setattr("vision_attn.engine.choices.compiler_works", lambda device: works)
+    assert compiles(run, cuda, 2000) and not compiles(run, cuda, 1999) and not compiles(run, torch.device("cpu"), 2000)
+    assert compiles(Run(folder="x", compile=True), torch.device("cpu"), 1)
+    assert not compiles(Run(folder="x", compile=False), cuda, 2000)
+    works = False
+    assert not compiles(run, cuda, 2000)
+
+
+def test_a_compiler_that_does_not_work_is_found_out(monkeypatch):
+    def broken(function):
+        raise RuntimeError("no triton")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    assert not compiler_works(torch.device("cpu"))

@@ -33,8 +33,17 @@ OURS = ("vision_attn", "torch.nn", "torch.optim", "torchvision")
 OPENED = ("task", "data")
 """The keys that are built again when a run folder is opened."""
 
-FREE = ("run.folder", "run.log_every", "run.save_every", "run.show", "run.device", "run.wandb")
-"""Keys that may change when a run goes on: they do not change its weights."""
+FREE = (
+    "run.folder",
+    "run.log_every",
+    "run.save_every",
+    "run.show",
+    "run.device",
+    "run.wandb",
+    "run.compile",
+    "run.capture",
+)
+"""Keys that may change when a run goes on: they do not change its weights beyond rounding."""
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Namespace:
@@ -160,8 +169,16 @@ def _keep_to(folder: Path, new: dict) -> None:
     written = folder / "config.yaml"
     if not written.exists() or not checkpoint.begun(folder):
         return
+    old = load(written)
     free = FREE if new.get("schedule") else (*FREE, "run.epochs")
-    keep_to(folder, load(written), new, free=free)
+    if "auto" in (_precision(old), _precision(new)):  # `fit` compares what it stands for.
+        free += ("run.precision",)
+    keep_to(folder, old, new, free=free)
+
+
+def _precision(content: dict[str, Any]) -> Any:
+    run = content.get("run")
+    return run.get("precision") if isinstance(run, dict) else None
 
 
 def _checked(content: dict, trust: Sequence[str], *, where: Path | str) -> dict[str, Any]:

@@ -60,6 +60,10 @@ class Task(nn.Module):
     """Prefixes of the names of weights that belong to the training of one run and not to its model, such as those of a
     learned baseline or a schedule. A run that starts from the weights of another does not take these over."""
 
+    static_shapes: bool = False
+    """Whether training batches have the same few shapes, `forward` reads nothing of them but their tensors, and it
+    neither waits for the device nor keeps state outside tensors. Its steps can then be captured in CUDA graphs."""
+
     @property
     def resolution(self) -> int | None:
         """Height and width of the images that the task takes, in pixels; None if any will do."""

@@ -29,12 +29,16 @@ class Watched:
 def on_device(batch: Batch, device: torch.device) -> Batch:
     """Return the batch with its tensors on `device`; other fields are unchanged."""
     parts = [part.to(device, non_blocking=True) if isinstance(part, Tensor) else part for part in batch]
-    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return like(batch, parts)
 
 
 def few(batch: Batch, number: int) -> Batch:
     """Return the first `number` images of a batch whose fields each hold one entry per image, or None."""
-    parts = [part if part is None else part[:number] for part in batch]
+    return like(batch, [part if part is None else part[:number] for part in batch])
+
+
+def like(batch: Batch, parts: list) -> Batch:
+    """Return a batch of the type of `batch` with other parts."""
     return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 

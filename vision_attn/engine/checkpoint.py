@@ -46,6 +46,8 @@ class Position:
     """Whether the final outputs, best/ and the pictures, are written. None: from an earlier version."""
     files: dict[str, list] = field(default_factory=dict)
     """Bytes and SHA-256 of each other file of the checkpoint. Empty: from an earlier version."""
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """The precision, and whether steps are compiled and captured; the last two may change when a run is resumed."""
 
 
 def begun(folder: Path) -> bool:
@@ -201,6 +203,7 @@ def _files(value: Any) -> bool:
 
 _KINDS = dict.fromkeys((one.name for one in fields(Position)), _count) | {
     "plan": lambda value: isinstance(value, dict),
+    "chosen": lambda value: isinstance(value, dict),
     "best": _number,
     "best_nll": _number,
     "done": lambda value: value is None or isinstance(value, bool),

@@ -35,9 +35,11 @@ class Log:
         self.file = _open(folder / "metrics.jsonl", start) if world.first else None
 
     def add(self, scalars: dict[str, Tensor], items: int) -> None:
-        """Add the scalars of one step over `items` items."""
-        for name, value in scalars.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        """Add the scalars of one step over `items` items. Keeps none of these tensors: a step may overwrite them."""
+        known = [name for name in scalars if name in self.sums]
+        if known:  # in one kernel
+            torch._foreach_add_([self.sums[name] for name in known], [scalars[name] for name in known])
+        self.sums |= {name: value.clone() for name, value in scalars.items() if name not in self.sums}
         self.steps += 1
         self.items += items
 

@@ -5,6 +5,7 @@ What is decided before the first step stands here; the loop itself is in `traini
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from torch.optim import Optimizer
@@ -14,6 +15,7 @@ from vision_attn.console import say
 from vision_attn.engine import checkpoint
 from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
+from vision_attn.engine.choices import compiles, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
 from vision_attn.engine.folders import claim
 from vision_attn.engine.guard import keep_to
@@ -58,16 +60,20 @@ def fit(
         batches = len(data)
         if batches < 1:
             raise ValueError("the data source has no training batch: is its training split empty?")
-        plan = {"batches": batches} | position.plan
-        keep_to(folder, plan, plan | {"batches": batches})
-        position.plan = plan
+        precision = world.share(precision_for(world.device))
+        position.plan = {"batches": batches, "precision": precision} | position.plan
+        keep_to(folder, position.plan, position.plan | {"batches": batches})
         total = run.epochs * -(-batches // run.accumulate)
+        run = replace(run, precision=position.plan["precision"], compile=compiles(run, world.device, total))
         step = Step(model, optimizer=optimizer, schedule=schedule, run=run, world=world, total=total)
+        position.chosen = {"precision": run.precision, "compile": run.compile, "capture": step.captured}
         log = Log(folder, world, run, position.logged)
         try:
             with Interrupt() as interrupt:
                 training = Training(run, folder, world, data, model, batches, step, log, position, interrupt)
                 training.start()
+                if world.first and not trained(position, run):
+                    say(described(world.device, position.chosen))
                 training.epochs()
                 return training.finish()
         finally:
@@ -109,6 +115,10 @@ def build(
 
 
 def settings(run: Run, schedule: Callable | None) -> dict:
-    """What a run must keep to go on exactly. A schedule is drawn over all epochs; without one, more may be added."""
+    """What a run must keep to go on exactly. A schedule is drawn over all epochs; without one, more may be added.
+
+    With `precision: auto`, a run keeps what was chosen when it began, also on another device.
+    """
     epochs = run.epochs if schedule else None
-    return dict(seed=run.seed, accumulate=run.accumulate, precision=run.precision, warmup=run.warmup, epochs=epochs)
+    precision = {} if run.precision == "auto" else {"precision": run.precision}
+    return dict(seed=run.seed, accumulate=run.accumulate, **precision, warmup=run.warmup, epochs=epochs)

@@ -16,10 +16,15 @@ class Run:
     """Folder of a run, or of its best/, whose weights initialise this run (fine-tuning); no other state is loaded."""
     epochs: int = 10
     """Passes over the training data."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Autocast precision of the forward pass; fp16 adds a gradient scaler. Weights stay in float32."""
-    compile: bool = False
-    """Call `task.compile()`, which compiles all of `forward` unless the task overrides it."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Autocast precision of the forward pass; fp16 adds a gradient scaler. Weights stay in float32. `auto`: bf16 on a
+    CUDA device that has it, otherwise fp32. A run that is resumed keeps the precision that it began with."""
+    compile: bool | Literal["auto"] = "auto"
+    """Call `task.compile()`, which compiles all of `forward` unless the task overrides it. `auto`: in runs of at least
+    2,000 steps on CUDA, if a compiler works."""
+    capture: bool | Literal["auto"] = "auto"
+    """Replay whole steps as CUDA graphs, one for each shape of batch. `auto`: if the task says that all batches have
+    the same few shapes. Not with fp16, and not with several processes."""
     clip: float | None = None
     """Largest L2 norm of the whole gradient; a larger gradient is scaled down to it. None does not clip."""
     accumulate: int = 1

@@ -1,4 +1,4 @@
-"""One optimiser step of any task, eager or compiled: forward, backward, clip, update."""
+"""One optimiser step of any task, eager, compiled or captured: forward, backward, clip, update."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -10,13 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from vision_attn.console import printable
+from vision_attn.console import printable, say
+from vision_attn.engine.average import Average
 from vision_attn.engine.batches import on_device, size
+from vision_attn.engine.capture import Captured, Work
+from vision_attn.engine.choices import uncaptured
 from vision_attn.engine.distributed import World
+from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm
 from vision_attn.engine.run import Run
 from vision_attn.task import Batch, Task
 
@@ -49,31 +52,61 @@ class Step:
         if run.compile:
             task.compile()
         self.model: nn.Module = distribute(task) if world.size > 1 else task
+        self.number = torch.zeros((), dtype=torch.long, device=world.device)
+        """The number of the current step, on the device."""
         self.trouble = torch.full((2,), -1, device=world.device)
         """The first step whose loss, and the first whose gradient, was not finite; -1 if there is none."""
+        self.captured = self._capture()
+        """Whether steps are captured in graphs, as far as the task permits it."""
+        self.rates = Rates(self.optimizer, world.device)
+        self.work: Work = Captured(self.compute, world.device) if self.captured else self.compute
         self.ids: dict[int, list] = {}
         """The image ids of each step since the last `check`."""
+        self.items = 0
+        """The items of the current step."""
 
     def __call__(self, batches: Iterator[Batch], number: int, step: int) -> tuple[dict[str, Tensor], int]:
-        """Do step `step` over the next `number` batches. Returns the mean scalars, on the device, and the items."""
-        totals: dict[str, Tensor] = {}
-        index = items = 0
-        before = [buffer.clone() for buffer in self._buffers()]
-        self.ids[step] = []
-        for index, batch in enumerate(islice(batches, number), start=1):
+        """Do step `step` over the next `number` batches. Returns the mean scalars, on the device, and the items.
+
+        The next step may overwrite the scalars.
+        """
+        self.number.fill_(step)
+        self.ids[step], self.items = [], 0
+        if self.captured:
+            self.rates.fill()
+        totals = self.work(self._noted(batches, number, step), number)
+        if self.schedule is not None:
+            self.schedule.step()
+        return totals, self.items
+
+    def _noted(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
+        """Yield the next `number` batches, noting their image ids and counting their items."""
+        taken = 0
+        for batch in islice(batches, number):
+            taken += 1
             self.ids[step] += getattr(batch, "ids", None) or ()
-            items += size(batch)
-            scalars = self._backward(on_device(batch, self.world.device), number, last=index == number)
-            for name, value in scalars.items():
-                totals[name] = totals.get(name, 0) + value.detach() / number
-        if index < number:
+            self.items += size(batch)
+            yield batch
+        if taken < number:
             raise ValueError("the data source yielded fewer training batches than its length")
-        self.scaler.unscale_(self.optimizer)
-        totals["gradient"] = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        self._watch(totals, step)
-        self._update(totals)
+
+    def compute(self, batches: Iterable[Batch], number: int) -> dict[str, Tensor]:
+        """Do all work of a step that happens on the device. What changes from step to step it reads from tensors."""
+        totals: dict[str, Tensor] = {}
+        before = [buffer.clone() for buffer in self._buffers()]
+        try:
+            for index, batch in enumerate(batches, start=1):
+                scalars = self._backward(on_device(batch, self.world.device), number, last=index == number)
+                for name, value in scalars.items():
+                    totals[name] = totals.get(name, 0) + value.detach() / number
+            self.scaler.unscale_(self.optimizer)
+            totals["gradient"] = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+            self._watch(totals)
+            self._update(totals)
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
         self._average_buffers(before)
-        return totals, items
+        return totals
 
     def _backward(self, batch: Batch, number: int, *, last: bool) -> dict[str, Tensor]:
         quiet = nullcontext() if last or self.world.size == 1 else self.model.no_sync()
@@ -86,25 +119,34 @@ class Step:
     def _update(self, totals: dict[str, Tensor]) -> None:
         if self.run.clip is not None:
             clip_grads_with_norm_(self.parameters, self.run.clip, totals["gradient"])
-        self.scaler.step(self.optimizer)
+        with self.rates.in_place() if self.captured else nullcontext():
+            self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.schedule is not None:
-            self.schedule.step()
         if self.average is not None:
             self.average.update()
+
+    def _capture(self) -> bool:
+        """Decide whether steps are captured, and prepare the optimizer for it."""
+        reason = uncaptured(self.run, self.task, self.world, self.optimizer)
+        captured = not reason and self.run.capture is not False
+        if reason and self.run.capture is True and self.world.first:
+            say(f"run.capture: {reason}; steps run eagerly")
+        if captured:  # Warm-up steps run without a graph, and torch would say so.
+            warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
+        make_capturable(self.optimizer, captured=captured)
+        return captured
 
     def autocast(self) -> torch.autocast:
         """Return the autocast context of the run, for training and validation."""
         dtype = DTYPES[self.run.precision]
         return torch.autocast(self.world.device.type, dtype=dtype, enabled=dtype != torch.float32)
 
-    def _watch(self, totals: dict[str, Tensor], step: int) -> None:
+    def _watch(self, totals: dict[str, Tensor]) -> None:
         """Record, on the device, the first step that is not finite. With fp16 the scaler handles the gradients."""
         gradient = totals["loss"] if self.scaler.is_enabled() else totals["gradient"]
         finite = torch.stack([totals["loss"].float(), gradient.float()]).isfinite()
-        self.trouble = torch.where((self.trouble < 0) & ~finite, step, self.trouble)
-        if self.world.device.type == "cpu":  # On a CPU the check is free, so a bad step is never applied.
+        self.trouble.copy_(torch.where((self.trouble < 0) & ~finite, self.number, self.trouble))
+        if self.world.device.type == "cpu" and not self.captured:  # The check is free: a bad step is never applied.
             self.check()
 
     def check(self) -> None:
@@ -154,7 +196,9 @@ class Step:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, before the first step."""
         self.optimizer.load_state_dict(state["optimizer"])
+        make_capturable(self.optimizer, captured=self.captured)
         self.scaler.load_state_dict(state["scaler"])
         for name in ("schedule", "average"):
             if getattr(self, name) is not None and state[name] is not None:
@@ -178,68 +222,3 @@ def distribute(task: Task) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.11 does not know the argument's new name.
         return DistributedDataParallel(task, broadcast_buffers=False)
-
-
-def fused(optimizer: Optimizer) -> Optimizer:
-    """Use torch's fused kernels for Adam, AdamW and SGD unless the user has chosen otherwise. Same result, faster."""
-    parts = [part for group in optimizer.param_groups for part in group["params"]]
-    able = all(part.device.type in ("cpu", "cuda") and part.is_floating_point() for part in parts)
-    chosen = any(optimizer.defaults.get(name) for name in ("foreach", "capturable", "differentiable"))
-    if type(optimizer) in (Adam, AdamW, SGD) and able and not chosen and optimizer.defaults["fused"] is None:
-        for group in optimizer.param_groups:
-            group["fused"] = True
-    return optimizer
-
-
-def warm(
-    optimizer: Optimizer, schedule: Callable[[Optimizer, int], LRScheduler] | None, *, warmup: int, total: int
-) -> LRScheduler | None:
-    """Schedule the learning rate over `total` steps: `warmup` steps of linear warmup, then `schedule` for the rest."""
-    if warmup >= total:
-        raise ValueError(
-            f"run.warmup is {warmup} steps, but the whole run has only {total}: give --run.warmup={total // 10}"
-        )
-    if not warmup:
-        return schedule and schedule(optimizer, total)
-    rise = LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
-    if schedule is None:
-        return rise
-    return SequentialLR(optimizer, [rise, schedule(optimizer, total - warmup)], milestones=[warmup])
-
-
-class Average:
-    """Exponential moving average of the trained weights. Buffers and frozen weights are not averaged.
-
-    After n steps the decay is min(`decay`, (1 + n) / (10 + n)): the initial weights do not dominate a short run.
-    """
-
-    def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
-        # A list of parameters, not the task: copying a task would copy its data source too.
-        self.live = nn.ParameterList(parameters)
-
-        def average(averaged: list[Tensor], live: list[Tensor], steps: Tensor) -> None:
-            get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(averaged, live, steps)
-
-        self.averaged = AveragedModel(self.live, multi_avg_fn=average)
-
-    def update(self) -> None:
-        self.averaged.update_parameters(self.live)
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Within this context, the task holds the averaged weights."""
-        live, averaged = list(self.live), list(self.averaged.module.parameters())
-        with torch.no_grad():
-            kept = [parameter.clone() for parameter in live]
-            torch._foreach_copy_(live, averaged)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                torch._foreach_copy_(live, kept)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.averaged.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.averaged.load_state_dict(state)

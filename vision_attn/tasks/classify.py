@@ -44,6 +44,7 @@ class Classification(Task):
     """
 
     own = ("reinforce.", "model.policy.batches")
+    static_shapes = True
 
     def __init__(
         self,

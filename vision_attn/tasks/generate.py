@@ -30,6 +30,8 @@ class Generation(Task):
     samples of each image, and the number of images, taken from the start of the split (None: all).
     """
 
+    static_shapes = True
+
     def __init__(
         self,
         source: Source,

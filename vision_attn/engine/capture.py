@@ -1,0 +1,193 @@
+"""Whole-step capture: CUDA graphs that replay a step's kernels without the cost of launching each from Python.
+
+A step of many small kernels is limited by the time that Python takes to launch them. `Captured` wraps the device work
+of a step; neither the models nor the step itself know of it.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from vision_attn.console import say
+from vision_attn.engine.batches import like
+from vision_attn.task import Batch
+
+Scalars = dict[str, Tensor]
+Work = Callable[[Iterable[Batch], int], Scalars]
+"""All device work of a step over that number of batches. Returns its scalars."""
+
+WARM_UP = 3
+"""Steps of each signature before its capture: they compile, choose algorithms and create the optimizer's state."""
+MOST = 8
+"""Graphs of one run. Each keeps the memory of its inputs; batches with further signatures run eagerly."""
+
+PLAIN = (type(None), bool, int, float, str)
+"""Parts of a batch that belong to its signature as they are."""
+
+
+class Graph:
+    """Records what a function does on the device, and does it again."""
+
+    def __init__(self, like: "Graph | None" = None) -> None:
+        """`like`: a graph that is never replayed at the same time; both may share memory."""
+
+    @staticmethod
+    def available(device: torch.device) -> bool:
+        """Return whether there are such graphs on `device`."""
+        raise NotImplementedError
+
+    def rehearse(self, function: Callable[[], Scalars]) -> Scalars:
+        """Call `function` in the way in which it will be recorded, and return its scalars."""
+        raise NotImplementedError
+
+    def capture(self, function: Callable[[], Scalars]) -> None:
+        """Record `function` without doing its work. Raises RuntimeError if it cannot be recorded."""
+        raise NotImplementedError
+
+    def replay(self) -> Scalars:
+        """Do the recorded work. Returns the scalars of the recording, with new values."""
+        raise NotImplementedError
+
+
+class CUDAGraph(Graph):
+    """Records the kernels that a function launches, and launches all of them at once.
+
+    Random numbers come from torch's default generator of the device, as in an eager step: a replay advances it by what
+    the recorded kernels use.
+    """
+
+    def __init__(self, like: "CUDAGraph | None" = None) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        self.stream = like.stream if like else torch.cuda.Stream()
+        self.pool = like.pool if like else torch.cuda.graph_pool_handle()
+        self.trouble = ""
+
+    @staticmethod
+    def available(device: torch.device) -> bool:
+        return device.type == "cuda"
+
+    def rehearse(self, function: Callable[[], Scalars]) -> Scalars:
+        # Also notes whether the function waits for the device, which no graph can.
+        self.stream.wait_stream(torch.cuda.current_stream())
+        mode = torch.cuda.get_sync_debug_mode()
+        with torch.cuda.stream(self.stream), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                scalars = function()
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        waits = [one for one in caught if "synchronizing CUDA operation" in str(one.message)]
+        for one in caught:
+            if one not in waits:
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        self.trouble = f"it waits for the device in {waits[0].filename}, line {waits[0].lineno}" if waits else ""
+        return scalars
+
+    def capture(self, function: Callable[[], Scalars]) -> None:
+        if self.trouble:  # A capture that fails may leave CUDA in disorder, so it is not tried.
+            raise RuntimeError(self.trouble)
+        try:
+            with torch.cuda.graph(self.graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                self.scalars = function()
+        except Exception:
+            generator = torch.cuda.default_generators[self.stream.device.index]
+            generator.graphsafe_set_state(generator.clone_state())  # the failed capture still holds its state
+            raise
+
+    def replay(self) -> Scalars:
+        self.graph.replay()
+        return self.scalars
+
+
+class Recorded:
+    """The graph of one signature, with the buffers from which it reads its batches."""
+
+    def __init__(self, batches: list[Batch], device: torch.device, graph: Graph) -> None:
+        self.graph, self.rehearsals, self.ready = graph, 0, False
+        self.buffers = [
+            [torch.empty_like(part, device=device) if isinstance(part, Tensor) else None for part in batch]
+            for batch in batches
+        ]
+
+    def fill(self, batches: list[Batch]) -> None:
+        """Copy the tensors of new batches to the buffers."""
+        for buffers, batch in zip(self.buffers, batches, strict=True):
+            for buffer, part in zip(buffers, batch, strict=True):
+                if buffer is not None:
+                    buffer.copy_(part, non_blocking=True)
+
+    def inputs(self, batches: list[Batch], *, bare: bool) -> list[Batch]:
+        """Return `batches` with the buffers in place of their tensors. With `bare`, parts that a graph cannot read
+        again, such as ids, are None: the graph would keep those of the batches at its capture."""
+        pairs = (zip(*pair, strict=True) for pair in zip(self.buffers, batches, strict=True))
+        parts = [
+            [part if buffer is None and (isinstance(part, PLAIN) or not bare) else buffer for buffer, part in pair]
+            for pair in pairs
+        ]
+        return [like(batch, part) for batch, part in zip(batches, parts, strict=True)]
+
+
+class Captured:
+    """Does the work of a step by replaying a graph, one for each signature of its batches.
+
+    The first steps of a signature run eagerly, as a warm-up; they train as any other step does. Work that cannot be
+    captured runs eagerly from then on, and a line says why.
+
+    The scalars that it returns are overwritten by the next step.
+    """
+
+    def __init__(self, work: Work, device: torch.device, *, graph: Callable[..., Graph] | None = None) -> None:
+        self.work, self.device, self.graph = work, device, graph or CUDAGraph
+        self.recorded: dict[tuple, Recorded] = {}
+        self.refused = self.full = False
+
+    def __call__(self, batches: Iterable[Batch], number: int) -> Scalars:
+        if self.refused:
+            return self.work(batches, number)
+        batches = list(batches)
+        key = tuple(signature(batch) for batch in batches)
+        if key not in self.recorded and len(self.recorded) == MOST:
+            if not self.full:
+                say(f"there are {MOST} captured graphs: batches with further shapes run eagerly")
+            self.full = True
+            return self.work(batches, number)
+        if key not in self.recorded:
+            first = next(iter(self.recorded.values()), None)
+            self.recorded[key] = Recorded(batches, self.device, self.graph(first and first.graph))
+        return self._run(self.recorded[key], batches, number)
+
+    def _run(self, one: Recorded, batches: list[Batch], number: int) -> Scalars:
+        one.fill(batches)
+        if one.rehearsals < WARM_UP:
+            one.rehearsals += 1
+            return one.graph.rehearse(lambda: self.work(one.inputs(batches, bare=False), number))
+        if not one.ready:
+            try:
+                one.graph.capture(lambda: self.work(one.inputs(batches, bare=True), number))
+            except Exception as error:
+                self.refused = True
+                self.recorded.clear()
+                say(f"the step cannot be captured ({_reason(error)}): training continues eagerly")
+                return self.work(batches, number)
+            one.ready = True
+        return one.graph.replay()
+
+
+def signature(batch: Batch) -> tuple:
+    """Return what must be the same for two batches to share a graph: shapes, dtypes and plain values."""
+    return tuple(
+        (tuple(part.shape), part.dtype)
+        if isinstance(part, Tensor)
+        else (type(part), part if isinstance(part, PLAIN) else None)
+        for part in batch
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of an error: of the one before it, if ending the capture has raised another."""
+    cause = error.__context__ or error
+    return str(cause).strip().split("\n")[0] or type(cause).__name__
