@@ -95,8 +95,8 @@ class Hard(Attention):
 class StraightThrough(Hard):
     """Straight-through Gumbel-softmax (Jang et al. 2017): the same samples, with a gradient that needs no REINFORCE.
 
-    The forward pass sees the one-hot argmax of log alpha + Gumbel (eq. 1), the backward pass softmax((log alpha +
-    Gumbel) / tau) (eq. 2). The gradient is biased.
+    The forward pass sees the one-hot argmax of log alpha + Gumbel (Jang et al. 2017, eq. 1), the backward pass
+    softmax((log alpha + Gumbel) / tau) (Jang et al. 2017, eq. 2). The gradient is biased.
     """
 
     reinforced = False
@@ -126,7 +126,9 @@ class StraightThrough(Hard):
 
 
 def sample(alpha: Float[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
-    """Sample one region of each row, s ~ Multinoulli(alpha) (eq. 8): the region with the smallest Exp(1) / alpha_i.
+    """Sample one region of each row, s ~ Multinoulli(alpha) (Xu et al. 2015, eq. 8).
+
+    It is the region with the smallest Exp(1) / alpha_i.
 
     The same distribution as Gumbel-max. `torch.multinomial` may synchronise with the device; this does not.
     """
@@ -134,7 +136,7 @@ def sample(alpha: Float[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
 
 
 def at(regions: Float[Tensor, "B L D"], region: Int[Tensor, "B R"]) -> Float[Tensor, "B R D"]:
-    """z_t = a_{s_t} (eq. 9): the annotation vector of each row's region."""
+    """z_t = a_{s_t} (Xu et al. 2015, eq. 9): the annotation vector of each row's region."""
     first = torch.arange(len(regions), device=regions.device)[:, None] * regions.shape[1]
     return regions.flatten(0, 1)[first + region]
 

@@ -61,8 +61,8 @@ class MovingAverage(nn.Module):
 
 
 class Learned(nn.Module):
-    """Learned baseline, b_t = f(state_t) per term, trained by squared error against the returns (b_t of Mnih et al.
-    2014, eq. 3). The state gets no gradient. f has one hidden layer, or is linear (`hidden_size: null`)."""
+    """Learned baseline, b_t = f(state_t) per term, trained by squared error against the returns (b_t in
+    Mnih et al. 2014, eq. 3). The state gets no gradient. f has one hidden layer, or is linear (`hidden_size: null`)."""
 
     num_runs = 1
 
@@ -106,7 +106,8 @@ class Estimate(NamedTuple):
 
 
 class Reinforce(nn.Module):
-    """The REINFORCE loss. Its gradient is -(lambda_r (R - b) grad log p(s | a) + lambda_e grad H[s]).
+    """The REINFORCE loss. Its gradient is -sum_t (lambda_r (R_t - b_t) grad log p(s_t) + lambda_e grad H[s_t]), where
+    s_t is the sample of time step t; a learned baseline adds that of its squared error.
 
     For hard attention this is Xu et al. 2015, eq. 12 with baseline and entropy term; it estimates the gradient of the
     bound of eq. 10, whose exact form is eq. 11. For RAM it is Mnih et al. 2014, eq. 2, or with a baseline eq. 3.
@@ -141,12 +142,12 @@ class Reinforce(nn.Module):
 
     def forward(self, choice: Choice, reward: Float[Tensor, "B R"] | Float[Tensor, "B R T"]) -> Estimate:
         """`reward`: one for each row, given after its last time step, or one for each time step, 0 past a row's end."""
-        precise = torch.promote_types(reward.dtype, torch.float32)
-        returns, terms = self._returns(choice, reward.detach().to(precise))
+        float32_or_wider = torch.promote_types(reward.dtype, torch.float32)
+        returns, terms = self._returns(choice, reward.detach().to(float32_or_wider))
         value = self.baseline(returns, terms, choice)
         advantage = ((returns - value) * choice.sampled).detach()
-        score = self.reward_weight * advantage * choice.log_prob + self.entropy_weight * choice.entropy
-        loss = -score.sum(dim=-1)
+        objective = self.reward_weight * advantage * choice.log_prob + self.entropy_weight * choice.entropy
+        loss = -objective.sum(dim=-1)
         if value.requires_grad:
             error = ((returns - value) / terms.clamp(min=1) * choice.sampled).square()
             loss = loss + error.sum(dim=-1)

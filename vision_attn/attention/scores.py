@@ -53,12 +53,15 @@ class Score(nn.Module):
 
 
 class Additive(Score):
-    """Additive score, e_ti = v^T tanh(W_a a_i + W_h h_{t-1} + b) (Xu et al. 2015, eq. 4; Bahdanau et al. 2015).
+    """Additive score, e_ti = v^T tanh(W_a a_i + W_h h_{t-1} + b), f_att of Xu et al. 2015, eq. 4 (Bahdanau et al.).
 
     A direct implementation spends most of a captioner's time in the tanh of every (region, row) pair. This one computes
     no tanh: with t = 1 / (1 + e^{2k} e^{2q}), tanh(k + q) = 1 - 2t. The exponentials are computed once per key and once
     per query, and a pair costs one multiplication, one addition and one division. The backward pass recomputes t
     instead of storing it, because T words would store T tensors of (R, L, A) per image.
+
+    The pairs are computed by a fused loop on a CPU (`additive_numba`), by a Triton kernel on a GPU (`additive_triton`),
+    and by tensor operations (`_AdditiveScore`) where neither can run or under `torch.compile`.
     """
 
     LIMIT = 40.0
@@ -178,7 +181,7 @@ class Dot(Score):
 
 
 class ScaledDot(Dot):
-    """Scaled dot product, e_i = a_i . h / sqrt(D) (Vaswani et al. 2017, eq. 1).
+    """Scaled dot product, e_i = a_i . h / sqrt(D), the argument of the softmax in Vaswani et al. 2017, eq. 1.
 
     The scale keeps the variance of the scores, and so the sharpness of their softmax, independent of D.
     """

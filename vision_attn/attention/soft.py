@@ -91,8 +91,8 @@ class Soft(Attention):
 
 
 def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
-    """alpha = softmax(e) (Xu et al. 2015, eq. 5), in float32 or wider also under autocast, like everything computed
-    from it."""
+    """alpha = softmax(e) (Xu et al. 2015, eq. 5), in float32 or wider also under autocast. So are the log-probabilities
+    and entropies computed from it; the context z_t has the type of the regions."""
     return precise(scores).softmax(dim=-1)
 
 

@@ -41,14 +41,15 @@ class State(NamedTuple):
 
 
 class ShowAttendTell(Captioner):
-    """p(y_t | y_1..t-1, image) = softmax(L_o tanh(E y_{t-1} + L_h h_t + L_z z_t)), the deep output of eq. 7.
+    """p(y_t | y_1..t-1, image) = softmax(L_o tanh(E y_{t-1} + L_h h_t + L_z z_t)) (Xu et al. 2015, eq. 7).
 
     h_t is the state of an LSTM over (E y_{t-1}, h_{t-1}, z_t) (Xu et al. 2015, eq. 1, eq. 2 and eq. 3). alpha_t is the
-    softmax (eq. 5) of scores computed from h_{t-1} (eq. 4), and z_t = beta_t phi({a_i}, {alpha_ti}) (eq. 6). The first
-    word's embedding is zero: word 0 pads captions and starts them.
+    softmax (eq. 5) of scores computed from h_{t-1} (eq. 4), and z_t = beta_t phi({a_i}, {alpha_ti}) (eq. 6), where the
+    gate beta_t multiplies what `Attention` returns. The first word's embedding is zero: word 0 pads captions and starts
+    them.
 
-    Differs from the paper: nothing. From the authors' code come the dropout on h_t and before L_o, and the tanh of the
-    initial state.
+    Differs from the paper: the tanh before L_o, the dropout on h_t and before L_o, and the tanh of the initial state
+    come from the authors' code, as does the gate of hard attention.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class ShowAttendTell(Captioner):
 
         context = torch.cat([seen.context.flatten(0, 1) for seen in looks])
         deep = self.deep(embedded, torch.cat(hidden), context, runs)
-        log_prob = ragged.caption_log_prob(self.output, deep, words, position)
+        log_prob = ragged.caption_log_prob(self.output, deep, words, position)  # applies L_o and the softmax of eq. 7
         said = words != 0
         alpha = ragged.padded([seen.alpha for seen in looks], words) * said[..., None]
         if looks[0].region is None:
@@ -181,7 +182,7 @@ class ShowAttendTell(Captioner):
         return context * kept.repeat_interleave(runs, dim=1)
 
     def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor, runs: int = 1) -> Tensor:
-        """The deep output of eq. 7 before L_o: (..., E)."""
+        """The deep output (Xu et al. 2015, eq. 7) before L_o: tanh(E y_{t-1} + L_h h_t + L_z z_t), (..., E)."""
         hidden = dropout(hidden, self.dropout, self.training, shared=runs)
         deep = embedded + self.hidden_to_output(hidden) + self.context_to_output(context)
         return dropout(deep.tanh(), self.dropout, self.training, shared=runs)

@@ -38,8 +38,11 @@ class Memory(NamedTuple):
 
 
 class MultiHead(nn.Module):
-    """MultiHead(Q, K, V) = Concat(head_1, ..., head_K) W^O, head_i = softmax(Q K^T / sqrt(H / K)) V (eq. 1 and section
-    3.2.2)."""
+    """Multi-head attention: each head is a scaled dot-product attention, softmax(Q K^T / sqrt(d)) V (Vaswani et al.
+    2017, eq. 1), over d = H / (number of heads) features of the projections Q, K and V (section 3.2.2).
+
+    Differs from the paper: the projections have biases.
+    """
 
     def __init__(self, size: int, key_size: int, num_heads: int):
         super().__init__()
@@ -78,7 +81,7 @@ class Layer(nn.Module):
         self.to_regions = MultiHead(size, region_size, num_heads)
         self.feedforward = nn.Sequential(
             Linear(size, feedforward_size), nn.ReLU(), nn.Dropout(dropout), Linear(feedforward_size, size)
-        )  # max(0, x W_1 + b_1) W_2 + b_2, eq. 2
+        )  # max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, eq. 2)
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
         self.dropout = nn.Dropout(dropout)
 

@@ -27,7 +27,7 @@ Testing = Literal["mean", "draw", "copies"]
 
 class Classification(Task):
     """Trains a classifier with the hybrid loss of RAM (Mnih et al. 2014): cross-entropy after the last glimpse, plus
-    REINFORCE for the locations of glimpses, whose expected reward is that paper's eq. 1.
+    REINFORCE for the locations of glimpses (eq. 2 and eq. 3), whose expected reward is that paper's eq. 1.
 
     `model`: constructed with the shape (C, Y, X) of an image and the number of classes.
     `copies`: Monte Carlo copies of each image in training. Each is run as often as the baseline of `reinforce` needs.
