@@ -1,9 +1,11 @@
 """Captured steps train as eager ones do. These graphs are made of ordinary calls; tests/test_gpu.py has CUDA's."""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from toy import Plane, Points, adam, cosine, momentum, toy_run
 
 from vision_attn.engine import capture
-from vision_attn.engine.capture import MOST, WARM_UP, Captured, Graph, signature
+from vision_attn.engine.capture import MOST, WARM_UP, Captured, CUDAGraph, Graph, signature
 from vision_attn.engine.distributed import World
 from vision_attn.engine.loop import fit
 from vision_attn.engine.step import Step
@@ -328,3 +330,25 @@ def test_the_line_and_the_checkpoint_say_what_was_chosen(tmp_path, graph, capsys
     assert capsys.readouterr().out.splitlines()[0] == "training on cpu in fp32, captured"
     chosen = json.loads((tmp_path / "last" / "position.json").read_text())["chosen"]
     assert chosen == {"precision": "fp32", "compile": False, "capture": True}
+
+
+def test_a_rehearsal_finds_out_what_waits_for_the_device(monkeypatch):
+    """With stand-ins for the parts of torch.cuda that need a GPU."""
+    for name in ("CUDAGraph", "Stream", "graph_pool_handle", "current_stream", "stream", "get_sync_debug_mode"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    modes = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    graph = CUDAGraph()
+
+    def waiting() -> dict[str, Tensor]:
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+        return {}
+
+    with pytest.warns(UserWarning, match="something else") as caught:
+        graph.rehearse(waiting)
+    assert len(caught) == 1 and modes == ["warn", torch.cuda.get_sync_debug_mode()]
+    with pytest.raises(RuntimeError, match=r"it waits for the device in .*test_capture.py, line \d+"):
+        graph.capture(waiting)
+    graph.rehearse(dict)  # What happened in an earlier rehearsal, such as compiling, does not count.
+    assert not graph.trouble

@@ -82,7 +82,7 @@ class CUDAGraph(Graph):
         torch.cuda.current_stream().wait_stream(self.stream)
         waits = [one for one in caught if "synchronizing CUDA operation" in str(one.message)]
         for one in caught:
-            if one not in waits:
+            if one not in waits and not str(one.message).startswith("Synchronization debug mode is a prototype"):
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         self.trouble = f"it waits for the device in {waits[0].filename}, line {waits[0].lineno}" if waits else ""
         return scalars
@@ -90,12 +90,14 @@ class CUDAGraph(Graph):
     def capture(self, function: Callable[[], Scalars]) -> None:
         if self.trouble:  # A capture that fails may leave CUDA in disorder, so it is not tried.
             raise RuntimeError(self.trouble)
+        stream = torch.cuda.current_stream()
         try:
             with torch.cuda.graph(self.graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                 self.scalars = function()
-        except Exception:
-            generator = torch.cuda.default_generators[self.stream.device.index]
-            generator.graphsafe_set_state(generator.clone_state())  # the failed capture still holds its state
+        except Exception:  # Torch leaves the stream and the generator as they were within the capture.
+            torch.cuda.set_stream(stream)
+            generator = torch.cuda.default_generators[stream.device.index]
+            generator.graphsafe_set_state(generator.clone_state())
             raise
 
     def replay(self) -> Scalars:
