@@ -14,6 +14,7 @@ from benchmarks.decoding import decoding
 from benchmarks.draw import draw
 from benchmarks.glimpse import glimpse
 from benchmarks.gpu import gpu
+from benchmarks.loaders import loaders
 from benchmarks.peers import peers
 from benchmarks.ram import ram
 from benchmarks.reinforce import variance
@@ -27,6 +28,7 @@ TABLES = {
     "decoding": decoding,
     "hard": hard_training,
     "variance": variance,
+    "loaders": loaders,
     "glimpse": glimpse,
     "ram": ram,
     "draw": draw,
