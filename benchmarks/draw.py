@@ -11,7 +11,7 @@ from torch.nn import functional
 from benchmarks.measure import seconds, table
 from benchmarks.plain_draw import PlainDRAW
 from benchmarks.shapes import Shapes
-from vision_attn.engine.step import fused
+from vision_attn.engine.optimizers import fused
 from vision_attn.models.draw import DRAW, DRAWReader, ReadPatch, WritePatch
 
 SIDE, NUM_STEPS, LATENT = 28, 10, 100

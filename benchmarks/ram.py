@@ -13,7 +13,7 @@ from benchmarks.plain_ram import PlainRAM, plain_ram_loss
 from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Learned, Reinforce
-from vision_attn.engine.step import fused
+from vision_attn.engine.optimizers import fused
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM
 from vision_attn.task import Source

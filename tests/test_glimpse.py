@@ -7,7 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vision_attn.attention import glimpse as module
 from vision_attn.attention.glimpse import Retina
+
+
+@pytest.fixture(params=["loops", "tensors"], autouse=True)
+def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of extracting glimpses: fused loops, and the tensor operations that GPUs use."""
+    if request.param == "tensors":
+        monkeypatch.setattr(module, "_numba", lambda: None)
+    else:
+        pytest.importorskip("vision_attn.attention.glimpse_numba", reason="numba is not installed")
 
 
 def pixel(image: Tensor, y: int, x: int) -> Tensor:
@@ -124,6 +134,26 @@ def test_half_precision_changes_the_inputs_and_nothing_else(dtype):
         ours = retina(retina.pyramid(images), locations)
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+
+
+def test_any_number_of_threads_gives_the_same_glimpses(monkeypatch):
+    loops = pytest.importorskip("vision_attn.layers.loops", reason="numba is not installed")
+    monkeypatch.setattr(loops, "IN_ONE_THREAD", 0)
+    images, locations, retina = draw(5, 2, 20, 13), 2 * draw(5, 2, 2) - 1, Retina(size=6, num_scales=3)
+    threads, results = torch.get_num_threads(), []
+    try:
+        for number in (1, 2, 7):
+            torch.set_num_threads(number)
+            results.append(retina(retina.pyramid(images), locations))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_loops_stay_inside_the_image_whatever_the_location():
+    loops = pytest.importorskip("vision_attn.attention.glimpse_numba", reason="numba is not installed")
+    locations = torch.tensor([[[torch.nan, 0], [torch.inf, 0], [0, -torch.inf], [1e30, -1e30]]])
+    assert not loops.glimpses(torch.ones(1, 1, 8, 8), locations, 4, 2).any()
 
 
 def test_nothing_has_a_gradient():

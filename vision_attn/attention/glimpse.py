@@ -1,9 +1,12 @@
 """The glimpse sensor (retina) of RAM, rho in Mnih et al. (2014): patches around a location at several resolutions.
 
 The patch at the location itself is the sharpest; wider patches are coarser. `pyramid(images)` runs once per batch,
-`forward(pyramid, locations)` once per glimpse: the inner loop of RAM.
+`forward(pyramid, locations)` once per glimpse: the inner loop of RAM. On a CPU there is no pyramid: loops compiled by
+numba average the pixels of each patch directly.
 """
 
+from functools import cache
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -11,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vision_attn.layers.precise import precise
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -27,6 +31,14 @@ class Pyramid(NamedTuple):
     """(K, 2, g, g): x and y of each cell of a glimpse at (0, 0), in the canvas coordinates of `grid_sample`."""
     extent: Tensor
     """(2,): the width and height of the image as a fraction of those of a canvas."""
+
+
+class Unprepared(NamedTuple):
+    """Images for glimpses that fused loops average directly: see `glimpse_numba`."""
+
+    averages: Tensor
+    """The shape of `Pyramid.averages`, on the meta device."""
+    images: Float[Tensor, "B C Y X"]
 
 
 class Retina(nn.Module):
@@ -47,9 +59,11 @@ class Retina(nn.Module):
         self.size, self.num_scales = size, num_scales
 
     @torch.no_grad()
-    def pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid:
+    def pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid | Unprepared:
         """Compute what all glimpses of these images share."""
         require("images", images, "B C Y X", "float")
+        if _fused(images):
+            return Unprepared(_canvases(images.to("meta"), self.num_scales), precise(images))
         averages = _averages(images, self.num_scales)
         Y, X, H, W = *images.shape[-2:], *averages.shape[-2:]
         device, dtype = averages.device, averages.dtype
@@ -62,16 +76,32 @@ class Retina(nn.Module):
         return Pyramid(averages, cells, extent)
 
     @torch.no_grad()
-    def forward(self, pyramid: Pyramid, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
+    def forward(self, pyramid: Pyramid | Unprepared, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
         """Extract a glimpse at each of `locations` (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image,
         (1, 1) the bottom right one."""
         require("locations", locations, "B R 2", "float", B=pyramid.averages.shape[1])
+        if isinstance(pyramid, Unprepared):
+            return _numba().glimpses(pyramid.images, locations, self.size, self.num_scales)
         (K, B, C, H, W), R, g = pyramid.averages.shape, locations.shape[1], self.size
         centre = (locations * pyramid.extent).mT.contiguous()[..., None, None]
         # stored as (K, B, 2, R, g, g), all x before all y: five times as fast to write as (x, y) pairs
         grid = (centre + pyramid.cells[:, None, :, None]).view(K * B, 2, R * g, g).permute(0, 2, 3, 1)
         patches = functional.grid_sample(pyramid.averages.view(K * B, C, H, W), grid, align_corners=False)
         return patches.view(K, B, C, R, g, g).permute(1, 3, 0, 2, 4, 5)
+
+
+def _fused(images: Tensor) -> ModuleType | None:
+    """The module with loops for `images`, if there is one; without numba, say, tensor operations do the same."""
+    return None if images.device.type != "cpu" or torch.compiler.is_compiling() else _numba()
+
+
+@cache
+def _numba() -> ModuleType | None:
+    try:
+        from vision_attn.attention import glimpse_numba
+    except ImportError:
+        return None
+    return glimpse_numba
 
 
 @torch.library.custom_op("vision_attn::averages", mutates_args=())

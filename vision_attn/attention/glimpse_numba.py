@@ -1,0 +1,78 @@
+"""Glimpses on a CPU: fused loops that average the pixels of an image directly, without a pyramid.
+
+A cell of a patch is the mean over a square. Each row of cells first sums its rows of pixels, over the width of the
+whole patch, and then the columns of each cell. Pixels on the border of a cell count with the share of them inside.
+"""
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.layers.loops import compiled, in_threads, inlined
+
+
+def glimpses(
+    images: Float[Tensor, "B C Y X"], locations: Float[Tensor, "B R 2"], size: int, num_scales: int
+) -> Float[Tensor, "B R K C g g"]:
+    """Patches around `locations`, in the dtype of the images: float32 or float64."""
+    patches = images.new_empty(*locations.shape[:2], num_scales, images.shape[1], size, size)
+    widest = 2 ** (num_scales - 1)
+    numbers = patches.numel() * widest**2  # pixels read, at most
+    in_threads(_glimpses, numbers, images.contiguous(), locations.double().contiguous(), patches)
+    return patches
+
+
+@compiled
+def _glimpses(first, last, images, locations, patches):
+    rows, scales, channels, size = patches.shape[1:5]
+    height, width = images.shape[2:]
+    sums = np.empty(size * 2 ** (scales - 1) + 1, images.dtype)
+    one = sums.dtype.type(1)
+    for image in range(first, last):
+        for row in range(rows):
+            for scale in range(scales):
+                side = 2**scale
+                reach = size * side
+                wide = sums[: reach + 1]
+                left = (locations[image, row, 0] + 1) / 2 * width - reach / 2
+                top = (locations[image, row, 1] + 1) / 2 * height - reach / 2
+                # A patch wholly outside is as empty as one that touches the image from there. So is one at no number.
+                left = min(left, float(width)) if left > -reach else float(-reach)
+                top = min(top, float(height)) if top > -reach else float(-reach)
+                x, y = int(np.floor(left)), int(np.floor(top))
+                right, down = sums.dtype.type(left - x), sums.dtype.type(top - y)
+                for channel in range(channels):
+                    pixels, patch = images[image, channel], patches[image, row, scale, channel]
+                    for j in range(size):
+                        at = y + j * side
+                        _add(pixels, at, one - down, at + side, down, x, wide, False)
+                        for i in range(at + 1, at + side, 2):
+                            _add(pixels, i, one, i + 1, one if i + 1 < at + side else one - one, x, wide, True)
+                        for i in range(reach):
+                            sums[i] += right * (sums[i + 1] - sums[i])
+                        for halving in range(1, scale + 1):
+                            for i in range(reach // 2**halving):
+                                sums[i] = sums[2 * i] + sums[2 * i + 1]
+                        for i in range(size):
+                            patch[j, i] = sums[i] / (side * side)
+
+
+@inlined
+def _add(pixels, one, share, other, others, x, sums, more):
+    """Add a share of pixels from column `x` of the rows `one` and `other` to `sums`, or overwrite them. 0 outside."""
+    height, width = pixels.shape
+    start, stop = max(0, -x), min(len(sums), width - x)
+    if not 0 <= one < height:
+        one, share = 0, share - share
+    if not 0 <= other < height:
+        other, others = 0, others - others
+    if not more:
+        sums[:start] = 0
+        sums[max(0, stop) :] = 0
+    first, second, to = pixels[one, x + start : x + stop], pixels[other, x + start : x + stop], sums[start:stop]
+    if more:
+        for i in range(len(to)):
+            to[i] += share * first[i] + others * second[i]
+    else:
+        for i in range(len(to)):
+            to[i] = share * first[i] + others * second[i]
