@@ -22,6 +22,7 @@ from vision_attn.engine.guard import keep_to
 from vision_attn.engine.loop import fit
 from vision_attn.engine.weights import check_weights, load_weights
 from vision_attn.files import replacing, scratch
+from vision_attn.layers.meta import on_meta
 from vision_attn.migrate import migrated
 from vision_attn.mistakes import forbidden, suggest
 from vision_attn.parser import FORMAT, allow_only, make_parser, message, names, packages_of, parse
@@ -143,8 +144,8 @@ def open_run(
     _checked(resolved, trust, where="the options" if overrides else written)  # the parser makes numbers of text
     with _as_mistakes(written):
         source = None
-        if not trust:  # Code from elsewhere need not work on the meta device, where nothing takes memory.
-            with torch.device("meta"):
+        if not trust:  # Code from elsewhere need not work without memory.
+            with on_meta():
                 task, source = _built(parser, config, best)
             check_weights(task, best)
         task, source = _built(parser, config, best, source)

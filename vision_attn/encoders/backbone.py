@@ -1,20 +1,16 @@
 """Encoders from pretrained torchvision networks, cut at a named layer."""
 
 import hashlib
-import re
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import torch
-import torchvision
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
-from torchvision.models import get_model, get_model_weights, list_models
-from torchvision.models.feature_extraction import create_feature_extractor
 
 from vision_attn.contracts import Encoder
 from vision_attn.files import find
+from vision_attn.layers.meta import allocate
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -54,19 +50,10 @@ class Backbone(Encoder):
         super().__init__()
         self.name, self.node, self.resolution, self.weights = name, node, resolution, weights
         self.trainable = trainable
-        if name not in list_models(module=torchvision.models):  # others, such as detectors, download parts themselves
-            raise ValueError(f"torchvision.models has no classification network {name!r}")
-        if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
-            raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
         check_range(type(self).__name__, 1, MAX_RESOLUTION, resolution=resolution)
-        try:
-            with torch.device("meta"):  # layers after the cut, such as the classifier of a VGG, take no memory
-                network = get_model(name, weights=None, **self.options(resolution)).eval()
-                body = create_feature_extractor(network, {node: "map"}).eval()
-                shape = body(torch.empty(1, 3, resolution, resolution))["map"].shape
-        except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some networks cannot be built on meta
-            reason = " ".join(str(error).split())
-            raise ValueError(f"torchvision's {name} cannot be cut at {node}: {reason}") from None
+        from vision_attn.encoders import networks  # imports torchvision, which encoders of other kinds do not need
+
+        body, shape = networks.cut(name, node, resolution=resolution, options=self.options(resolution))
         layout = self.layout_of(shape)
         if layout is None:
             raise ValueError(f"{name} at {node} gives {tuple(shape)}, not a map (B, D, Y, X): choose an earlier node")
@@ -95,9 +82,11 @@ class Backbone(Encoder):
         """Load `weights`. Raises ValueError if the file is missing or lacks layers; the message lists them."""
         if self.weights is None:
             return
-        known = get_model_weights(self.name)
-        if self.weights in known.__members__:
-            state = _download(known[self.weights])
+        from vision_attn.encoders import networks
+
+        known = networks.presets(self.name)
+        if self.weights in known:
+            state = networks.download(known[self.weights])
             preset = known[self.weights].transforms()
             for name in ("mean", "std"):
                 getattr(self, name).copy_(torch.tensor(getattr(preset, name)).view(3, 1, 1))
@@ -105,7 +94,7 @@ class Backbone(Encoder):
             try:
                 path = find(self.weights)
             except ValueError as error:
-                names = ", ".join(known.__members__)
+                names = ", ".join(known)
                 raise ValueError(f"{error}. Or let torchvision download the encoder's weights: {names}") from None
             state = _read(path)
         _load(self.body, state, f"weights {self.weights} of {self.name}")
@@ -137,23 +126,15 @@ def checksum(encoder: nn.Module) -> str:
 
 
 def _with_random_weights(body: nn.Module) -> nn.Module:
-    """Move `body` from the meta device to the default device, with random weights: each layer initialises itself;
+    """Move `body` to the default device, with random weights: each layer initialises itself;
     parameters outside of layers, such as class tokens, are small normal numbers."""
-    body.to_empty(device=torch.get_default_device())
+    allocate(body, torch.get_default_device())
     for parameter in body.parameters():
         nn.init.normal_(parameter, std=0.02)
     for module in body.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
     return body
-
-
-def _download(weights) -> dict[str, Tensor]:
-    try:
-        return weights.get_state_dict(progress=True, check_hash=True)
-    except (URLError, OSError) as error:
-        path = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rsplit("/", 1)[-1]
-        raise ValueError(f"{weights} could not be downloaded ({error}); put the file at {path}") from None
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms.functional import to_pil_image
 
 from vision_attn.console import say
 from vision_attn.contracts import END, PAD, Captioner, Criterion, Described, Encoder, Evaluator, Results
@@ -159,7 +159,7 @@ class Captioning(Task):
         with self.model.looking("mode") if self.model.way == "expectation" else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
         pictures = [
-            open_square(file, at_least=PICTURE) if file else to_pil_image(image)
+            open_square(file, at_least=PICTURE) if file else Image.fromarray(image.permute(1, 2, 0).cpu().numpy())
             for file, image in zip(batch.files, batch.images, strict=True)
         ]
         titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]

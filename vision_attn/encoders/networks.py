@@ -1,0 +1,112 @@
+"""Networks of torchvision, cut at a named layer.
+
+Imported when the first network is built: importing torchvision takes time, and many runs need none.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.error import URLError
+
+import torch
+from torch import Tensor, nn
+
+from vision_attn.layers.meta import allocate, on_meta
+
+COMPILER = "torch._dynamo.utils"
+
+
+class _Deferred(ModuleType):
+    """Stands in for the module `COMPILER`, and imports it when something else than `is_compile_supported` is used."""
+
+    @staticmethod
+    def is_compile_supported(device_type: str) -> bool:
+        return import_module(COMPILER).is_compile_supported(device_type)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system asks for attributes such as __path__
+            raise AttributeError(name)
+        self.leave()
+        return getattr(import_module(COMPILER), name)
+
+    def leave(self) -> None:
+        """Make room for the module itself."""
+        if sys.modules.get(COMPILER) is self:
+            del sys.modules[COMPILER]
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Within this context, importing torchvision does not import torch's compiler.
+
+    The compiler takes as long to import as torch. Of torchvision only detectors use it, by one function, which then
+    imports it when called.
+    """
+    if COMPILER in sys.modules:
+        yield
+        return
+    deferred = sys.modules[COMPILER] = _Deferred(COMPILER)
+    try:
+        yield
+    finally:
+        deferred.leave()
+
+
+with _without_compiler():
+    import torchvision
+    from torchvision.models import WeightsEnum, get_model, get_model_weights, list_models
+    from torchvision.models.feature_extraction import create_feature_extractor
+
+
+def cut(name: str, node: str, *, resolution: int, options: dict[str, Any]) -> tuple[nn.Module, torch.Size]:
+    """Build the classification network `name` up to `node`. Returns it, and the shape of its output for one image.
+
+    Its weights are not initialised. options: arguments of torchvision's constructor. Raises ValueError if there is no
+    such network or node.
+    """
+    if name not in list_models(module=torchvision.models):  # others, such as detectors, download parts themselves
+        raise ValueError(f"torchvision.models has no classification network {name!r}")
+    if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
+        raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
+    try:
+        with on_meta():  # layers after the cut, such as the classifier of a VGG, take no memory
+            network = get_model(name, weights=None, **options).eval()
+            body = create_feature_extractor(network, {node: "map"}).eval()
+        return body, _output_shape(body, resolution)
+    except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some networks cannot be built on meta
+        reason = " ".join(str(error).split())
+        raise ValueError(f"torchvision's {name} cannot be cut at {node}: {reason}") from None
+
+
+@torch.no_grad()
+def _output_shape(body: nn.Module, resolution: int) -> torch.Size:
+    """Compute the shape of the output for one image from an empty batch.
+
+    No weight is read, and memory that is never touched is not taken. On the meta device, convolutions and batch
+    normalisation would import torch's compiler.
+    """
+    with torch.device("cpu"):
+        allocate(body, "cpu")
+        for buffer in body.buffers():
+            buffer.zero_()  # they may hold indices
+        _, *sizes = body(torch.empty(0, 3, resolution, resolution))["map"].shape
+    return torch.Size([1, *sizes])
+
+
+def presets(name: str) -> dict[str, WeightsEnum]:
+    """Return the weights that torchvision offers for the network `name`, by their names."""
+    return dict(get_model_weights(name).__members__)
+
+
+def download(weights: WeightsEnum) -> dict[str, Tensor]:
+    """Download weights, unless they were before. Raises ValueError, which says where to put the file by hand."""
+    try:
+        return weights.get_state_dict(progress=True, check_hash=True)
+    except (URLError, OSError) as error:
+        path = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rsplit("/", 1)[-1]
+        raise ValueError(f"{weights} could not be downloaded ({error}); put the file at {path}") from None

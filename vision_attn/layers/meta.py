@@ -1,0 +1,50 @@
+"""Building modules without memory, to learn their shapes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+FACTORIES = frozenset(["ones", "rand", "randn", "zeros"])
+FILLS = frozenset(["__setitem__", "copy_", "fill_", "normal_", "uniform_", "zero_"])
+ARITHMETIC = frozenset(["add", "cos", "div", "exp", "log", "mul", "neg", "sin", "sqrt", "sub"])
+
+
+class _ShapesOnly(TorchFunctionMode):
+    """Computes nothing but shapes in the operations that constructors use most.
+
+    On the meta device torch does the same, but in Python and with parts of its compiler, which takes a second to
+    import. Other operations are left to torch.
+    """
+
+    def __torch_function__(
+        self, function: Callable, types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        first = args[0] if args else kwargs.get("tensor")
+        if name in FACTORIES:
+            made = torch.empty(*args, **{key: value for key, value in kwargs.items() if key != "generator"})
+            return made if made.is_meta else function(*args, **kwargs)
+        if isinstance(first, Tensor) and first.is_meta:
+            if name in FILLS or getattr(function, "__module__", None) == "torch.nn.init":
+                return first
+            numbers = not kwargs and all(isinstance(other, int | float) for other in args[1:])
+            if name in ARITHMETIC and numbers and first.is_floating_point():
+                return torch.empty(first.shape, dtype=first.dtype)
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Within this context, new tensors and modules are on the meta device: they have shapes, but take no memory."""
+    with torch.device("meta"), _ShapesOnly():
+        yield
+
+
+def allocate(module: nn.Module, device: torch.device | str) -> nn.Module:
+    """Move `module` to `device` with new, uninitialised weights. `to_empty` would import parts of torch's compiler."""
+    return module._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
