@@ -7,7 +7,7 @@ import torch
 
 from tests import references
 from vision_attn.attention.scores import Additive
-from vision_attn.contracts import END
+from vision_attn.contracts import END, Captioner
 from vision_attn.decode import beam_search, greedy, sample
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
@@ -158,3 +158,25 @@ def test_a_beam_wider_than_the_language_ranks_whole_captions_only():
         assert len(set(found[:captions])) == captions and set(found[captions:]) == {()}
         best = model(regions[b : b + 1], decoded.words[b : b + 1, :1]).log_prob.sum()
         torch.testing.assert_close(decoded.score[b, 0], best)
+
+
+class OneWord(Captioner):
+    """Image 0 says END and nothing else; the other images say any word."""
+
+    def start(self, regions, rows):
+        return regions, torch.zeros(len(regions), rows, 1)
+
+    def step(self, word, state, memory):
+        logits = torch.zeros(*word.shape, 3).masked_fill(
+            (memory[:, :1, :1] == 0) & (torch.arange(3) != END), -torch.inf
+        )
+        return logits, state, None
+
+
+def test_an_image_may_end_while_the_beams_of_others_grow():
+    """The beam widens over several words where the vocabulary is small. An image that has ended fills no more rows."""
+    regions = torch.tensor([0.0, 1.0])[:, None, None]
+    decoded = beam_search(OneWord(), regions, beams=4, max_words=5)
+    assert [spelled(decoded, 0, r) for r in range(4)] == [(END,), (), (), ()]
+    assert decoded.score[0].tolist() == [0, *[-torch.inf] * 3]
+    assert len({spelled(decoded, 1, r) for r in range(4)}) == 4 and decoded.score[1].isfinite().all()

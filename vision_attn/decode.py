@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD, Captioner, Look
-from vision_attn.layers.nested import gather_rows, take_images, take_rows
-from vision_attn.layers.precise import precise
+from vision_attn.layers.best_words import all_words, best_words
+from vision_attn.layers.nested import Nested, map_tensors, take_images
 
 
 class Decoded(NamedTuple):
@@ -42,7 +42,11 @@ def greedy(
     captioner: Captioner, regions: Float[Tensor, "B L D"], *, max_words: int = 30, never: Sequence[int] = ()
 ) -> Decoded:
     """The most likely word at each time step."""
-    return _one_by_one(captioner, regions, 1, max_words, never, lambda log_prob: log_prob.argmax(dim=-1))
+
+    def most_likely(logits: Tensor, barred: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.squeeze(-1) for part in best_words(logits, 1, barred))
+
+    return _one_by_one(captioner, regions, 1, max_words, never, most_likely)
 
 
 @torch.no_grad()
@@ -62,11 +66,13 @@ def sample(
     if temperature <= 0 or not 0 < top_p <= 1:
         raise ValueError(f"temperature {temperature} must be above 0 and top_p {top_p} in (0, 1]")
 
-    def sample_word(log_prob: Tensor) -> Tensor:
+    def sample_word(logits: Tensor, barred: Tensor) -> tuple[Tensor, Tensor]:
+        log_prob = all_words(logits, barred)
         ordered, order = (log_prob / temperature).softmax(dim=-1).sort(dim=-1, descending=True)
         ordered = ordered.where(ordered.cumsum(dim=-1) - ordered < top_p, 0)  # the first word always stays
         chosen = ordered.flatten(0, 1).multinomial(1, generator=generator).view(*ordered.shape[:2], 1)
-        return order.gather(-1, chosen).squeeze(-1)
+        word = order.gather(-1, chosen)
+        return log_prob.gather(-1, word).squeeze(-1), word.squeeze(-1)
 
     return _one_by_one(captioner, regions, rows, max_words, never, sample_word)
 
@@ -97,10 +103,13 @@ def beam_search(
     barred = _barred(never, regions.device)
     for _ in range(max_words):
         logits, state, look = captioner.step(word, state, memory)
-        parent, word, gained, total, ended = _extend(_log_prob(logits, barred), total, ended, beams)
-        state = take_rows(state, parent)
+        best = best_words(logits, min(beams, logits.shape[-1]), barred)
+        rows = word.shape[1]
+        parent, word, gained, total, ended = _extend(*best, total, ended, beams)
+        if beams > 1:
+            state = _take_rows(state, parent)
         found = {"parent": parent, "word": word, "gained": gained, "filled": total > -torch.inf}
-        steps.append(active.scatter(found | {name: gather_rows(part, parent) for name, part in _maps(look)}))
+        steps.append(active.scatter(found | _maps(look), rows))
         if (going := active.going(ended)) is not None:
             if not len(going):
                 break
@@ -135,8 +144,11 @@ class _Active:
         self.index = self.index[going]
         return going
 
-    def scatter(self, step: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Scatter the active images' outputs of one time step to the full batch; finished images are unchanged."""
+    def scatter(self, step: dict[str, Tensor], rows: int = 0) -> dict[str, Tensor]:
+        """Scatter the active images' outputs of one time step to the full batch; finished images are unchanged.
+
+        `rows`: how many rows each image of a beam had before. A finished image fills no more.
+        """
         if len(self.index) == self.num_images:
             return step
         whole = {name: part.new_zeros(self.num_images, *part.shape[1:]) for name, part in step.items()}
@@ -144,14 +156,15 @@ class _Active:
             whole[name][self.index] = part
         if "parent" in step:
             finished = torch.ones(self.num_images, dtype=torch.bool).index_fill(0, self.index, False)
-            whole["parent"][finished] = torch.arange(step["parent"].shape[1])
-            whole["filled"][finished] = True
+            row = torch.arange(step["parent"].shape[1])
+            whole["parent"][finished] = row.clamp(max=rows - 1)
+            whole["filled"][finished] = row < rows
         return whole
 
 
-def _maps(look: Look | None) -> list[tuple[str, Tensor]]:
-    """The fields of `look` that are not None, by name."""
-    return [] if look is None else [(name, part) for name, part in look._asdict().items() if part is not None]
+def _maps(look: Look | None) -> dict[str, Tensor]:
+    """The fields of `look` that are not None."""
+    return {} if look is None else {name: part for name, part in look._asdict().items() if part is not None}
 
 
 def _barred(never: Sequence[int], device: torch.device) -> Int[Tensor, "N"]:
@@ -159,43 +172,50 @@ def _barred(never: Sequence[int], device: torch.device) -> Int[Tensor, "N"]:
     return torch.tensor(sorted({PAD, *never}), device=device)
 
 
-def _log_prob(logits: Tensor, barred: Tensor) -> Tensor:
-    """log p of every word; minus infinity for those that may not be produced."""
-    return precise(logits).log_softmax(dim=-1).index_fill(-1, barred, -torch.inf)
+def _take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
+    """Select `rows` of each image, of tensors (B, R, ...): (B, K, ...)."""
+    image = torch.arange(len(rows), device=rows.device)[:, None]
+
+    def take(part: Tensor) -> Tensor:  # copies whole rows, which `gather` does not
+        index = (image * part.shape[1] + rows).flatten()
+        return part.flatten(0, 1).index_select(0, index).unflatten(0, rows.shape)
+
+    return map_tensors(take, nested)
 
 
-def _extend(log_prob: Tensor, total: Tensor, ended: Tensor, K: int) -> tuple[Tensor, ...]:
+def _extend(log_prob: Tensor, word: Tensor, total: Tensor, ended: Tensor, K: int) -> tuple[Tensor, ...]:
     """The next K rows of each image: captions that have ended stay, the best continuations of the others fill the rest.
 
-    Returns each new row's parent, word, gain in log-probability, total, and whether it has ended. If there are fewer
-    than K continuations, the remaining rows have total -inf and count as ended.
+    `log_prob` and `word` hold the best continuations of each row, at least K if there are as many. Returns each new
+    row's parent, word, gain in log-probability, total, and whether it has ended. If there are fewer than K
+    continuations, the remaining rows have total -inf and count as ended.
     """
-    B, rows, V = log_prob.shape
-    open_total = (total[..., None] + log_prob).masked_fill(ended[..., None], -torch.inf).flatten(1)
-    best, index = open_total.topk(min(K, open_total.shape[1]))
-    here = torch.arange(rows, device=total.device).expand(B, rows)
-    parent = torch.cat([here, index // V], dim=1)
-    word = torch.cat([torch.zeros_like(here), index % V], dim=1)
-    candidate = torch.cat([total.masked_fill(~ended, -torch.inf), best], dim=1)
-    rank = torch.cat([torch.where(ended & total.isfinite(), torch.inf, -torch.inf), best], dim=1)
-
+    rows, each = log_prob.shape[1:]
+    stay = total.masked_fill(~ended, -torch.inf)
+    go_on = (total[..., None] + log_prob).masked_fill(ended[..., None], -torch.inf).flatten(1)
+    rank = torch.cat([stay.masked_fill(stay.isfinite(), torch.inf), go_on], dim=1)
     kept = rank.topk(min(K, rank.shape[1])).indices
-    parent, word, candidate = (part.gather(1, kept) for part in (parent, word, candidate))
-    was_ended = ended.gather(1, parent) & (kept < rows)
-    gained = (candidate - total.gather(1, parent)).where(~was_ended & candidate.isfinite(), 0)
-    word = word.masked_fill(candidate.isneginf(), PAD)
-    return parent, word, gained, candidate, was_ended | (word == END) | candidate.isneginf()
+
+    stays = kept < rows
+    parent = kept.where(stays, (kept - rows).div(each, rounding_mode="floor"))
+    total = torch.cat([stay, go_on], dim=1).gather(1, kept)
+    nobody, option = stays | total.isneginf(), (kept - rows).clamp(min=0)
+    gained = log_prob.flatten(1).gather(1, option).masked_fill(nobody, 0)
+    word = word.flatten(1).gather(1, option).masked_fill(nobody, PAD)
+    return parent, word, gained, total, nobody | (word == END)
 
 
 def _trace(steps: list[dict[str, Tensor]], length_power: float) -> Decoded:
     """Follow each row's parents from the last time step to the first, then sort the rows."""
     parent = steps[-1]["parent"]
     row = torch.arange(parent.shape[1], device=parent.device).expand_as(parent)
-    traced = []
+    traced, looked = [], []
     for step in reversed(steps):
-        traced.append({name: gather_rows(part, row) for name, part in step.items() if name != "parent"})
+        traced.append({name: step[name].gather(1, row) for name in ("word", "gained", "filled")})
         row = step["parent"].gather(1, row)
-    return _sorted(traced[::-1], length_power)
+        looked.append(row)
+    maps = [{name: part for name, part in step.items() if name in Look._fields} for step in steps]
+    return _sorted(traced[::-1], maps, looked[::-1], length_power)
 
 
 def _one_by_one(
@@ -204,42 +224,50 @@ def _one_by_one(
     rows: int,
     max_words: int,
     never: Sequence[int],
-    choose: Callable[[Tensor], Tensor],
+    choose: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
 ) -> Decoded:
-    """Decode word by word: `choose` maps log-probabilities (B, R, V) to the next word of each row (B, R)."""
+    """Decode word by word: `choose` maps logits (B, R, V) and the words that may not be produced to the next word of
+    each row and its log-probability, (B, R) each."""
     _check(captioner, max_words)
     memory, state = captioner.start(regions, rows)
     word = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
     ended = torch.zeros_like(word, dtype=torch.bool)
-    active, steps = _Active(len(regions), regions.device), []
+    active, steps, maps = _Active(len(regions), regions.device), [], []
     barred = _barred(never, regions.device)
     for _ in range(max_words):
         logits, state, look = captioner.step(word, state, memory)
-        log_prob = _log_prob(logits, barred)
-        word = choose(log_prob).masked_fill(ended, PAD)
-        gained = log_prob.gather(-1, word[..., None]).squeeze(-1).masked_fill(ended, 0)
-        steps.append(active.scatter({"word": word, "gained": gained, **dict(_maps(look))}))
+        gained, word = choose(logits, barred)
+        word, gained = word.masked_fill(ended, PAD), gained.masked_fill(ended, 0)
+        steps.append(active.scatter({"word": word, "gained": gained}))
+        maps.append(active.scatter(_maps(look)))
         ended = ended | (word == END)
         if (going := active.going(ended)) is not None:
             if not len(going):
                 break
             memory, state, word, ended = take_images((memory, state, word, ended), going)
-    return _sorted(steps, 0.0)
+    row = torch.arange(rows, device=regions.device).expand(len(regions), rows)
+    return _sorted(steps, maps, [row] * len(steps), 0.0)
 
 
-def _sorted(steps: list[dict[str, Tensor]], length_power: float) -> Decoded:
-    """Stack the time steps and sort rows by score. Rows that were never filled come last and are masked."""
+def _sorted(
+    steps: list[dict[str, Tensor]], maps: list[dict[str, Tensor]], looked: list[Tensor], length_power: float
+) -> Decoded:
+    """Stack the time steps and sort rows by score. Rows that were never filled come last and are masked.
+
+    `looked` (B, R): the row of `maps` that each row had at each time step.
+    """
     whole = {name: torch.stack([step[name] for step in steps], dim=2) for name in steps[0]}
-    filled = whole.pop("filled").all(dim=-1) if "filled" in whole else (whole["word"] != PAD)[..., 0]
-    said = (whole["word"] != PAD) & filled[..., None]
-    score = whole["gained"].sum(dim=-1) / said.sum(dim=-1).clamp(min=1) ** length_power
+    word, gained, looked = whole["word"], whole["gained"], torch.stack(looked, dim=2)
+    filled = whole["filled"].all(dim=-1) if "filled" in whole else (word != PAD)[..., 0]
+    said = (word != PAD) & filled[..., None]
+    score = gained.sum(dim=-1) / said.sum(dim=-1).clamp(min=1) ** length_power
     score, order = score.where(filled, -torch.inf).sort(dim=1, descending=True, stable=True)
-    said = gather_rows(said, order)
-    whole = {name: _masked(gather_rows(part, order), said) for name, part in whole.items()}
-    maps = {name: whole.get(name) for name in Look._fields}
-    return Decoded(whole["word"], whole["gained"], score, **maps)
+    said, word, gained, looked = _take_rows((said, word, gained, looked), order)
+    sorted_maps = [_take_rows(tuple(step.values()), row) for step, row in zip(maps, looked.unbind(2), strict=True)]
+    stacked = [_masked(torch.stack(parts, dim=2), said) for parts in zip(*sorted_maps, strict=True)]
+    return Decoded(word * said, gained * said, score, **dict(zip(maps[0], stacked, strict=True)))
 
 
 def _masked(part: Tensor, said: Bool[Tensor, "B R T"]) -> Tensor:
     """Set positions past a caption's end to zero."""
-    return part * said.view(*said.shape, *[1] * (part.dim() - 3))
+    return part.mul_(said.view(*said.shape, *[1] * (part.dim() - 3)))

@@ -1,0 +1,49 @@
+"""The most likely words of each row, without the log-probabilities of all the others."""
+
+from functools import cache
+from types import ModuleType
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vision_attn.layers.precise import precise
+
+FEW = 32
+"""The loops insert each word that they find into a sorted list. For longer lists tensor operations are faster."""
+
+
+def best_words(
+    logits: Float[Tensor, "*rows V"], K: int, barred: Int[Tensor, "M"]
+) -> tuple[Float[Tensor, "*rows K"], Int[Tensor, "*rows K"]]:
+    """log p of the `K` most likely words of each row, best first, and the words. `K` is at most V.
+
+    Words in `barred` have log p = -inf; the others keep the probability that they have beside them. Log-probabilities
+    are float32 or wider.
+    """
+    if (loops := _loops(logits, K)) is not None:
+        best = loops.best_words(logits.flatten(0, -2), K, barred)
+        return tuple(part.view(*logits.shape[:-1], K) for part in best)
+    log_prob = all_words(logits, barred)
+    return log_prob.max(dim=-1, keepdim=True) if K == 1 else log_prob.topk(K)
+
+
+def all_words(logits: Float[Tensor, "*rows V"], barred: Int[Tensor, "M"]) -> Float[Tensor, "*rows V"]:
+    """log p of every word, float32 or wider; -inf for those in `barred`."""
+    return precise(logits).log_softmax(dim=-1).index_fill_(-1, barred, -torch.inf)
+
+
+def _loops(logits: Tensor, K: int) -> ModuleType | None:
+    """The module with compiled loops, if it serves these logits; tensor operations do the same."""
+    if logits.device.type != "cpu" or logits.dtype not in (torch.float32, torch.bfloat16) or K > FEW:
+        return None
+    return None if torch.compiler.is_compiling() else _numba()
+
+
+@cache
+def _numba() -> ModuleType | None:
+    try:
+        from vision_attn.layers import best_words_numba
+    except ImportError:
+        return None
+    return best_words_numba
