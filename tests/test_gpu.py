@@ -1,0 +1,268 @@
+"""What must hold on a GPU: tasks, steps, resuming and decoding, compared with the CPU.
+
+`VISION_ATTN_GPU=cpu pytest -m gpu` runs these tests on a CPU, which tests the tests: nothing is compiled or captured.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from benchmarks.gpu_cases import capture
+from benchmarks.show_attend_tell import Side, training_step
+from tests.fake_mnist import write_mnist
+from tests.whole_runs import CONFIGS, steps, train
+from vision_attn.commands import main
+from vision_attn.config import build, read
+from vision_attn.contracts import END
+from vision_attn.decode import beam_search, greedy
+from vision_attn.engine.batches import on_device
+from vision_attn.models.draw import DRAWReader
+from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.transformer import Transformer
+from vision_attn.task import Batch, Task
+
+DEVICE = os.environ.get("VISION_ATTN_GPU", "cuda")
+CUDA = DEVICE == "cuda"
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        CUDA and not torch.cuda.is_available(), reason="needs a GPU; VISION_ATTN_GPU=cpu runs it on a CPU"
+    ),
+    pytest.mark.skipif(
+        CUDA and os.environ.get("VISION_ATTN_SHAPES", "1") != "0", reason="set VISION_ATTN_SHAPES=0: some are compiled"
+    ),
+]
+MODEL, DATA = "task.model.", "data."
+SCENES = {DATA + "batch_size": 8, DATA + "epoch_images": 48, DATA + "val_images": 8, DATA + "test_images": 8,
+          "task.encoder.region_size": 16, "task.encoder.width": 16, "task.validate_with": "[]"}  # fmt: skip
+SAT = SCENES | {MODEL + "hidden_size": 16, MODEL + "word_size": 16, MODEL + "dropout": 0}
+CLUTTER = {DATA + "batch_size": 100, DATA + "epoch_images": 600, DATA + "val_images": 100}
+SIZES: dict[str, dict[str, Any]] = {
+    "sat_soft_scenes": SAT | {MODEL + "forget_looks": 0},
+    "sat_hard_scenes": SAT | {MODEL + "forget_looks": 0, MODEL + "attention.soft_start": 0},
+    "show_and_tell_scenes": SAT,
+    "transformer_scenes": SCENES | {MODEL + "hidden_size": 32, MODEL + "feedforward_size": 32, MODEL + "dropout": 0},
+    "ram_cluttered60": CLUTTER,
+    "ram_cluttered100": CLUTTER,
+    "dram_cluttered100": CLUTTER,
+    "conv_cluttered60": CLUTTER,
+    "draw_mnist": {DATA + "batch_size": 50, MODEL + "num_turns": 3, MODEL + "hidden_size": 32},
+    "draw_mnist_no_attention": {DATA + "batch_size": 50, MODEL + "num_turns": 3, MODEL + "hidden_size": 32},
+}
+"""Small models and batches of these configs."""
+DETERMINISTIC = ("sat_soft_scenes", "show_and_tell_scenes", "transformer_scenes", "dram_cluttered100",
+                 "conv_cluttered60")  # fmt: skip
+"""Those that sample nothing in training."""
+TRAINED = ("sat_soft_scenes", "ram_cluttered100", "dram_cluttered100", "draw_mnist")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> str:
+    return write_mnist(tmp_path_factory.mktemp("mnist"))
+
+
+@pytest.fixture(autouse=True)
+def exact() -> Iterator[None]:
+    """Convolutions in float32 proper, not in the GPU's shorter format."""
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        yield
+    torch.compiler.reset()
+
+
+def settings(config: str, digits: str) -> dict[str, Any]:
+    return SIZES[config] | ({} if "scenes" in config else {"data.folder": digits})
+
+
+def made(config: str, digits: str) -> tuple[Task, Batch]:
+    """A task with random weights and a batch of training, on the CPU."""
+    overrides = [f"--{name}={value}" for name, value in settings(config, digits).items()]
+    parts = build(read(CONFIGS / f"{config}.yaml", overrides))
+    torch.manual_seed(0)
+    task, source = parts["task"](parts["data"]), parts["data"]
+    source.prepare(task)
+    return task, next(iter(source.train(0, seed=0)))
+
+
+class SameSamples(TorchDispatchMode):
+    """Within this context random numbers come from the CPU's generator, on every device."""
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: tuple = (), options: dict | None = None) -> Any:
+        options = options or {}
+        if torch.Tag.nondeterministic_seeded not in operation.tags:
+            return operation(*arguments, **options)
+        device = torch.device(options.get("device") or next(part.device for part in arguments if torch.is_tensor(part)))
+        given, named = tree_map(partial(_to, torch.device("cpu")), (arguments, options))
+        results = operation(*given, **named)
+        if operation._schema.is_mutable:
+            return arguments[0].copy_(results)
+        return tree_map(partial(_to, device), results)
+
+
+def _to(device: torch.device, part: Any) -> Any:
+    return part.to(device) if isinstance(part, Tensor) else device if isinstance(part, torch.device) else part
+
+
+def gradients(task: Task, batch: Batch, device: str, dtype: torch.dtype = torch.float32) -> tuple[float, Tensor]:
+    """The loss of a batch and its gradient with respect to all weights, computed on `device`."""
+    before = {name: value.clone() for name, value in task.state_dict().items()}
+    task.to(device).zero_grad()
+    torch.manual_seed(1)
+    with SameSamples(), torch.autocast(device, dtype, enabled=dtype != torch.float32):
+        loss = task(*on_device(batch, torch.device(device)))["loss"]
+        loss.backward()
+    task.cpu().load_state_dict(before)
+    parts = [weights.grad.flatten() for weights in task.parameters() if weights.grad is not None]
+    return loss.item(), torch.cat(parts).clone()
+
+
+def apart(found: Tensor, expected: Tensor) -> float:
+    """The distance in proportion to the length."""
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("config", SIZES)
+def test_loss_and_gradient_equal_those_of_the_cpu(config: str, digits: str) -> None:
+    task, batch = made(config, digits)
+    expected, slope = gradients(task, batch, "cpu")
+    found, found_slope = gradients(task, batch, DEVICE)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert slope.norm() > 0 and apart(found_slope, slope) < 2e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("config", SIZES)
+def test_half_precision_is_near(config: str, dtype: torch.dtype, digits: str) -> None:
+    if not CUDA and dtype == torch.float16:
+        pytest.skip("convolutions of a CPU have no gradient in fp16")
+    task, batch = made(config, digits)
+    expected, slope = gradients(task, batch, "cpu")
+    found, found_slope = gradients(task, batch, DEVICE, dtype)
+    assert found_slope.isfinite().all()
+    if config in DETERMINISTIC:  # elsewhere rounding changes what is sampled
+        assert found == pytest.approx(expected, rel=0.03)
+        assert torch.cosine_similarity(found_slope, slope, dim=0) > 0.97
+
+
+@pytest.mark.skipif(not CUDA, reason="compiling for a CPU takes minutes, and is tested elsewhere")
+@pytest.mark.parametrize("config", [config for config in DETERMINISTIC if config != "conv_cluttered60"])
+def test_compiled_equals_eager(config: str, digits: str) -> None:
+    task, batch = made(config, digits)
+    expected, slope = gradients(task, batch, DEVICE)
+    task.to(DEVICE)
+    task.compile()
+    loss = task(*on_device(batch, torch.device(DEVICE)))["loss"]
+    task.zero_grad()
+    loss.backward()
+    found = torch.cat([weights.grad.flatten() for weights in task.parameters() if weights.grad is not None]).cpu()
+    assert loss.item() == pytest.approx(expected, rel=1e-4) and apart(found, slope) < 2e-3
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("config", TRAINED)
+def test_steps_of_training_in_every_precision(config: str, precision: str, digits: str, tmp_path: Path) -> None:
+    if not CUDA and precision == "fp16":
+        pytest.skip("convolutions of a CPU have no gradient in fp16")
+    run = trained(config, digits, tmp_path, **{"run.precision": precision, "run.compile": False, "run.capture": False})
+    losses = [step["loss"] for step in steps(run)]
+    assert len(losses) == 6 and losses[-1] < losses[0]
+
+
+@pytest.mark.skipif(not CUDA, reason="nothing is captured on a CPU")
+@pytest.mark.parametrize("fast", [("capture",), ("compile",), ("compile", "capture")], ids=" and ".join)
+@pytest.mark.parametrize("config", TRAINED)
+def test_fast_steps_train_as_eager_ones(config: str, fast: tuple, digits: str, tmp_path: Path, capsys) -> None:
+    switched = {f"run.{name}": name in fast for name in ("compile", "capture")}
+    run = trained(config, digits, tmp_path / "fast", **{"run.precision": "fp32"}, **switched)
+    assert "cannot be captured" not in capsys.readouterr().out
+    plain = trained(config, digits, tmp_path / "plain", **{"run.precision": "fp32"}, **dict.fromkeys(switched, False))
+    losses = [[step["loss"] for step in steps(folder)] for folder in (run, plain)]
+    # Compiled code draws other random numbers from the same seed.
+    tolerance = 1e-3 if config in DETERMINISTIC or "compile" not in fast else 0.2
+    assert losses[0] == pytest.approx(losses[1], rel=tolerance)
+
+
+@pytest.mark.parametrize("config", TRAINED)
+def test_a_resumed_run_equals_one_in_a_piece(config: str, digits: str, tmp_path: Path, record_property) -> None:
+    options = {"schedule": "null", "run.precision": "fp32", "run.compile": False}
+    whole = trained(config, digits, tmp_path / "whole", **options, **{"run.epochs": 2})
+    trained(config, digits, tmp_path / "parts", **options)
+    parts = trained(config, digits, tmp_path / "parts", **options, **{"run.epochs": 2})
+    one, other = (load_file(folder / "last" / "model.safetensors") for folder in (whole, parts))
+    difference = max((one[name].double() - other[name].double()).abs().max().item() for name in one)
+    if difference:
+        record_property("largest difference of a weight after resuming", f"{difference:.1e}")
+    assert difference < 1e-4
+
+
+def trained(config: str, digits: str, folder: Path, **options: Any) -> Path:
+    """A run of an epoch, which is six steps, or of more."""
+    run = folder / "run"
+    common = {"run.folder": run, "run.epochs": 1, "run.warmup": 0, "run.device": DEVICE, "run.log_every": 1,
+              "run.validate_every": 0, "run.rehearse": "false", "run.show": 0}  # fmt: skip
+    assert main(train(config, **settings(config, digits) | common | options)) == 0
+    return run
+
+
+SMALL_SAT = partial(ShowAttendTell, hidden_size=16, word_size=16)
+SMALL_TRANSFORMER = partial(Transformer, hidden_size=16, num_layers=2, num_heads=2, feedforward_size=16)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("make", [SMALL_SAT, SMALL_TRANSFORMER], ids=["SAT", "Transformer"])
+def test_decoding_equals_that_of_the_cpu(make: Callable[[int, int], nn.Module], beams: int) -> None:
+    torch.manual_seed(0)
+    model, regions = make(11, 8).eval(), 3 * torch.randn(16, 9, 8)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(3)  # words are clearly preferred
+        model.output.bias[END] += 2
+    decode = partial(beam_search, beams=beams, max_words=12) if beams > 1 else partial(greedy, max_words=12)
+    expected = decode(model, regions)
+    found = decode(model.to(DEVICE), regions.to(DEVICE))
+    assert len({(row > 0).sum().item() for row in expected.words[:, 0]}) > 1  # captions of several lengths
+    length = expected.words.shape[-1]
+    assert torch.equal(found.words.cpu()[..., :length], expected.words) and not found.words[..., length:].any()
+    torch.testing.assert_close(found.log_prob.cpu()[..., :length], expected.log_prob, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("config", DETERMINISTIC)
+def test_validation_equals_that_of_the_cpu(config: str, digits: str) -> None:
+    task, batch = made(config, digits)
+    metrics = [task.to(device).eval().evaluate([on_device(batch, torch.device(device))]) for device in ("cpu", DEVICE)]
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, nan_ok=True)
+
+
+def test_captured_steps_of_the_benchmark_train() -> None:
+    """Four steps one by one, and the same as three before the capture and a replay."""
+    images, labels = torch.rand(20, 1, 28, 28, device=DEVICE), torch.randint(10, (20,), device=DEVICE)
+
+    def start() -> tuple[nn.Module, Callable[[], Tensor]]:
+        torch.manual_seed(0)
+        model = DRAWReader((1, 28, 28), 10, num_glimpses=2, size=4, hidden_size=16).to(DEVICE)
+        side = Side(model, lambda: nn.functional.nll_loss(model(images).log_prob[:, 0, -1], labels))
+        return model, training_step(side, fused=True, capturable=CUDA)
+
+    plain, step = start()
+    for _ in range(4):
+        step()
+    captured, step = start()
+    replay = capture(step) if CUDA else after_three(step)
+    assert replay().isfinite()
+    for one, other in zip(plain.parameters(), captured.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def after_three(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """What `capture` does without a GPU."""
+    for _ in range(3):
+        step()
+    return step
