@@ -25,6 +25,7 @@ def check(options: Options) -> Iterator[Row]:
         command += QUICK if options.quick else []
         # Shape checks do not mix with torch.compile.
         environment = {**os.environ, "VISION_ATTN_SHAPES": "0", "VISION_ATTN_GPU": options.device}
+        environment["TORCHINDUCTOR_COMPILE_THREADS"] = "2"
         status = run(command, options.seconds * 0.95, env=environment)
         if status is None:
             raise RuntimeError(f"the tests were not done after {options.seconds * 0.95:.0f} s")

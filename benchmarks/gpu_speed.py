@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 
 import torch
 
@@ -27,7 +28,7 @@ class Process:
     """A process that builds some cases, waits, and times them."""
 
     def __init__(self, options: Options, compiled: bool, names: Sequence[str]) -> None:
-        self.names = names
+        self.names, self.done = names, False
         ways = ("compiled" if compiled else "eager", "quick" if options.quick else "full")
         environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
         if options.quick and options.device == "cpu":
@@ -52,8 +53,13 @@ class Process:
         for line in self.process.stdout:
             if line.startswith(gpu.RESULT):
                 yield tuple(json.loads(line.removeprefix(gpu.RESULT)))
+        self.done = True  # it has closed its output
 
     def end(self) -> int:
+        """Let a process that has said everything end by itself, and kill it otherwise. Returns its exit status."""
+        if self.done:
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(10)
         self.process.kill()
         return self.process.wait()
 
@@ -94,6 +100,8 @@ def wave(
             else:
                 for name, numbers in process.results():
                     yield Row(name, said(numbers, rates), numbers)
+                if status := process.end():
+                    yield Row(what, f"failed: the process ended with {status} while it was timed")
     finally:
         for process in processes:
             process.end()

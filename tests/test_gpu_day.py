@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import gpu, gpu_block, gpu_day, gpu_fit, gpu_pack, gpu_runs
+from benchmarks import gpu, gpu_block, gpu_day, gpu_fit, gpu_pack, gpu_runs, gpu_speed
 from benchmarks.gpu_block import Options, Record, Row
 from benchmarks.gpu_check import rows
 from benchmarks.gpu_day import BLOCKS, Block, main
@@ -216,6 +217,40 @@ def test_one_that_cannot_be_timed_leaves_the_others() -> None:
     work = gpu.Work(run=lambda: None, number=3, unit="images", operations=1, moved=1)
     found = dict(gpu.measure(iter([("a", broken), ("b", lambda: work)]), "cpu", 1))
     assert found["a"] == {"error": "RuntimeError: not captured"} and found["b"]["rate"] > 0
+
+
+class Started:
+    """Stands for `gpu_speed.Process`: what happens to it follows from the name of its case."""
+
+    def __init__(self, options: Options, compiled: bool, names: list[str]) -> None:
+        self.names, self.ended = names, threading.Event()
+
+    def ready(self) -> bool:
+        if "late" in self.names:
+            self.ended.wait()
+        return "dead" not in self.names
+
+    def results(self) -> Iterator[tuple[str, dict]]:
+        numbers = {"unit": "images", "rate": 1.0, "seconds": 1.0, "operations": 1, "moved": 1, "memory": None}
+        yield self.names[0], numbers
+
+    def end(self) -> int:
+        self.ended.set()
+        return -11 if {"dead", "crashed"} & set(self.names) else 0
+
+
+def test_cases_that_are_late_or_die_cost_the_others_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(gpu_speed, "Process", Started)
+    groups = [["late"], ["dead"], ["crashed"], ["fine"]]
+    until = time.monotonic() + 0.5
+    found = list(gpu_speed.wave(options(tmp_path), True, groups, {"matrix": 1e12, "copy": 1e9}, until))
+    assert [(row.what, row.said.partition(",")[0]) for row in found] == [
+        ("late, compiled", "not built after 85 s"),
+        ("dead, compiled", "failed: the process ended with -11"),
+        ("crashed", "1 images/s"),
+        ("crashed, compiled", "failed: the process ended with -11 while it was timed"),
+        ("fine", "1 images/s"),
+    ]
 
 
 def test_failed_tests_are_named(tmp_path: Path) -> None:
