@@ -139,6 +139,18 @@ def test_looks_are_hidden_after_a_number_of_batches_which_a_checkpoint_keeps():
     assert torch.equal(other(regions, words).log_prob, first)
 
 
+def test_autocast_casts_regions_once_unless_an_encoder_is_trained():
+    model = build().float()
+    regions, words = (part.float() if part.is_floating_point() else part for part in draw(SORTED))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.start(regions, 2)[0].regions.dtype == torch.bfloat16
+        once = model(regions, words)
+        trained = regions.requires_grad_()
+        assert model.start(trained, 2)[0].regions is trained
+        each = model(trained, words)
+    assert torch.equal(once.log_prob, each.log_prob) and torch.equal(once.alpha, each.alpha)
+
+
 @pytest.mark.compile
 def test_compiled_turns_equal_eager_ones_at_every_length():
     model = build().float()

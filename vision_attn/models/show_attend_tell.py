@@ -120,6 +120,8 @@ class ShowAttendTell(Captioner):
             initial(mean)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
         )
         keys = self.score.project(regions)
+        if torch.is_autocast_enabled(regions.device.type) and not regions.requires_grad:  # or each word would cast them
+            regions = regions.to(torch.get_autocast_dtype(regions.device.type))
         memory = Memory(regions, keys, self.attention.sample_expectation_mask(len(regions), regions))
         return memory, State(hidden, cell, self.score.start(keys, rows))
 
