@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
 from vision_attn.layers.precise import precise
+from vision_attn.layers.unrolled import repeated
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -78,7 +79,7 @@ class Filterbank(nn.Module):
         strides. Without `before`, it starts from a window that covers the image.
         """
         with torch.autocast(state.device.type, enabled=False):
-            numbers = self.numbers(precise(state))
+            numbers = repeated(self.numbers, precise(state))
             logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
             sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
             if not self.relative:

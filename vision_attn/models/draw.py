@@ -19,6 +19,7 @@ from vision_attn.contracts import Classifier, Drawing, Glance, Reads
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
+from vision_attn.layers.unrolled import repeated, unrolled
 from vision_attn.ranges import check_range
 
 
@@ -70,12 +71,13 @@ class DRAWReader(Classifier):
         previous state; answers and locations are computed for all time steps at once."""
         hidden = cell = images.new_zeros(len(images), self.hidden_size)
         window, states, each = None, [], []
-        for _ in range(self.num_glimpses):
-            window = self.filterbank.window(hidden[:, None], window)
-            patch = self.filterbank.read(images, window).flatten(1)
-            hidden, cell = lstm(self.gates(torch.cat([patch, hidden], dim=-1)), cell)
-            each.append(window)
-            states.append(hidden)
+        with unrolled(self.num_glimpses):
+            for _ in range(self.num_glimpses):
+                window = self.filterbank.window(hidden[:, None], window)
+                patch = self.filterbank.read(images, window).flatten(1)
+                hidden, cell = lstm(repeated(self.gates, patch, hidden), cell)
+                each.append(window)
+                states.append(hidden)
         windows = Window(*(torch.cat(parts, dim=1) for parts in zip(*each, strict=True)))
         log_prob = class_log_prob(self.action(torch.stack(states, dim=1)))
         return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
@@ -135,7 +137,9 @@ class WritePatch(nn.Module):
 
     def forward(self, state: Float[Tensor, "B 1 H"]) -> tuple[Float[Tensor, "B C Y X"], Window | None]:
         window = self.filterbank.window(state)
-        return self.filterbank.write(self.patch(state).unflatten(-1, self.patch_shape), window).squeeze(1), window
+        return self.filterbank.write(repeated(self.patch, state).unflatten(-1, self.patch_shape), window).squeeze(
+            1
+        ), window
 
 
 class WriteImage(nn.Module):
@@ -198,18 +202,19 @@ class DRAW(nn.Module):
         canvas, encoded, decoded = self._start(len(images))
         encoder_cell = decoder_cell = torch.zeros_like(encoded)
         posterior, samples, canvases, reads, writes = [], [], [], [], []
-        for epsilon in noise:
-            glimpse, read = self.read(images, images - canvas.sigmoid(), decoded)
-            encoded, encoder_cell = lstm(self.encoder(torch.cat([glimpse, decoded, encoded], dim=-1)), encoder_cell)
-            posterior.append(self.latent(encoded).to(noise.dtype))
-            mean, log_sigma = posterior[-1].chunk(2, dim=-1)
-            samples.append(torch.addcmul(mean, log_sigma.exp(), epsilon))
-            decoded, decoder_cell = lstm(self.decoder(torch.cat([samples[-1], decoded], dim=-1)), decoder_cell)
-            stroke, written = self.write(decoded)
-            canvas = canvas + stroke
-            canvases.append(canvas)
-            reads.append(read)
-            writes.append(written)
+        with unrolled(len(noise)):
+            for epsilon in noise:
+                glimpse, read = self.read(images, images - canvas.sigmoid(), decoded)
+                encoded, encoder_cell = lstm(repeated(self.encoder, glimpse, decoded, encoded), encoder_cell)
+                posterior.append(repeated(self.latent, encoded).to(noise.dtype))
+                mean, log_sigma = posterior[-1].chunk(2, dim=-1)
+                samples.append(torch.addcmul(mean, log_sigma.exp(), epsilon))
+                decoded, decoder_cell = lstm(repeated(self.decoder, samples[-1], decoded), decoder_cell)
+                stroke, written = self.write(decoded)
+                canvas = canvas + stroke
+                canvases.append(canvas)
+                reads.append(read)
+                writes.append(written)
         mean, log_sigma = torch.stack(posterior).squeeze(2).chunk(2, dim=-1)
         z = torch.stack(samples).squeeze(2)
         return Drawing(

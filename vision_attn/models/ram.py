@@ -18,6 +18,7 @@ from vision_attn.contracts import Classifier, Glance, Glimpses
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.lstm import lstm
+from vision_attn.layers.unrolled import repeated, unrolled
 from vision_attn.models.policies import Gaussian, Way
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
@@ -53,7 +54,7 @@ class Rectifier(nn.Module):
         return State(zeros, zeros)
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
-        hidden = self.both(torch.cat([glimpse, state.hidden], dim=-1))
+        hidden = repeated(self.both, glimpse, state.hidden)
         return State(hidden, hidden.detach())
 
 
@@ -72,7 +73,7 @@ class LSTM(nn.Module):
         return State(zeros, zeros, (zeros,))
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
-        hidden, cell = lstm(self.gates(torch.cat([glimpse, state.hidden], dim=-1)), *state.memory)
+        hidden, cell = lstm(repeated(self.gates, glimpse, state.hidden), *state.memory)
         return State(hidden, hidden.detach(), (cell,))
 
 
@@ -123,9 +124,9 @@ class ContextLSTM(nn.Module):
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
         cell, upper_cell = state.memory
-        hidden, cell = lstm(self.gates(torch.cat([glimpse, state.hidden], dim=-1)), cell)
-        upper_input = torch.cat([hidden.detach(), state.location_state], dim=-1)
-        upper, upper_cell = lstm(self.place_gates(upper_input), upper_cell)
+        hidden, cell = lstm(repeated(self.gates, glimpse, state.hidden), cell)
+        place_gates = repeated(self.place_gates, hidden.detach(), state.location_state)
+        upper, upper_cell = lstm(place_gates, upper_cell)
         return State(hidden, upper, (cell, upper_cell))
 
 
@@ -146,7 +147,7 @@ class GlimpseNetwork(nn.Module):
     def forward(
         self, patches: Float[Tensor, "B R K C g g"], locations: Float[Tensor, "B R 2"]
     ) -> Float[Tensor, "B R G"]:
-        return self.both(torch.cat([self.what(patches.flatten(2)), self.where(locations)], dim=-1))
+        return repeated(self.both, repeated(self.what, patches.flatten(2)), repeated(self.where, locations))
 
 
 class RAM(Classifier):
@@ -201,17 +202,18 @@ class RAM(Classifier):
         pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
         noise = self.policy.noise(images.new_empty(self.num_glimpses, len(images), rows, 2), way)
         hidden, location_states, samples, locations = [], [], [], []
-        for step in range(self.num_glimpses):
-            if step or self.first == "policy":
-                location_states.append(state.location_state)
-                with torch.no_grad():
-                    samples.append(self.policy.locate(state.location_state, noise[step]))
-                location = samples[-1].clamp(-1, 1)
-            else:
-                location = self._first(images, rows)
-            locations.append(location)
-            state = self.core(self.glimpse(self.retina(pyramid, location), location), state)
-            hidden.append(state.hidden)
+        with unrolled(self.num_glimpses):
+            for step in range(self.num_glimpses):
+                if step or self.first == "policy":
+                    location_states.append(state.location_state)
+                    with torch.no_grad():
+                        samples.append(self.policy.locate(state.location_state, noise[step]))
+                    location = samples[-1].clamp(-1, 1)
+                else:
+                    location = self._first(images, rows)
+                locations.append(location)
+                state = self.core(self.glimpse(self.retina(pyramid, location), location), state)
+                hidden.append(state.hidden)
         log_prob = class_log_prob(self.action(torch.stack(hidden, dim=2)))
         choice = None
         if self.reinforced and self.training and way == "draw":  # outside training, no estimator is needed

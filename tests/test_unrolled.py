@@ -1,0 +1,83 @@
+"""Layers in a loop over time steps: the same numbers and gradients as those of autograd."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vision_attn.layers.linear import Linear, Rectified
+from vision_attn.layers.unrolled import repeated, unrolled
+
+N, M, H, T = 5, 3, 4, 6
+
+
+def network(last: type[nn.Linear]) -> nn.ModuleDict:
+    torch.manual_seed(0)
+    return nn.ModuleDict(
+        {"state": last(M + H, H), "out": Rectified(H, 2), "free": nn.Linear(H, 1, bias=False)}
+    ).double()
+
+
+def inputs() -> Tensor:
+    return torch.randn(T, N, 1, M, dtype=torch.double, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def run(layers: nn.ModuleDict, inputs: Tensor, *, deferred: bool, num_steps: int = T) -> list[Tensor]:
+    """Each time step's output, of a loop whose inputs are side by side with its state."""
+    state, outputs = inputs.new_zeros(N, 1, H), []
+    with unrolled(num_steps) if deferred else nullcontext():
+        for input in inputs:
+            state = repeated(layers["state"], input, state).tanh()
+            outputs.append(repeated(layers["out"], state) + repeated(layers["free"], state))
+    return outputs
+
+
+@pytest.mark.parametrize("last", [Linear, Rectified, nn.Linear])
+@pytest.mark.parametrize("steps", [range(T), range(3), [2], [1, 4]], ids=["all", "the first", "one", "two"])
+def test_gradients_are_those_of_autograd(last, steps):
+    """Also of a loss that sees only some time steps, and with more time steps announced than taken."""
+    results = []
+    for deferred in (False, True):
+        layers, numbers = network(last), inputs()
+        outputs = run(layers, numbers, deferred=deferred, num_steps=T + 2)
+        loss = sum(outputs[step].square().sum() for step in steps)
+        results.append((*outputs, *torch.autograd.grad(loss, (*layers.parameters(), numbers))))
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_backward_passes_over_different_time_steps_do_not_mix():
+    layers, numbers = network(Rectified), inputs()
+    outputs, expected = run(layers, numbers, deferred=True), run(layers, numbers, deferred=False)
+    parameters = tuple(layers.parameters())
+    for steps in ([3, 5], [0], [1]):
+        ours, theirs = (
+            torch.autograd.grad(sum(some[step].sum() for step in steps), parameters, retain_graph=True)
+            for some in (outputs, expected)
+        )
+        torch.testing.assert_close(ours, theirs)
+    torch.autograd.grad(outputs[5].sum(), numbers, retain_graph=True)  # no weights: nothing collects these gradients
+    again = torch.autograd.grad(outputs[0].sum(), parameters, retain_graph=True)
+    torch.testing.assert_close(again, torch.autograd.grad(expected[0].sum(), parameters))
+
+
+def test_frozen_weights_pass_gradients_on():
+    layers, numbers = network(Linear), inputs()
+    layers["state"].requires_grad_(False)
+    wanted = (*layers["out"].parameters(), numbers)
+    ours, theirs = (
+        torch.autograd.grad(run(layers, numbers, deferred=deferred)[-1].sum(), wanted) for deferred in (True, False)
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_without_a_gradient_or_under_autocast_layers_are_called():
+    """So that what counts the calls of layers, or casts their weights, still does."""
+    layer, calls = Linear(M, H), []
+    layer.register_forward_hook(lambda *_: calls.append(1))
+    with unrolled(2):
+        with torch.no_grad():
+            repeated(layer, torch.ones(2, M))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert repeated(layer, torch.ones(2, M)).dtype == torch.bfloat16
+    assert len(calls) == 2

@@ -1,0 +1,137 @@
+"""Linear layers in a loop over time steps, whose weights get their gradient from one product after the loop.
+
+Autograd computes the gradient of the weights at every time step and adds it to the sum of the others. The same number
+is one matrix product over all time steps: faster, since the matrices are larger, and written to memory once.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from vision_attn.layers.linear import Rectified, linear
+
+FEW = 16
+"""Columns of a result that a library multiplies slower than as many rows."""
+
+
+@contextmanager
+def unrolled(num_steps: int) -> Iterator[None]:
+    """Within this context, `repeated` defers gradients of weights. Each layer is called at most `num_steps` times."""
+    token = _loop.set(_Loop(num_steps))
+    try:
+        yield
+    finally:
+        _loop.reset(token)
+
+
+def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
+    """layer(inputs side by side), as a loop over time steps calls it, in float32 or the dtype of the weights."""
+    loop, first = _loop.get(), inputs[0]
+    if loop is None or _unsupported(first):
+        return layer(torch.cat(inputs, dim=-1) if len(inputs) > 1 else first)
+    if layer not in loop.steps:
+        steps = _Steps(loop.num_steps, layer)
+        loop.steps[layer] = steps, _Weights.apply(steps, layer.weight, layer.bias)
+    return _Step.apply(*loop.steps[layer], *inputs)
+
+
+def _unsupported(input: Tensor) -> bool:
+    plain = not torch.is_grad_enabled() or torch.compiler.is_compiling()
+    return plain or torch.is_autocast_enabled(input.device.type)
+
+
+class _Loop:
+    def __init__(self, num_steps: int):
+        self.num_steps = num_steps
+        self.steps: dict[nn.Linear, tuple[_Steps, Tensor]] = {}
+
+
+_loop: ContextVar[_Loop | None] = ContextVar("loop", default=None)
+
+
+class _Steps:
+    """The inputs of a layer at all time steps, and the gradients of its outputs."""
+
+    def __init__(self, num_steps: int, layer: nn.Linear):
+        self.num_steps, self.number = num_steps, 0
+        self.weight, self.bias = layer.weight, layer.bias
+        self.after = "relu" if isinstance(layer, Rectified) else "none"
+        self.inputs = self.grads = layer.weight.new_empty(0)
+        self.task, self.arrived = -1, set()
+
+    def input(self, inputs: tuple[Tensor, ...]) -> tuple[int, Tensor]:
+        """Store the inputs of the next time step, side by side. Returns its number, and them."""
+        step, rows = self.number, inputs[0].shape[:-1]
+        if not step:
+            self.inputs = inputs[0].new_empty(self.num_steps, *rows, self.weight.shape[1])
+        self.number += 1
+        return step, torch.cat(inputs, dim=-1, out=self.inputs[step])
+
+    def grad(self, step: int, grad: Tensor) -> Tensor:
+        """Where to write the gradient of a time step's output."""
+        if not len(self.grads):
+            self.grads = grad.new_empty(self.num_steps, *grad.shape)
+        if self.task != (task := torch._C._current_graph_task_id()):  # another backward pass may need fewer steps
+            self.task, self.arrived = task, set()
+        self.arrived.add(step)
+        return self.grads[step]
+
+
+class _Weights(torch.autograd.Function):
+    """The weights, as an empty tensor whose backward pass runs after those of all time steps."""
+
+    @staticmethod
+    def forward(ctx, steps: _Steps, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.steps = steps
+        return weight.new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, _: Tensor) -> tuple[Tensor | None, ...]:
+        steps, needed = ctx.steps, ctx.needs_input_grad
+        for step in range(steps.number):
+            if step not in steps.arrived:
+                steps.grads[step].zero_()
+        grads, inputs = (stored[: steps.number].flatten(0, -2) for stored in (steps.grads, steps.inputs))
+        return None, _product(grads, inputs) if needed[1] else None, grads.sum(dim=0) if needed[2] else None
+
+
+class _Step(torch.autograd.Function):
+    """One time step of a layer."""
+
+    @staticmethod
+    def forward(ctx, steps: _Steps, weights: Tensor, *inputs: Tensor) -> Tensor:
+        ctx.steps, ctx.sizes = steps, [input.shape[-1] for input in inputs]
+        ctx.step, input = steps.input(inputs)
+        output = linear(input, steps.weight, steps.bias, after=steps.after)
+        ctx.save_for_backward(output if steps.after == "relu" else None)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (output,), steps, needed = ctx.saved_tensors, ctx.steps, ctx.needs_input_grad[2:]
+        stored = steps.grad(ctx.step, grad)
+        if output is None:
+            stored.copy_(grad)
+        else:
+            torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=stored)
+        grads: list[Tensor | None] = [None] * len(needed)
+        if any(needed):
+            first, last = needed.index(True), len(needed) - needed[::-1].index(True)
+            start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
+            weight = steps.weight[:, start:stop].contiguous()  # oneDNN is slow with a part of a matrix
+            grads[first:last] = linear(stored, weight.t()).split(ctx.sizes[first:last], dim=-1)
+        return None, None, *grads
+
+
+def _product(grads: Float[Tensor, "rows N"], inputs: Float[Tensor, "rows M"]) -> Float[Tensor, "N M"]:
+    """grads^T inputs. A library multiplies a few columns slowly, and a few rows fast."""
+    if inputs.shape[1] < FEW <= grads.shape[1]:
+        return linear(inputs.t(), grads.t()).t()
+    return linear(grads.t(), inputs.t())
