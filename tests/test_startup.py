@@ -74,3 +74,12 @@ import torch._dynamo.utils
 assert "counters" in vars(sys.modules["torch._dynamo.utils"])
 """
     assert {"torchvision", "torch._dynamo.utils"} <= imported(code)
+
+
+@pytest.mark.parametrize("library", ["torch", "triton"])
+def test_nothing_is_said_at_exit(library: str) -> None:
+    """Libraries that count their objects complain of those that are left when the process ends."""
+    pytest.importorskip(library)
+    code = f"import {library}\nfrom vision_attn.commands._collection import left_at_exit\nleft_at_exit()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stdout and not done.stderr

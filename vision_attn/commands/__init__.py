@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from vision_attn import __version__
+from vision_attn.commands._collection import left_at_exit
 from vision_attn.console import complain, log_to_terminal, printable
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -37,6 +38,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status (see the module docstring)."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    left_at_exit()
     parser = Parser(prog="vision-attn", description="Image captioners that show where they look.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"vision-attn {__version__}")
     parsers = parser.add_subparsers(metavar="VERB", required=True, title="verbs")

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vision_attn.commands._collection import collected_later
 from vision_attn.commands._hints import meant, options_only, unknown_key
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -30,6 +31,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(overrides=[])
 
 
+@collected_later()
 def open_with(arguments: argparse.Namespace) -> Opened:
     """The run that `arguments` name. Raises ValueError for what does not fit it."""
     import torch

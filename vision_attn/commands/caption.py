@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Caption all that can be read; the exit status is 1 when something could not be."""
-    from vision_attn.tasks.caption import Captioning
-
     task, _, _, device = open_with(arguments)
+    from vision_attn.tasks.caption import Captioning  # has been imported to open the run
+
     if not isinstance(task, Captioning):
         raise ValueError(f"{arguments.folder} holds a {type(task).__name__}, which writes no captions")
     if hasattr(sys.stdout, "reconfigure"):

@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, print and write; the exit status is 1 when a metric could not be computed."""
+    opened = open_with(arguments)
     from vision_attn.engine.batches import few, on_device
 
-    opened = open_with(arguments)
     out = writable(arguments.out or Path(arguments.folder), "--out")
     if (out / "pictures").is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
         raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")
@@ -89,13 +90,12 @@ def hardware(device: Any) -> str:
 def versions() -> dict[str, str]:
     """Of everything that numbers depend on."""
     import torch
-    import torchvision
 
     import vision_attn
 
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
+        "torchvision": version("torchvision"),
         "vision_attn": vision_attn.__version__,
     }

@@ -9,6 +9,7 @@ import argparse
 import os
 from pathlib import Path
 
+from vision_attn.commands._collection import collected_later
 from vision_attn.commands._hints import read_config
 from vision_attn.commands._places import writable
 from vision_attn.console import say
@@ -22,12 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the config, claim the folder, build and train. Raises ValueError for errors in config, data or folder."""
-    from vision_attn.config import build, claim
-    from vision_attn.engine.loop import fit
-    from vision_attn.metrics.variety import sameness
+    with collected_later():
+        from vision_attn.config import build, claim
+        from vision_attn.engine.loop import fit
+        from vision_attn.metrics.variety import sameness
 
-    config = read_config(arguments)
-    parts = build(config)
+        config = read_config(arguments)
+        parts = build(config)
     first = os.environ.get("RANK", "0") == "0"
     if first:
         writable(Path(config.run.folder), "--run.folder")
