@@ -4,7 +4,17 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+from vision_attn.layers import lstm as module
 from vision_attn.layers.lstm import lstm
+
+
+@pytest.fixture(params=["loops", "tensors"], autouse=True)
+def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of updating a cell: fused loops for float32, and tensor operations."""
+    if request.param == "tensors":
+        monkeypatch.setattr(module, "_numba", lambda: None)
+    else:
+        pytest.importorskip("vision_attn.layers.lstm_numba", reason="numba is not installed")
 
 
 def turn(*rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,6 +36,29 @@ def test_a_time_step_equals_torch(dtype):
 @pytest.mark.parametrize("rows", [(3,), (2, 1, 3)])
 def test_the_derivative(rows):
     assert gradcheck(lstm, turn(*rows))
+
+
+@pytest.mark.parametrize("rows", [(3,), (2, 1, 3)])
+def test_the_derivative_in_float32(rows):
+    """Against autograd's in float64, of the written formula; gates far from 0 too. The cell may be strided."""
+    gates, cell = turn(*rows)
+    gates = (gates * 4).detach().requires_grad_()
+    enter, forget, leave, candidate = gates.chunk(4, dim=-1)
+    after = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+    hidden = leave.sigmoid() * after.tanh()
+    weights = torch.linspace(-1, 2, cell.numel(), dtype=torch.double).view_as(cell)
+    wanted = torch.autograd.grad(((hidden + 2 * after) * weights).sum(), (gates, cell))
+    single = gates.detach().float().requires_grad_(), cell.detach().float().mT.contiguous().mT.requires_grad_()
+    hidden, after = lstm(*single)
+    ours = torch.autograd.grad(((hidden + 2 * after) * weights.float()).sum(), single)
+    torch.testing.assert_close([grad.double() for grad in ours], list(wanted), rtol=1e-5, atol=1e-6)
+
+
+def test_not_a_number_is_not_lost():
+    gates, cell = (numbers.detach().float() for numbers in turn(3))
+    gates[1, 2] = torch.nan
+    hidden, after = lstm(gates, cell)
+    assert hidden.isnan().sum() == after.isnan().sum() == 1 and hidden[1, 2].isnan()
 
 
 def test_saturated_gates_neither_overflow_nor_drift():

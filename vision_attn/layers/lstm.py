@@ -1,5 +1,8 @@
 """One step of an LSTM, for models whose input at each time step depends on the state before."""
 
+from functools import cache
+from types import ModuleType
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -31,6 +34,11 @@ class _Cell(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        if loops := _fused(gates, cell):
+            parts = loops.update(*(part.reshape(-1, part.shape[-1]) for part in (gates, cell)))
+            activated, hidden, new_cell, squashed = (part.view(*cell.shape[:-1], -1) for part in parts)
+            ctx.save_for_backward(activated, cell, squashed)
+            return hidden, new_cell
         activated = torch.empty_like(gates)
         three, candidate = activated.split([3 * cell.shape[-1], cell.shape[-1]], dim=-1)
         torch.sigmoid(gates[..., : three.shape[-1]], out=three)
@@ -45,6 +53,10 @@ class _Cell(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, Tensor]:
         activated, cell, squashed = ctx.saved_tensors
+        if loops := _fused(activated, cell):
+            parts = (grad_hidden, grad_cell, activated, cell, squashed)
+            grad_gates, grad_before = loops.gradients(*(part.reshape(-1, part.shape[-1]) for part in parts))
+            return grad_gates.view(activated.shape), grad_before.view(cell.shape)
         input_gate, forget_gate, output_gate, candidate = activated.chunk(4, dim=-1)
         grad_cell = grad_cell + torch.ops.aten.tanh_backward(grad_hidden * output_gate, squashed)
         grad_gates = torch.empty_like(activated)
@@ -60,3 +72,17 @@ class _Cell(torch.autograd.Function):
 def _tanh(x: Tensor, out: Tensor) -> Tensor:
     """tanh(x), computed as 2 sigmoid(2 x) - 1: several times as fast on CPUs. The error is that of rounding near 1."""
     return torch.add(x, x, out=out).sigmoid_().mul_(2).sub_(1)
+
+
+def _fused(gates: Tensor, cell: Tensor) -> ModuleType | None:
+    """The module with loops for `gates`, if there is one; without numba, say, tensor operations do the same."""
+    return _numba() if gates.device.type == "cpu" and gates.dtype == cell.dtype == torch.float32 else None
+
+
+@cache
+def _numba() -> ModuleType | None:
+    try:
+        from vision_attn.layers import lstm_numba
+    except ImportError:
+        return None
+    return lstm_numba

@@ -1,0 +1,69 @@
+"""An LSTM's cell update on a CPU: one fused loop forward, one backward, compiled by numba."""
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.layers.loops import compiled, exp2, in_threads
+
+LOG2_E = np.float32(1 / np.log(2))
+ONE, TWO = np.float32(1), np.float32(2)
+
+
+def update(
+    gates: Float[Tensor, "N gates"], cell: Float[Tensor, "N H"]
+) -> tuple[Float[Tensor, "N gates"], Float[Tensor, "N H"], Float[Tensor, "N H"], Float[Tensor, "N H"]]:
+    """The activated gates, h_t, c_t and tanh(c_t). All are float32."""
+    activated, hidden, new_cell, squashed = (gates.new_empty(like.shape) for like in (gates, cell, cell, cell))
+    gates, cell = gates.contiguous(), cell.contiguous()
+    in_threads(_update, 4 * gates.numel(), gates, cell, activated, hidden, new_cell, squashed)
+    return activated, hidden, new_cell, squashed
+
+
+def gradients(
+    grad_hidden: Float[Tensor, "N H"],
+    grad_cell: Float[Tensor, "N H"],
+    activated: Float[Tensor, "N gates"],
+    cell: Float[Tensor, "N H"],
+    squashed: Float[Tensor, "N H"],
+) -> tuple[Float[Tensor, "N gates"], Float[Tensor, "N H"]]:
+    """The gradients of the gates' pre-activations and of c_{t-1}, given those of h_t and c_t."""
+    grad_gates, grad_before = activated.new_empty(activated.shape), cell.new_empty(cell.shape)
+    given = (part.contiguous() for part in (grad_hidden, grad_cell, activated, cell, squashed))
+    in_threads(_gradients, 4 * activated.numel(), *given, grad_gates, grad_before)
+    return grad_gates, grad_before
+
+
+@compiled
+def _update(first, last, gates, cell, activated, hidden, new_cell, squashed):
+    size = cell.shape[1]
+    for row in range(first, last):
+        x, to = gates[row], activated[row]
+        for i in range(3 * size):
+            to[i] = ONE / (ONE + exp2(-LOG2_E * x[i]))
+        for i in range(3 * size, 4 * size):  # tanh(x) = 2 sigmoid(2 x) - 1
+            to[i] = TWO / (ONE + exp2(-TWO * LOG2_E * x[i])) - ONE
+        enter, forget, leave, candidate = to[:size], to[size : 2 * size], to[2 * size : 3 * size], to[3 * size :]
+        c, h, new, t = cell[row], hidden[row], new_cell[row], squashed[row]
+        for i in range(size):
+            value = forget[i] * c[i] + enter[i] * candidate[i]
+            tanh = TWO / (ONE + exp2(-TWO * LOG2_E * value)) - ONE
+            new[i], t[i], h[i] = value, tanh, leave[i] * tanh
+
+
+@compiled
+def _gradients(first, last, grad_hidden, grad_cell, activated, cell, squashed, grad_gates, grad_before):
+    size = cell.shape[1]
+    for row in range(first, last):
+        gates, to = activated[row], grad_gates[row]
+        enter, forget, leave = gates[:size], gates[size : 2 * size], gates[2 * size : 3 * size]
+        candidate, c, t = gates[3 * size :], cell[row], squashed[row]
+        to_enter, to_forget, to_leave = to[:size], to[size : 2 * size], to[2 * size : 3 * size]
+        to_candidate, to_before, gh, gc = to[3 * size :], grad_before[row], grad_hidden[row], grad_cell[row]
+        for i in range(size):
+            slope = gc[i] + gh[i] * leave[i] * (ONE - t[i] * t[i])  # of c_t
+            to_enter[i] = slope * candidate[i] * enter[i] * (ONE - enter[i])
+            to_forget[i] = slope * c[i] * forget[i] * (ONE - forget[i])
+            to_leave[i] = gh[i] * t[i] * leave[i] * (ONE - leave[i])
+            to_candidate[i] = slope * enter[i] * (ONE - candidate[i] * candidate[i])
+            to_before[i] = slope * forget[i]
