@@ -5,6 +5,7 @@ import pytest
 import references_filterbank as reference
 import torch
 
+from vision_attn.attention import filterbank as module
 from vision_attn.attention.filterbank import Filterbank, Window
 
 B, R, C, Y, X, N, H = 2, 3, 2, 9, 13, 4, 6
@@ -178,6 +179,39 @@ def test_rows_share_an_image():
     together = bank.read(images, bank.window(state))
     apart = bank.read(images.expand(R, -1, -1, -1), bank.window(state.transpose(0, 1)))
     torch.testing.assert_close(together[0], apart[:, 0])
+
+
+@pytest.mark.parametrize("shape", [(C, Y, X), (1, 28, 28), (1, 100, 60)], ids=["wide", "square", "high"])
+@pytest.mark.parametrize("relative", [False, True])
+def test_fused_loops_equal_tensor_operations(shape, relative, monkeypatch):
+    """Reads, writes and the gradients of states, images and patches, with windows inside and outside the image."""
+    pytest.importorskip("vision_attn.attention.filterbank_numba", reason="numba is not installed")
+    results = []
+    for dtype in (torch.float32, torch.float64):  # loops serve float32 alone
+        bank = build(shape, dtype=dtype, relative=relative)
+        state = random(B, R, H).mul(2).to(dtype).requires_grad_()
+        images, patches = random(B, *shape).to(dtype), random(B, R, shape[0], N, N).to(dtype)
+        inputs = state, images.requires_grad_(), patches.requires_grad_()
+        window = bank.window(state)
+        assert bool(module._fused(images, window)) == (dtype == torch.float32)
+        outputs = bank.read(images, window), bank.write(patches, window)
+        loss = sum((output * random(*output.shape, seed=3).to(dtype)).sum() for output in outputs)
+        found = (*outputs, *torch.autograd.grad(loss, (*inputs, *bank.parameters())))
+        results.append([number.detach().double() for number in found])
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=2e-4, atol=2e-5 * expected.abs().max().item())
+
+
+def test_without_numba_tensor_operations_do_the_same(monkeypatch):
+    bank, state, images = build(dtype=torch.float32), random(B, R, H).float(), random(B, C, Y, X).float()
+    ours = bank.read(images, bank.window(state))
+    monkeypatch.setattr(module, "_numba", lambda: None)
+    torch.testing.assert_close(ours, bank.read(images, bank.window(state)))
+
+
+def test_a_window_at_no_number_reads_no_numbers():
+    bank, images = build(dtype=torch.float32), random(1, C, Y, X).float()
+    assert bank.read(images, at(torch.nan, 3.0, dtype=torch.float32)).isnan().all()
 
 
 def test_an_empty_grid_is_refused():

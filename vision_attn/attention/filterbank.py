@@ -4,7 +4,9 @@ image, or writes one, differentiable with respect to its position and size.
 Runs in float32 or wider also under autocast: bfloat16 would round positions near pixel 100 to half a pixel.
 """
 
+from functools import cache
 from math import log
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -113,6 +115,8 @@ class Filterbank(nn.Module):
     def read(self, images: Float[Tensor, "B C Y X"], window: Window) -> Float[Tensor, "B R C N N"]:
         """gamma F_Y x F_X^T (Gregor et al. 2015, eq. 27). Images are not repeated for the rows that read them."""
         require("images", images, "B C Y X", "float", B=len(window.stride), Y=self.height, X=self.width)
+        if _fused(images, window):
+            return _Read.apply(images, self.size, *window)
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
         F_x, F_y = self.filters(window)
         with torch.autocast(images.device.type, enabled=False):
@@ -123,6 +127,8 @@ class Filterbank(nn.Module):
 
     def write(self, patches: Float[Tensor, "B R C N N"], window: Window) -> Float[Tensor, "B R C Y X"]:
         """F_Y^T w F_X / gamma of patches w (Gregor et al. 2015, eq. 29)."""
+        if _fused(patches, window):
+            return _Write.apply(patches, self.height, self.width, *window)
         (B, R, C, N, _), Y, X = patches.shape, self.height, self.width
         F_x, F_y = self.filters(window)
         with torch.autocast(patches.device.type, enabled=False):
@@ -172,3 +178,72 @@ class _Gaussians(torch.autograd.Function):
 
 def _scaled(patches: Tensor, intensity: Tensor) -> Tensor:
     return patches * intensity[..., None, None, None]
+
+
+class _Read(torch.autograd.Function):
+    """gamma F_Y x F_X^T, computed in fused loops with their own gradient."""
+
+    @staticmethod
+    def forward(ctx, images: Tensor, size: int, *window: Tensor) -> Tensor:
+        placed, intensity = _placed(*window[:-1]), window[-1]
+        F_x, F_y = _numba().filters(placed, size, *images.shape[-2:])
+        patches = _scaled(_numba().read(images, F_x, F_y), intensity)
+        ctx.save_for_backward(images, placed, intensity, F_x, F_y, patches)
+        return patches
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        images, placed, intensity, F_x, F_y, patches = ctx.saved_tensors
+        scaled = _scaled(grad, intensity)
+        by_window = _numba().gradients(images, scaled, placed, F_x, F_y)
+        by_images = _numba().write(scaled, F_x, F_y).sum(dim=1) if ctx.needs_input_grad[0] else None
+        by_intensity = (grad * patches).sum(dim=(2, 3, 4)) / intensity
+        return by_images, None, by_window[..., :2], by_window[..., 2], by_window[..., 3], by_intensity
+
+
+class _Write(torch.autograd.Function):
+    """F_Y^T w F_X / gamma, computed in fused loops with their own gradient."""
+
+    @staticmethod
+    def forward(ctx, patches: Tensor, height: int, width: int, *window: Tensor) -> Tensor:
+        placed, intensity = _placed(*window[:-1]), window[-1]
+        F_x, F_y = _numba().filters(placed, patches.shape[-1], height, width)
+        scaled = _scaled(patches, 1 / intensity)
+        ctx.save_for_backward(scaled, intensity, placed, F_x, F_y)
+        return _numba().write(scaled, F_x, F_y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        scaled, intensity, *rest = ctx.saved_tensors
+        patches, placed, F_x, F_y = (part.flatten(0, 1)[:, None] for part in (scaled, *rest))
+        images = grad.flatten(0, 1)  # each row has its own
+        by_scaled = _numba().read(images, F_x, F_y).view(scaled.shape)
+        by_window = _numba().gradients(images, patches, placed, F_x, F_y).view(*intensity.shape, 4)
+        by_intensity = -(by_scaled * scaled).sum(dim=(2, 3, 4)) / intensity
+        by_patches = _scaled(by_scaled, 1 / intensity)
+        return by_patches, None, None, by_window[..., :2], by_window[..., 2], by_window[..., 3], by_intensity
+
+
+def _placed(centre: Tensor, stride: Tensor, sigma: Tensor) -> Tensor:
+    """(B, R, 4): a window without its intensity, in one tensor."""
+    return torch.cat([centre, stride[..., None], sigma[..., None]], dim=-1)
+
+
+def _fused(input: Tensor, window: Window) -> ModuleType | None:
+    """The module with loops for `input`, if there is one; without numba, say, tensor operations do the same.
+
+    Without a gradient, tensor operations: there their matrix products can be counted.
+    """
+    float32_on_cpu = input.device.type == "cpu" and input.dtype == window.stride.dtype == torch.float32
+    return _numba() if float32_on_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling() else None
+
+
+@cache
+def _numba() -> ModuleType | None:
+    try:
+        from vision_attn.attention import filterbank_numba
+    except ImportError:
+        return None
+    return filterbank_numba

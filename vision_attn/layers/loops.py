@@ -20,6 +20,7 @@ FLAGS = {"reassoc", "contract", "arcp", "nsz"}
 """What the compiler may change: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
 OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": FLAGS}
 
+LOG2_E = np.float32(1 / np.log(2))
 ONE, HALF = np.float32(1), np.float32(0.5)
 SMALLEST, LARGEST = np.float32(-126), np.float32(126)
 """Powers of 2 that are normal numbers in float32."""

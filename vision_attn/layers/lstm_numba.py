@@ -4,9 +4,8 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.layers.loops import compiled, exp2, in_threads
+from vision_attn.layers.loops import LOG2_E, compiled, exp2, in_threads
 
-LOG2_E = np.float32(1 / np.log(2))
 ONE, TWO = np.float32(1), np.float32(2)
 
 
