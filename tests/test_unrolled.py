@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.unrolled import repeated, unrolled
+from vision_attn.models.draw import DRAW, DRAWReader
+from vision_attn.models.ram import RAM, ContextLSTM
 
 N, M, H, T = 5, 3, 4, 6
 
@@ -81,3 +83,15 @@ def test_without_a_gradient_or_under_autocast_layers_are_called():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert repeated(layer, torch.ones(2, M)).dtype == torch.bfloat16
     assert len(calls) == 2
+
+
+@pytest.mark.compile
+def test_models_with_such_loops_compile_into_one_graph():
+    for model in (
+        RAM((1, 8, 8), 3, num_glimpses=2),
+        RAM((1, 8, 8), 3, num_glimpses=2, core=ContextLSTM),
+        DRAWReader((1, 8, 8), 3, num_glimpses=2, size=3),
+        DRAW((1, 8, 8), num_turns=2),
+    ):
+        explained = torch._dynamo.explain(model)(torch.ones(2, 1, 8, 8))
+        assert explained.graph_break_count == 0, explained.break_reasons

@@ -236,8 +236,9 @@ def _fused(input: Tensor, window: Window) -> ModuleType | None:
 
     Without a gradient, tensor operations: there their matrix products can be counted.
     """
-    float32_on_cpu = input.device.type == "cpu" and input.dtype == window.stride.dtype == torch.float32
-    return _numba() if float32_on_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling() else None
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return None
+    return _numba() if input.device.type == "cpu" and input.dtype == window.stride.dtype == torch.float32 else None
 
 
 @cache

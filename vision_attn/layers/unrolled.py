@@ -5,7 +5,7 @@ is one matrix product over all time steps: faster, since the matrices are larger
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 import torch
@@ -19,9 +19,13 @@ FEW = 16
 """Columns of a result that a library multiplies slower than as many rows."""
 
 
-@contextmanager
-def unrolled(num_steps: int) -> Iterator[None]:
+def unrolled(num_steps: int) -> AbstractContextManager[None]:
     """Within this context, `repeated` defers gradients of weights. Each layer is called at most `num_steps` times."""
+    return nullcontext() if torch.compiler.is_compiling() else _entered(num_steps)
+
+
+@contextmanager
+def _entered(num_steps: int) -> Iterator[None]:
     token = _loop.set(_Loop(num_steps))
     try:
         yield
@@ -31,8 +35,8 @@ def unrolled(num_steps: int) -> Iterator[None]:
 
 def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
     """layer(inputs side by side), as a loop over time steps calls it, in float32 or the dtype of the weights."""
-    loop, first = _loop.get(), inputs[0]
-    if loop is None or _unsupported(first):
+    first = inputs[0]
+    if _unsupported(first) or (loop := _loop.get()) is None:
         return layer(torch.cat(inputs, dim=-1) if len(inputs) > 1 else first)
     if layer not in loop.steps:
         steps = _Steps(loop.num_steps, layer)
@@ -41,7 +45,7 @@ def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tenso
 
 
 def _unsupported(input: Tensor) -> bool:
-    plain = not torch.is_grad_enabled() or torch.compiler.is_compiling()
+    plain = torch.compiler.is_compiling() or not torch.is_grad_enabled()
     return plain or torch.is_autocast_enabled(input.device.type)
 
 
