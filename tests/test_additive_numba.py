@@ -13,6 +13,7 @@ from vision_attn.attention import scores
 from vision_attn.attention.scores import _AdditiveScore
 
 additive_numba = pytest.importorskip("vision_attn.attention.additive_numba", reason="numba is not installed")
+loops = pytest.importorskip("vision_attn.layers.loops")
 
 SHAPES = [(1, 1, 1, 1), (3, 2, 7, 5), (2, 5, 196, 64), (5, 3, 4, 33)]
 
@@ -83,7 +84,7 @@ def test_nan_is_not_lost() -> None:
 
 
 def test_any_number_of_threads_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(additive_numba, "IN_ONE_THREAD", 0)
+    monkeypatch.setattr(loops, "IN_ONE_THREAD", 0)
     arguments, before, results = inputs((5, 2, 9, 20)), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 5, 7):
@@ -97,7 +98,7 @@ def test_any_number_of_threads_gives_the_same_numbers(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(additive_numba, "IN_ONE_THREAD", 0)
+    monkeypatch.setattr(loops, "IN_ONE_THREAD", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     q, k, v = (x.detach().float() for x in inputs((4, 2, 3, 8)))
     expected = additive_numba.scores(q, k, v)

@@ -4,27 +4,15 @@ With Q = e^{2q} and K = e^{2k}, t = 1 / (1 + Q K) of a pair is 1 - tanh(q + k) o
 eq. 4 is sum_a v_a (1 - 2 t_a). See `scores.Additive`, which clips q and k.
 """
 
-import inspect
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-
 import numpy as np
-import torch
 from jaxtyping import Float
-from numba import njit
 from torch import Tensor
+
+from vision_attn.layers.loops import compiled, in_threads
 
 ONE, TWO = np.float32(1), np.float32(2)
 LARGE = np.float32(1e30)
 """Products are limited to it: their reciprocal is 0 in effect, and approximate division stays finite."""
-
-IN_ONE_THREAD = 2**21
-"""Pairs times features below which starting threads would take longer than the work."""
-
-FLAGS = {"reassoc", "contract", "arcp", "nsz"}
-"""What the compiler may change: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
 
 
 def scores(
@@ -32,7 +20,8 @@ def scores(
 ) -> Float[Tensor, "B R L"]:
     """sum_a v_a (1 - 2 t_a) of every row and region. All arguments are float32."""
     output = query.new_empty(*query.shape[:2], keys.shape[1])
-    _in_threads(_scores, *_arrays(query, keys, weight, output))
+    query, keys = query.contiguous(), keys.contiguous()
+    in_threads(_scores, query.shape[1] * keys.numel(), query, keys, weight.contiguous(), output)
     return output
 
 
@@ -43,46 +32,15 @@ def gradients(
     grad: Float[Tensor, "B R L"],
 ) -> tuple[Float[Tensor, "B R A"], Float[Tensor, "B L A"], Float[Tensor, "A"]]:
     """The gradients of `query`, `keys` and `weight`, given that of the scores. Recomputes t."""
-    grad_query, grad_keys = torch.zeros_like(query), torch.zeros_like(keys)
+    query, keys, grad = query.contiguous(), keys.contiguous(), grad.contiguous()
+    grad_query, grad_keys = query.new_zeros(query.shape), keys.new_zeros(keys.shape)
     sums = query.new_zeros(len(query), len(weight))  # of t times `grad`, by image: no two threads add to the same sum
-    _in_threads(_gradients, *_arrays(query, keys, weight, grad, grad_query, grad_keys, sums))
+    inputs = query, keys, weight.contiguous(), grad
+    in_threads(_gradients, 4 * query.shape[1] * keys.numel(), *inputs, grad_query, grad_keys, sums)
     return grad_query, grad_keys, grad.sum() - 2 * sums.sum(dim=0)
 
 
-def _arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
-    return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
-
-
-def _in_threads(work: Callable[..., None], query: np.ndarray, keys: np.ndarray, *others: np.ndarray) -> None:
-    """Call work(first, last, ...) on parts of the images, in as many threads as torch uses."""
-    images, rows, _ = query.shape
-    threads = min(torch.get_num_threads(), images)
-    if threads < 2 or rows * keys.size < IN_ONE_THREAD:
-        return work(0, images, query, keys, *others)
-    edges = [images * part // threads for part in range(threads + 1)]
-    parts = zip(edges[:-1], edges[1:], strict=True)
-    done = [_pool(os.getpid(), threads).submit(work, *part, query, keys, *others) for part in parts]
-    for part in done:
-        part.result()
-
-
-@cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """The threads of this process: a forked process inherits the pool, but not its threads."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="additive score")
-
-
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile `function` at its first call and keep the result for other processes, where there is a folder for it."""
-    function = inspect.unwrap(function)  # of a check of shapes, which tests put around every function
-    options = {"nogil": True, "error_model": "numpy", "fastmath": FLAGS}
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder can be written
-        return njit(**options)(function)
-
-
-@_compiled
+@compiled
 def _scores(first, last, query, keys, weight, output):
     total = weight.sum()
     for image in range(first, last):
@@ -96,7 +54,7 @@ def _scores(first, last, query, keys, weight, output):
                 output[image, row, region] = total - TWO * score
 
 
-@_compiled
+@compiled
 def _gradients(first, last, query, keys, weight, grad, grad_query, grad_keys, sums):
     """Four regions at a time, which saves most of the additions to `grad_query` and `sums` in memory."""
     rows, regions = grad.shape[1:]
