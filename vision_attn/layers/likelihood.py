@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vision_attn.layers.linear import linear
+from vision_attn.layers.linear import linear, transposed_product
 from vision_attn.layers.precise import precise
 
 CACHED = 2**18
@@ -47,7 +47,7 @@ class _WordLogProb(torch.autograd.Function):
             grad_bias += p.sum(dim=0)
             slope[rows] = p
         grad_deep = linear(slope, weight.to(slope.dtype).mT)
-        grad_weight = linear(slope.mT, deep.to(slope.dtype).mT)
+        grad_weight = transposed_product(slope, deep.to(slope.dtype))
         return grad_deep.to(deep.dtype), grad_weight.to(weight.dtype), grad_bias, None
 
 

@@ -25,6 +25,12 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, after: 
     return output.relu_() if after == "relu" else output
 
 
+def transposed_product(a: Tensor, b: Tensor) -> Tensor:
+    """a^T b of (N, V) and (N, E), such as the gradient of a weight. oneDNN copies the left factor of a product if it is
+    transposed, and not the right one: so the smaller of the two, b, comes first."""
+    return linear(b.mT, a.mT).mT
+
+
 def _by_onednn(input: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32."""
     float32_on_cpu = input.device.type == "cpu" and input.dtype == weight.dtype == torch.float32
@@ -68,7 +74,7 @@ class _Product(torch.autograd.Function):
         rows = grad.flatten(0, -2)
         return (
             linear(grad, weight.t()) if needed[0] else None,
-            linear(rows.t(), input.flatten(0, -2).t()) if needed[1] else None,
+            transposed_product(rows, input.flatten(0, -2)) if needed[1] else None,
             rows.sum(dim=0) if needed[2] else None,
             None,
         )
