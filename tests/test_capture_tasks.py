@@ -11,10 +11,12 @@ from toy import Plane, adam, toy_run
 
 from tests.fake_mnist import write_mnist
 from tests.whole_runs import steps, train
+from vision_attn.attention import filterbank, glimpse
 from vision_attn.commands import main
 from vision_attn.engine import capture
 from vision_attn.engine.capture import WARM_UP, CUDAGraph, Recorded
 from vision_attn.engine.loop import fit
+from vision_attn.layers import lstm
 
 CUDA = [
     pytest.mark.gpu,
@@ -67,8 +69,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("config", SIZES)
 def test_captured_tasks_train_as_eager_ones(config, precision, device, digits, tmp_path, captures, monkeypatch):
-    if device == "cpu":
+    if device == "cpu":  # The tape records tensor operations alone, as a CUDA graph records kernels.
         monkeypatch.setattr(capture, "CUDAGraph", TapeGraph)
+        for module in (glimpse, filterbank, lstm):
+            monkeypatch.setattr(module, "_numba", lambda: None)
     common = {"run.precision": precision, "run.device": device, "run.epochs": 2, "run.average": 0.9, "run.warmup": 2,
               "run.clip": 1.0, "run.compile": "false", "run.log_every": 1, "run.show": 0,
               "data.folder": digits}  # fmt: skip
