@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torchvision.models import get_model
 
 from vision_attn import config, console, files
-from vision_attn.commands import _hints, caption, demo, main
+from vision_attn.commands import _hints, caption, demo, main, train
 from vision_attn.commands import eval as evaluation
 from vision_attn.commands._opened import Opened
 from vision_attn.commands._search import photographs
@@ -468,3 +468,36 @@ def test_the_config_for_few_photographs_takes_its_first_steps(tmp_path: Path, mo
     assert main(["caption", "runs/mine", str(folder), "--device=cpu"]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 26 and "100% of the images have the same caption" in captured.err
+
+
+# What is said next
+
+
+def test_the_next_command_has_what_the_run_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    (tmp_path / "captioner_of_mine.py").write_text(
+        "from vision_attn.models.show_and_tell import ShowAndTell\n\n\nclass Mine(ShowAndTell):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ours, mine = (config.read(SCENES, overrides) for overrides in ([], ["--task.model=captioner_of_mine.Mine"]))
+    assert train.trusting(ours) == ""
+    config.build(mine)
+    assert train.trusting(mine) == " --trust captioner_of_mine"
+
+    monkeypatch.chdir(tmp_path)
+    overrides = ["--run.folder=my run", "--data.rows=1"]
+    assert main(["prepare", SCENES, *overrides]) == 0
+    assert f"train with: vision-attn train {SCENES} '--run.folder=my run' --data.rows=1\n" in capsys.readouterr().out
+
+
+def test_an_interruption_that_a_library_reports_as_its_own_error_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def fail(_: argparse.Namespace) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise ImportError("cannot load module more than once per process") from None
+
+    monkeypatch.setattr(demo, "run", fail)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "vision-attn: interrupted\n"

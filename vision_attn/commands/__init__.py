@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tell(error: BaseException) -> int:
     """Print one line about an error. Returns the exit status."""
-    if isinstance(error, KeyboardInterrupt):
+    if _interrupted(error):
         complain("interrupted")
         return 130
     if isinstance(error, BrokenPipeError):
@@ -87,6 +87,13 @@ def _tell(error: BaseException) -> int:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 4 :]}"
     complain(f"error: {line}")
     return 1 if _expected(error) else BUG
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C is the cause: a library may turn it into an error of its own, such as while imported."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _expected(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ Training does it too, when it is not done yet; stopped or killed, the same comma
 """
 
 import argparse
+import shlex
 from pathlib import Path
 
 from vision_attn.commands._hints import read_config
@@ -40,5 +41,6 @@ def run(arguments: argparse.Namespace) -> int:
         cached = source.cache is not None and not task.encoder.trainable
         kept = f"kept in {source.cache}" if cached else "computed again for each batch"
         say(f"{rows} x {columns} annotation vectors of {task.encoder.region_size} numbers per image, {kept}")
-    say(f"{len(source):,} batches in an epoch; train with: vision-attn train {arguments.config}")
+    command = shlex.join(["vision-attn", "train", arguments.config, *arguments.overrides])
+    say(f"{len(source):,} batches in an epoch; train with: {command}")
     return 0

@@ -7,7 +7,9 @@ several GPUs: torchrun --nproc-per-node=4 train.py CONFIG.
 
 import argparse
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 from vision_attn.commands._collection import collected_later
 from vision_attn.commands._hints import read_config
@@ -43,5 +45,18 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"best on validation: {best or 'not validated'}")
         for line in sameness(metrics):
             say(line)
-        say(f"evaluate it with: vision-attn eval {folder}")
+        say(f"evaluate it with: vision-attn eval {folder}{trusting(config)}")
     return 0
+
+
+def trusting(config: Any) -> str:
+    """Return the options with which a run of `config` can be opened: --trust for each package of the user's own."""
+    import yaml
+
+    from vision_attn.config import OPENED, dump
+    from vision_attn.parser import packages_of
+    from vision_attn.trust import NEVER
+
+    content = yaml.safe_load(dump(config))
+    named = packages_of([content.get(key) for key in OPENED]) - NEVER
+    return "".join(f" --trust {package}" for package in sorted(named & set(sys.modules)))
