@@ -2,8 +2,6 @@
 
 import argparse
 import os
-import platform
-import sys
 import time
 
 import torch
@@ -20,6 +18,7 @@ from benchmarks.ram import ram
 from benchmarks.reinforce import variance
 from benchmarks.shapes import QUICK, Shapes
 from benchmarks.show_attend_tell import hard_training, training
+from vision_attn.machine import processor
 
 TABLES = {
     "attention": attention,
@@ -69,16 +68,6 @@ def main() -> None:
         start = time.perf_counter()
         print(TABLES[name](shapes, 1 if options.quick else options.repeats))
         print(f"\n({name}: {time.perf_counter() - start:.0f} s)", flush=True)
-
-
-def processor() -> str:
-    """The name of the processor, if the system knows it."""
-    if sys.platform == "linux":
-        with open("/proc/cpuinfo") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-        if names:
-            return names[0]
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

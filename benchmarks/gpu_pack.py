@@ -18,8 +18,8 @@ from vision_attn.data.mnist import FILES, existing, locate
 from vision_attn.files import find, read_json, replacing
 
 WHEELS = ("jsonargparse", "docstring-parser", "typeshed-client")
-"""What the package needs beside what a machine for PyTorch has: torch, torchvision, jaxtyping, safetensors, tokenizers,
-tqdm, pyyaml and pytest. Metrics that need Java are computed elsewhere, from the captions."""
+"""What the package needs in addition to what a machine for PyTorch has: torch, torchvision, jaxtyping, safetensors,
+tokenizers, tqdm, pyyaml and pytest. Metrics that need Java are computed elsewhere, from the captions."""
 WEIGHTS = "weights/mobilenet_v2_torchvision.fp16.safetensors"
 MiB = 2**20
 

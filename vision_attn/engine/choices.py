@@ -1,4 +1,4 @@
-"""What the settings `auto` of a run stand for on the device at hand: precision, compiling, capturing."""
+"""Resolve the settings `auto` of a run for its device: precision, compiling, capturing."""
 
 import torch
 from torch.optim import Optimizer

@@ -18,8 +18,8 @@ def best_words(
 ) -> tuple[Float[Tensor, "*rows K"], Int[Tensor, "*rows K"]]:
     """log p of the `K` most likely words of each row, best first, and the words. `K` is at most V.
 
-    Words in `barred` have log p = -inf; the others keep the probability that they have beside them. Log-probabilities
-    are float32 or wider.
+    Words in `barred` have log p = -inf; the probabilities of the others are not changed by that. Log-probabilities are
+    float32 or wider.
     """
     if (loops := _loops(logits, K)) is not None:
         best = loops.best_words(logits.flatten(0, -2), K, barred)

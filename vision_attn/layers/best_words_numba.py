@@ -9,20 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.layers.loops import compiled, in_threads, inlined
+from vision_attn.layers.loops import LOG2_E, compiled, exp2, in_threads, inlined
 
 BLOCK = 256
 """Logits in a block."""
 MINUS_INFINITY = np.float32(-np.inf)
 ZERO, ONE = np.float32(0), np.float32(1)
-
-LEAST = np.float32(-87)
-"""e^x of smaller numbers is no normal float32; they count as this one."""
-LOG2_E, HALF, BIAS, MANTISSA = np.float32(1 / np.log(2)), np.float32(0.5), np.float32(127), np.float32(2**23)
-C1, C2, C3, C4, C5, C6 = (
-    np.float32(np.log(2) ** n / factorial) for n, factorial in enumerate((1, 2, 6, 24, 120, 720), 1)
-)
-"""2^r = sum_n C_n r^n, whose remainder for |r| <= 1/2 is below float32's rounding."""
 
 
 def best_words(
@@ -100,15 +92,10 @@ def _block(block, start, barred, largest, total, best, word):
 
 @inlined
 def _sum_of_exponentials(block, largest):
-    """sum_i e^(x_i - largest), with e^x = 2^n 2^r for a whole number n and |r| <= 1/2."""
+    """sum_i e^(x_i - largest)."""
     total = ZERO
     for i in range(len(block)):
-        x = block[i] - largest
-        x = (LEAST if x < LEAST else x) * LOG2_E  # NaN stays NaN
-        n = np.floor(x + HALF)
-        r = x - n
-        power = ONE + r * (C1 + r * (C2 + r * (C3 + r * (C4 + r * (C5 + r * C6)))))
-        total += power * np.int32((n + BIAS) * MANTISSA).view(np.float32)
+        total += exp2((block[i] - largest) * LOG2_E)
     return total
 
 

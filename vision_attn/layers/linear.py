@@ -25,9 +25,18 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, after: 
     return output.relu_() if after == "relu" else output
 
 
+FEW = 16
+"""Columns of a result that a library multiplies slower than as many rows."""
+
+
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """a^T b of (N, V) and (N, E), such as the gradient of a weight. oneDNN copies the left factor of a product if it is
-    transposed, and not the right one: so the smaller of the two, b, comes first."""
+    """a^T b of (N, V) and (N, E), such as the gradient of a weight.
+
+    oneDNN copies the left factor of a product if it is transposed, and not the right one. So b, in most layers the
+    smaller of the two, comes first, except where that would leave few columns.
+    """
+    if a.shape[1] < FEW <= b.shape[1]:
+        return linear(a.mT, b.mT)
     return linear(b.mT, a.mT).mT
 
 

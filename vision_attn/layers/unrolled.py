@@ -13,10 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vision_attn.layers.linear import Rectified, linear
-
-FEW = 16
-"""Columns of a result that a library multiplies slower than as many rows."""
+from vision_attn.layers.linear import Rectified, linear, transposed_product
 
 
 def unrolled(num_steps: int) -> AbstractContextManager[None]:
@@ -102,7 +99,7 @@ class _Weights(torch.autograd.Function):
             if step not in steps.arrived:
                 steps.grads[step].zero_()
         grads, inputs = (stored[: steps.number].flatten(0, -2) for stored in (steps.grads, steps.inputs))
-        return None, _product(grads, inputs) if needed[1] else None, grads.sum(dim=0) if needed[2] else None
+        return None, transposed_product(grads, inputs) if needed[1] else None, grads.sum(dim=0) if needed[2] else None
 
 
 class _Step(torch.autograd.Function):
@@ -132,10 +129,3 @@ class _Step(torch.autograd.Function):
             weight = steps.weight[:, start:stop].contiguous()  # oneDNN is slow with a part of a matrix
             grads[first:last] = linear(stored, weight.t()).split(ctx.sizes[first:last], dim=-1)
         return None, None, *grads
-
-
-def _product(grads: Float[Tensor, "rows N"], inputs: Float[Tensor, "rows M"]) -> Float[Tensor, "N M"]:
-    """grads^T inputs. A library multiplies a few columns slowly, and a few rows fast."""
-    if inputs.shape[1] < FEW <= grads.shape[1]:
-        return linear(inputs.t(), grads.t()).t()
-    return linear(grads.t(), inputs.t())
