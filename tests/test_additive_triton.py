@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from vision_attn.attention import scores
-from vision_attn.attention.scores import Additive, _AdditiveScore
+from vision_attn.attention import additive
+from vision_attn.attention.additive import _AdditiveScore
+from vision_attn.attention.scores import Additive
 
 additive_triton = pytest.importorskip("vision_attn.attention.additive_triton", reason="triton is not installed")
 
@@ -44,7 +45,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def score(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """By kernels or by tensor operations: `scores._fused` decides."""
+    """By kernels or by tensor operations: `additive._fused` decides."""
     return _AdditiveScore.apply((2 * q).exp(), (2 * k).exp(), v)
 
 
@@ -64,7 +65,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         launched.append(kernel.__name__)
         launch(kernel, *arguments)
 
-    monkeypatch.setattr(scores, "_fused", lambda query: additive_triton)
+    monkeypatch.setattr(additive, "_fused", lambda query: additive_triton)
     monkeypatch.setattr(additive_triton, "_launch", record)
     yield launched
 
@@ -89,7 +90,7 @@ def test_kernels_equal_the_formula(shape, kernels) -> None:
 def test_kernels_equal_tensor_operations(scale, kernels, monkeypatch) -> None:
     arguments = tuple(argument.float() for argument in inputs((2, 3, 11, 20), scale))
     with monkeypatch.context() as without:
-        without.setattr(scores, "_fused", lambda query: None)
+        without.setattr(additive, "_fused", lambda query: None)
         expected = values_and_gradients(score, arguments)
     assert not kernels
     check(arguments, tuple(part.double() for part in expected), rtol=1e-5, atol=2e-5 * scale)
@@ -216,10 +217,10 @@ def test_the_device_decides(monkeypatch) -> None:
     monkeypatch.setattr(additive_triton, "runs_on", lambda device: True)
     with FakeTensorMode():
         query = torch.empty(1, 1, 1, device="cuda")
-        assert scores._fused(query) is additive_triton
-        assert scores._fused(query.cpu()) is not additive_triton
-        monkeypatch.setattr(scores, "TRITON", False)
-        assert scores._fused(query) is None
+        assert additive._fused(query) is additive_triton
+        assert additive._fused(query.cpu()) is not additive_triton
+        monkeypatch.setattr(additive, "TRITON", False)
+        assert additive._fused(query) is None
 
 
 @CPU
@@ -233,8 +234,8 @@ def test_without_a_compiler_it_says_so_and_tensor_operations_take_over(monkeypat
         with pytest.warns(
             UserWarning, match=r"without its Triton kernels, so more slowly: Failed to find C compiler.$"
         ):
-            assert scores._triton(torch.device("cpu")) is None
-        assert scores._triton(torch.device("cpu")) is None  # and says so once
+            assert additive._triton(torch.device("cpu")) is None
+        assert additive._triton(torch.device("cpu")) is None  # and says so once
     finally:
         additive_triton.runs_on.cache_clear()
 

@@ -4,7 +4,7 @@ image, or writes one, differentiable with respect to its position and size.
 Runs in float32 or wider also under autocast: bfloat16 would round positions near pixel 100 to half a pixel.
 """
 
-from functools import cache
+from functools import partial
 from math import log
 from types import ModuleType
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
+from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.precise import precise
 from vision_attn.layers.unrolled import repeated
 from vision_attn.ranges import check_range
@@ -241,10 +242,4 @@ def _fused(input: Tensor, window: Window) -> ModuleType | None:
     return _numba() if input.device.type == "cpu" and input.dtype == window.stride.dtype == torch.float32 else None
 
 
-@cache
-def _numba() -> ModuleType | None:
-    try:
-        from vision_attn.attention import filterbank_numba
-    except ImportError:
-        return None
-    return filterbank_numba
+_numba = partial(fused_loops, __name__)

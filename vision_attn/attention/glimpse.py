@@ -5,7 +5,7 @@ The patch at the location itself is the sharpest; wider patches are coarser. `py
 numba average the pixels of each patch directly.
 """
 
-from functools import cache
+from functools import partial
 from types import ModuleType
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.precise import precise
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
@@ -95,13 +96,7 @@ def _fused(images: Tensor) -> ModuleType | None:
     return None if images.device.type != "cpu" or torch.compiler.is_compiling() else _numba()
 
 
-@cache
-def _numba() -> ModuleType | None:
-    try:
-        from vision_attn.attention import glimpse_numba
-    except ImportError:
-        return None
-    return glimpse_numba
+_numba = partial(fused_loops, __name__)
 
 
 @torch.library.custom_op("vision_attn::averages", mutates_args=())

@@ -7,28 +7,19 @@ caption or a beam).
 Constructors raise ValueError for sizes of regions and queries that a score cannot compare.
 """
 
-from functools import cache
-from importlib.util import find_spec
-from types import ModuleType
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from vision_attn.attention.additive import additive_score
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
 from vision_attn.shapes import require
 
 UNPROJECTED = "; `project(regions)` computes them, once per image"
-
-CACHED = 2**19
-"""Elements of a tensor that fits into a CPU's cache with room to spare: 2 MiB in float32."""
-
-TRITON = find_spec("triton") is not None
-"""Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
 
 
 class Score(nn.Module):
@@ -60,8 +51,7 @@ class Additive(Score):
     per query, and a pair costs one multiplication, one addition and one division. The backward pass recomputes t
     instead of storing it, because T words would store T tensors of (R, L, A) per image.
 
-    The pairs are computed by a fused loop on a CPU (`additive_numba`), by a Triton kernel on a GPU (`additive_triton`),
-    and by tensor operations (`_AdditiveScore`) where neither can run or under `torch.compile`.
+    `additive.additive_score` computes the pairs.
     """
 
     LIMIT = 40.0
@@ -82,80 +72,10 @@ class Additive(Score):
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
         query = self._exponential(self.query(query))
-        if torch.compiler.is_compiling() and not (TRITON and query.is_cuda):  # the compiler fuses this expression
-            return self.weight.sum() - 2 * (_reciprocal(query, keys) * self.weight).sum(dim=-1), None
-        return _AdditiveScore.apply(query, keys, self.weight), None
+        return additive_score(query, keys, self.weight), None
 
     def _exponential(self, projection: Tensor) -> Tensor:
         return precise(projection).clamp(-self.LIMIT, self.LIMIT).mul(2).exp()
-
-
-class _AdditiveScore(torch.autograd.Function):
-    """sum_a v_a (1 - 2 t) with t = 1 / (1 + e^{2q} e^{2k})."""
-
-    @staticmethod
-    def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(query, keys, weight)
-        if fused := _fused(query):
-            return fused.scores(query, keys, weight)
-        scores = query.new_empty(*query.shape[:2], keys.shape[1])
-        for image in _chunks(query, keys):
-            torch.matmul(_reciprocal(query[image], keys[image]), weight, out=scores[image])
-        return scores.mul_(-2).add_(weight.sum())
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        query, keys, weight = ctx.saved_tensors
-        if fused := _fused(query):
-            return fused.gradients(query, keys, weight, grad)
-        grad = grad.contiguous()
-        grad_query, grad_keys, grad_weight = torch.empty_like(query), torch.empty_like(keys), torch.zeros_like(weight)
-        for image in _chunks(query, keys):
-            t, g = _reciprocal(query[image], keys[image]), grad[image]
-            grad_weight += torch.mv(t.flatten(0, -2).T, g.flatten())
-            slope = torch.addcmul(t, t, t, value=-1).mul_(g[..., None])  # of -t with respect to log(e^{2q} e^{2k})
-            torch.sum(slope, -2, out=grad_query[image])
-            torch.sum(slope, -3, out=grad_keys[image])
-        grad_query = grad_query.mul_(2 * weight).div_(query)
-        grad_keys = grad_keys.mul_(2 * weight).div_(keys)
-        return grad_query, grad_keys, grad.sum() - 2 * grad_weight
-
-
-def _fused(query: Tensor) -> ModuleType | None:
-    """The module with kernels for `query`, if there is one; without numba, say, tensor operations do the same."""
-    if query.device.type == "cpu" and query.dtype == torch.float32:
-        return _numba()
-    if query.is_cuda and TRITON:
-        return _triton(query.device)
-    return None
-
-
-def _triton(device: torch.device) -> ModuleType | None:
-    """The Triton kernels, unless they fail on `device`. A compiler needs what they need, so under it none is tried."""
-    from vision_attn.attention import additive_triton
-
-    return additive_triton if torch.compiler.is_compiling() or additive_triton.runs_on(device) else None
-
-
-@cache
-def _numba() -> ModuleType | None:
-    try:
-        from vision_attn.attention import additive_numba
-    except ImportError:
-        return None
-    return additive_numba
-
-
-def _reciprocal(query: Tensor, keys: Tensor) -> Tensor:
-    """1 / (1 + e^{2q} e^{2k}) of every row and region, (..., R, L, A). A product that overflows gives the limit, 0."""
-    return torch.mul(query[..., :, None, :], keys[..., None, :, :]).add_(1).reciprocal_()
-
-
-def _chunks(query: Tensor, keys: Tensor) -> list[slice]:
-    """Slices of the batch: all images on a GPU; on a CPU, as many as keep their (row, region) pairs in cache."""
-    images, rows, _ = query.shape
-    at_once = images if keys.is_cuda else max(1, CACHED // (rows * keys[0].numel()))
-    return [slice(first, first + at_once) for first in range(0, images, at_once)]
 
 
 class Dot(Score):

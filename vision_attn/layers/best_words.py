@@ -1,12 +1,13 @@
 """The most likely words of each row, without the log-probabilities of all the others."""
 
-from functools import cache
+from functools import partial
 from types import ModuleType
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.precise import precise
 
 FEW = 32
@@ -40,10 +41,4 @@ def _loops(logits: Tensor, K: int) -> ModuleType | None:
     return None if torch.compiler.is_compiling() else _numba()
 
 
-@cache
-def _numba() -> ModuleType | None:
-    try:
-        from vision_attn.layers import best_words_numba
-    except ImportError:
-        return None
-    return best_words_numba
+_numba = partial(fused_loops, __name__)

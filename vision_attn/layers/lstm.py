@@ -1,6 +1,6 @@
 """One step of an LSTM, for models whose input at each time step depends on the state before."""
 
-from functools import cache
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.precise import precise
 
 
@@ -79,10 +80,4 @@ def _fused(gates: Tensor, cell: Tensor) -> ModuleType | None:
     return _numba() if gates.device.type == "cpu" and gates.dtype == cell.dtype == torch.float32 else None
 
 
-@cache
-def _numba() -> ModuleType | None:
-    try:
-        from vision_attn.layers import lstm_numba
-    except ImportError:
-        return None
-    return lstm_numba
+_numba = partial(fused_loops, __name__)

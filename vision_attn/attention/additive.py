@@ -1,0 +1,92 @@
+"""The sum over features of the additive score (Xu et al. 2015, eq. 4), for all rows and regions.
+
+It is computed by fused loops on a CPU (`additive_numba`), by Triton kernels on a GPU (`additive_triton`), and by tensor
+operations where neither can run or under `torch.compile`.
+"""
+
+from functools import partial
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.layers.fused import fused_loops
+
+CACHED = 2**19
+"""Elements of a tensor that fits into a CPU's cache with room to spare: 2 MiB in float32."""
+
+TRITON = find_spec("triton") is not None
+"""Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
+
+
+def additive_score(
+    query: Float[Tensor, "B R A"], keys: Float[Tensor, "B L A"], weight: Float[Tensor, "A"]
+) -> Float[Tensor, "B R L"]:
+    """sum_a v_a tanh(k_a + q_a), given e^{2q}, e^{2k} and v: with t = 1 / (1 + e^{2q} e^{2k}), tanh is 1 - 2t."""
+    if torch.compiler.is_compiling() and not (TRITON and query.is_cuda):  # the compiler fuses this expression
+        return weight.sum() - 2 * (_reciprocal(query, keys) * weight).sum(dim=-1)
+    return _AdditiveScore.apply(query, keys, weight)
+
+
+class _AdditiveScore(torch.autograd.Function):
+    """sum_a v_a (1 - 2 t) with t = 1 / (1 + e^{2q} e^{2k})."""
+
+    @staticmethod
+    def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(query, keys, weight)
+        if fused := _fused(query):
+            return fused.scores(query, keys, weight)
+        scores = query.new_empty(*query.shape[:2], keys.shape[1])
+        for image in _chunks(query, keys):
+            torch.matmul(_reciprocal(query[image], keys[image]), weight, out=scores[image])
+        return scores.mul_(-2).add_(weight.sum())
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        query, keys, weight = ctx.saved_tensors
+        if fused := _fused(query):
+            return fused.gradients(query, keys, weight, grad)
+        grad = grad.contiguous()
+        grad_query, grad_keys, grad_weight = torch.empty_like(query), torch.empty_like(keys), torch.zeros_like(weight)
+        for image in _chunks(query, keys):
+            t, g = _reciprocal(query[image], keys[image]), grad[image]
+            grad_weight += torch.mv(t.flatten(0, -2).T, g.flatten())
+            slope = torch.addcmul(t, t, t, value=-1).mul_(g[..., None])  # of -t with respect to log(e^{2q} e^{2k})
+            torch.sum(slope, -2, out=grad_query[image])
+            torch.sum(slope, -3, out=grad_keys[image])
+        grad_query = grad_query.mul_(2 * weight).div_(query)
+        grad_keys = grad_keys.mul_(2 * weight).div_(keys)
+        return grad_query, grad_keys, grad.sum() - 2 * grad_weight
+
+
+def _fused(query: Tensor) -> ModuleType | None:
+    """The module with kernels for `query`, if there is one; without numba, say, tensor operations do the same."""
+    if query.device.type == "cpu" and query.dtype == torch.float32:
+        return _numba()
+    if query.is_cuda and TRITON:
+        return _triton(query.device)
+    return None
+
+
+def _triton(device: torch.device) -> ModuleType | None:
+    """The Triton kernels, unless they fail on `device`. A compiler needs what they need, so under it none is tried."""
+    from vision_attn.attention import additive_triton
+
+    return additive_triton if torch.compiler.is_compiling() or additive_triton.runs_on(device) else None
+
+
+_numba = partial(fused_loops, __name__)
+
+
+def _reciprocal(query: Tensor, keys: Tensor) -> Tensor:
+    """1 / (1 + e^{2q} e^{2k}) of every row and region, (..., R, L, A). A product that overflows gives the limit, 0."""
+    return torch.mul(query[..., :, None, :], keys[..., None, :, :]).add_(1).reciprocal_()
+
+
+def _chunks(query: Tensor, keys: Tensor) -> list[slice]:
+    """Slices of the batch: all images on a GPU; on a CPU, as many as keep their (row, region) pairs in cache."""
+    images, rows, _ = query.shape
+    at_once = images if keys.is_cuda else max(1, CACHED // (rows * keys[0].numel()))
+    return [slice(first, first + at_once) for first in range(0, images, at_once)]
