@@ -175,3 +175,33 @@ def test_real_mobilenet_sees_what_is_in_a_photograph(data_folder):
 def test_partial_vgg_names_what_is_missing(data_folder):
     with pytest.raises(ValueError, match=r"lack 8 layers: features\.19, features\.21, .*features\.34$"):
         VGG(weights="weights/vgg19_keras_conv1_1_to_conv3_4.fp16.safetensors").initialise()
+
+
+def randomise_norms(encoder: Backbone) -> None:
+    for layer in encoder.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            for tensor in (layer.running_mean, layer.weight, layer.bias):
+                torch.nn.init.normal_(tensor)
+            torch.nn.init.uniform_(layer.running_var, 0.5, 2)
+
+
+@pytest.mark.parametrize(("name", "node"), [("mobilenet_v2", "features.4"), ("resnet18", "layer2")])
+def test_a_frozen_network_folds_its_normalisation_into_convolutions(name: str, node: str) -> None:
+    encoder = Backbone(name=name, node=node, resolution=32).eval()
+    state = list(encoder.state_dict())
+    images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    normalised = (images.float() / 255 - encoder.mean) / encoder.std
+    for _ in range(2):  # the folded network follows changes of the weights
+        with torch.no_grad():
+            randomise_norms(encoder)
+            expected = encoder.body(normalised)["map"].flatten(2).mT
+            torch.testing.assert_close(encoder(images), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    folded = encoder._folded._folded
+    assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in folded.modules())
+    assert list(encoder.state_dict()) == state
+
+
+def test_a_network_in_training_is_not_folded() -> None:
+    encoder = Backbone(name="mobilenet_v2", node="features.2", resolution=32, trainable=True)
+    encoder(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).sum().backward()
+    assert all(weight.grad is not None for weight in encoder.body.parameters())

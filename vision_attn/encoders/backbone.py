@@ -9,6 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from vision_attn.contracts import Encoder
+from vision_attn.encoders.folding import Folded
 from vision_attn.files import find
 from vision_attn.layers.meta import allocate
 from vision_attn.ranges import check_range
@@ -60,6 +61,8 @@ class Backbone(Encoder):
         self.region_size, self.grid = layout
 
         self.body = _with_random_weights(body).requires_grad_(trainable).to(memory_format=torch.channels_last)
+        has_norms = any(isinstance(layer, nn.BatchNorm2d) for layer in self.body.modules())
+        self._folded = Folded(self.body) if has_norms and not trainable else None
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
 
@@ -114,7 +117,9 @@ class Backbone(Encoder):
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution, hint=HINT)
         images = (images.float() / 255 - self.mean) / self.std
-        return self.regions_of(self.body(images.contiguous(memory_format=torch.channels_last))["map"])
+        images = images.contiguous(memory_format=torch.channels_last)
+        body = self.body if self._folded is None or torch.compiler.is_compiling() else self._folded
+        return self.regions_of(body(images)["map"])
 
 
 def checksum(encoder: nn.Module) -> str:
