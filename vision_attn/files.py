@@ -22,6 +22,16 @@ _LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
 _swept: set[Path] = set()
 
 
+def shipped(path: str | Path) -> Path:
+    """Return `path` if it exists, or else what lies there in the checkout of the project that this package belongs to,
+    such as `weights/photographs`. Returns `path` itself if neither exists."""
+    path = Path(path)
+    ours = Path(__file__).parent.parent / path
+    if os.path.exists(path) or not os.path.exists(ours):  # Path.exists raises for names that are too long
+        return path
+    return ours
+
+
 def find(path: str | Path) -> Path:
     """Return the existing file or folder `path`: as given, under `$VISION_ATTN_DATA`, or under `data/`.
 

@@ -50,6 +50,15 @@ class Source:
     def restore(self, folder: Path) -> None:
         """Read what `export` wrote, instead of computing it from the data."""
 
+    def extend(self, folder: Path) -> tuple[int, int] | None:
+        """Read what the source of another run exported to `folder`, and append what is new in this data, such as words.
+
+        Called before the task of a run that starts from that run is built. Returns the sizes before and after: in
+        weights whose shape has the first size in `folder` and the second one here, the leading part is kept. None: this
+        source has nothing of the kind.
+        """
+        return None
+
 
 class Task(nn.Module):
     """A model with its loss and its metrics. Constructed as `Task(source, *, ...)`; construction reads no file."""

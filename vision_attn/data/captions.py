@@ -15,7 +15,7 @@ from vision_attn.data.annotations import Photograph, locate, read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
 from vision_attn.data.features import Features, cached_features
 from vision_attn.data.images import Pixels, View
-from vision_attn.data.vocabulary import Vocabulary
+from vision_attn.data.vocabulary import Vocabulary, continued
 from vision_attn.files import find
 from vision_attn.ranges import check_range
 from vision_attn.task import SPLITS, Source, Task
@@ -98,6 +98,10 @@ class Captions(Source):
 
     def restore(self, folder: Path) -> None:
         self.vocabulary = Vocabulary.load(Path(folder) / "vocabulary.json")
+
+    def extend(self, folder: Path) -> tuple[int, int] | None:
+        self.vocabulary, sizes = continued(folder, self.vocabulary)
+        return sizes
 
     def prepare(self, task: Task) -> None:
         """Find the photographs and cache the vectors of a frozen `task.encoder`. Without a cache, open each photograph

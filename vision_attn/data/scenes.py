@@ -18,7 +18,7 @@ from vision_attn.data import scene_grammar as grammar
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.scene_canvas import Arrangement, arrange, draw
 from vision_attn.data.streams import FIXED, FRESH, stream
-from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
+from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, continued
 from vision_attn.ranges import check_range
 from vision_attn.task import SPLITS, Source, Task
 
@@ -144,6 +144,11 @@ class Scenes(Source):
     def restore(self, folder: Path) -> None:
         self.vocabulary = Vocabulary.load(Path(folder) / "vocabulary.json")
         self.__dict__.pop("index", None)
+
+    def extend(self, folder: Path) -> tuple[int, int] | None:
+        self.vocabulary, sizes = continued(folder, self.vocabulary)
+        self.__dict__.pop("index", None)
+        return sizes
 
 
 def captions(scenes: Arrangement, image: int) -> list[str]:

@@ -85,6 +85,15 @@ class Vocabulary:
         except ValueError as error:
             raise ValueError(f"{path} is not a vocabulary written by `vision-attn prepare`: {error}") from error
 
+    def extended(self, words: Iterable[str]) -> "Vocabulary":
+        """Return a vocabulary with all words of this one, under the same ids, followed by those of `words` that it
+        lacks."""
+        known = set(self.words)
+        new = [word for word in dict.fromkeys(words) if word not in known]
+        if len(self) + len(new) > MAX_WORDS:
+            raise ValueError(f"{len(self):,} words and {len(new):,} new ones are more than {MAX_WORDS:,}")
+        return Vocabulary(_tokenizer(self.words[len(SPECIALS) :] + new))
+
     def save(self, path: str | Path) -> None:
         """Write the standard JSON of the `tokenizers` library, which `tokenizers.Tokenizer.from_file` can read."""
         with replacing(path) as temporary:
@@ -110,6 +119,19 @@ class Vocabulary:
             if index != PAD:
                 words.append(self.words[index])
         return "".join(word + _gap(word, following) for word, following in pairwise([*words, ""]))
+
+
+def continued(folder: Path, own: Vocabulary) -> tuple[Vocabulary, tuple[int, int] | None]:
+    """Extend the vocabulary that lies in `folder`, of another run, by the words of `own`.
+
+    Returns it, with the number of words before and after. If there is none in `folder`, returns `own` and None.
+    """
+    path = Path(folder) / "vocabulary.json"
+    if not path.is_file():
+        return own, None
+    start = Vocabulary.load(path)
+    extended = start.extended(own.words)
+    return extended, (len(start), len(extended))
 
 
 def _words(path: str | Path) -> list[str]:

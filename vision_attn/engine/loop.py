@@ -17,7 +17,7 @@ from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.choices import compiles, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
-from vision_attn.engine.folders import claim
+from vision_attn.engine.folders import claim, replacing_folder
 from vision_attn.engine.guard import keep_to
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
@@ -26,6 +26,7 @@ from vision_attn.engine.run import Run
 from vision_attn.engine.step import Step
 from vision_attn.engine.training import Training, trained
 from vision_attn.engine.weights import load_weights
+from vision_attn.files import shipped
 from vision_attn.task import Source, Task
 
 
@@ -56,7 +57,7 @@ def fit(
         keep_to(folder, position.plan, position.plan | settings(run, schedule))
         position.done = False
         seed_all(run.seed)
-        model = build(task, data, world, folder, fresh=fresh, start_from=run.start_from)
+        model = build(task, data, world, run, fresh=fresh)
         batches = len(data)
         if batches < 1:
             raise ValueError("the data source has no training batch: is its training split empty?")
@@ -94,23 +95,44 @@ def nothing_left(folder: Path, run: Run, plan: dict) -> bool:
     return False
 
 
-def build(
-    task: Callable[[Source], Task], data: Source, world: World, folder: Path, *, fresh: bool, start_from: str | None
-) -> Task:
-    """Build the task on its device and prepare its data. Weights come from the checkpoint, from `start_from`, or from
-    `Task.initialise`."""
-    model = task(data)
-    if fresh and start_from is None:
-        with world.first_alone():
-            model.initialise()
-    elif fresh:
-        best = Path(start_from) / "best"
-        load_weights(model, best if best.is_dir() else Path(start_from), another=True)
-        model.restart()
+def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, *, fresh: bool) -> Task:
+    """Build the task on its device and prepare its data. Weights come from the checkpoint, from `run.start_from`, or
+    from `Task.initialise`."""
+    if run.start_from is not None:
+        model = started(task, data, world, run, fresh=fresh)
     else:
-        load_weights(model, folder / "last")
+        model = task(data)
+        if fresh:
+            with world.first_alone():
+                model.initialise()
+    if not fresh:
+        load_weights(model, Path(run.folder) / "last")
     model.to(world.device)
     data.prepare(model)
+    return model
+
+
+def started(task: Callable[[Source], Task], data: Source, world: World, run: Run, *, fresh: bool) -> Task:
+    """Build the task of a run that starts from another: with its words and weights, and with the words of `data`.
+
+    What `data` exports lies in the folder `start` of the run, so that it can be resumed without the other.
+    """
+    kept = Path(run.folder) / "start"
+    if not fresh:
+        if kept.is_dir():  # Runs of earlier versions have none.
+            data.restore(kept)
+        return task(data)
+    start = shipped(Path(run.start_from))
+    start = start / "best" if (start / "best").is_dir() else start
+    sizes = data.extend(start)
+    model = task(data)
+    load_weights(model, start, another=True, sizes=sizes)
+    model.restart()
+    if world.first:
+        if sizes is not None:
+            say(f"keeps {sizes[0]:,} words of {run.start_from} and adds {sizes[1] - sizes[0]:,}")
+        with replacing_folder(kept) as folder:
+            data.export(folder)
     return model
 
 

@@ -9,11 +9,14 @@ class Run:
     """Settings of one training run."""
 
     folder: str
-    """Folder of the run: config.yaml, metrics.jsonl, last/, previous/ (the checkpoint before), best/ and pictures/."""
+    """Folder of the run: config.yaml, metrics.jsonl, last/, previous/ (the checkpoint before), best/ and pictures/; a
+    run with `start_from` also has start/, the vocabulary with which it began."""
     seed: int = 0
     """Determines the initial weights, the order of the batches and all sampling in training and validation."""
     start_from: str | None = None
-    """Folder of a run, or of its best/, whose weights initialise this run (fine-tuning); no other state is loaded."""
+    """Folder of a run, or of its best/, whose weights initialise this run (fine-tuning); no other state is loaded. A
+    captioner keeps its words, and the new ones of the training captions are added. If it does not exist, it is looked
+    up in the checkout of the project: `weights/photographs`."""
     epochs: int = 10
     """Passes over the training data."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_model
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from vision_attn.task import Task
 
 NAME = "model.safetensors"
 """The file of weights in last/ and best/."""
+
+Sizes = tuple[int, int]
+"""A size of weights, such as the number of words, in the run that another starts from, and in that one."""
 
 HEADER = 2**22
 """The largest header in bytes: names and shapes of about 40,000 tensors."""
@@ -22,29 +26,52 @@ def save_weights(task: nn.Module, path: Path) -> None:
     path.chmod(0o644)  # safetensors makes it readable only by its owner.
 
 
-def load_weights(task: Task, folder: Path, *, another: bool = False) -> None:
-    """Load `folder`/model.safetensors, which must hold exactly the weights of `task`.
+def load_weights(task: Task, folder: Path, *, another: bool = False, sizes: Sizes | None = None) -> None:
+    """Load `folder`/model.safetensors, which must hold exactly the weights of `task`, in any floating-point type.
 
     another: the weights are those of another run, from which this one starts. Weights that `task.own` names are not
         loaded, and may be missing, unexpected or of another shape.
+    sizes: see `Source.extend`; weights whose shape has the first size in the file and the second one in `task` are
+        extended, as in `grown`.
 
     Raises ValueError as `check_weights` does.
     """
-    check_weights(task, folder, another=another)
+    check_weights(task, folder, another=another, sizes=sizes)
     path = Path(folder) / NAME
     try:
         renamed = {_renamed(name, task): tensor for name, tensor in load_file(path).items()}
         kept = {name: tensor for name, tensor in renamed.items() if not (another and _is_own(name, task))}
+        parameters = dict(task.named_parameters(remove_duplicate=False))
+        for name, weight in parameters.items():
+            if name in kept and kept[name].shape != weight.shape:
+                kept[name] = grown(kept[name].float(), weight.shape)
         task.load_state_dict(kept, strict=False)
     except (SafetensorError, RuntimeError, KeyError) as error:  # a dtype that torch cannot convert
         raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
 
 
-def check_weights(task: Task, folder: Path, *, another: bool = False) -> None:
+def grown(weight: Tensor, shape: torch.Size) -> Tensor:
+    """Extend a float weight to `shape`, by rows for new words (or columns, wherever the shapes differ).
+
+    Words are sorted by their count, so the last tenth of the known words are the rarest. The rows of new words are
+    sampled from the normal distribution, with a mean and variance for each column, of the rows of these: at first the
+    new words are about as likely as they.
+    """
+    for dim, size in enumerate(shape):
+        known = weight.shape[dim]
+        rare = weight.narrow(dim, known - max(1, known // 10), max(1, known // 10))
+        mean, std = rare.mean(dim, keepdim=True), rare.std(dim, correction=0, keepdim=True)
+        new = (*weight.shape[:dim], size - known, *weight.shape[dim + 1 :])
+        weight = torch.cat([weight, mean + std * torch.randn(new)], dim)
+    return weight
+
+
+def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Sizes | None = None) -> None:
     """Compare the names and shapes in `folder`/model.safetensors with those of `task`. Reads only the file's header.
 
     `task` may be on the meta device, where it takes no memory. Raises ValueError if the file is missing or damaged, or
-    if weights are missing, unexpected or of another shape; it names the first ones. `another`: see `load_weights`.
+    if weights are missing, unexpected or of another shape; it names the first ones. `another`, `sizes`: see
+    `load_weights`.
     """
     path = Path(folder) / NAME
     own = task.state_dict()
@@ -56,7 +83,7 @@ def check_weights(task: Task, folder: Path, *, another: bool = False) -> None:
     missing = [name for name in own if name not in shapes and _place(own[name]) not in stored]
     extra = [name for name in shapes if name not in own]
     other = [f"{name} is {shape} in the file, {tuple(own[name].shape)} in the model" for name, shape in shapes.items()
-             if name in own and tuple(own[name].shape) != shape]  # fmt: skip
+             if name in own and not _fits(shape, own[name].shape, sizes)]  # fmt: skip
     problems = {"missing": missing, "unexpected": extra, "of another shape": other}
     lines = [f"{kind}: {_few(names)}" for kind, names in problems.items() if names]
     if lines:
@@ -82,6 +109,12 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def _renamed(name: str, task: Task) -> str:
     """Return the name of a weight in this version."""
     return next((new + name.removeprefix(old) for old, new in task.renamed.items() if name.startswith(old)), name)
+
+
+def _fits(stored: tuple[int, ...], wanted: torch.Size, sizes: Sizes | None) -> bool:
+    """Return whether two shapes are equal, or differ only where `sizes` says so."""
+    pairs = list(zip(stored, wanted, strict=False))
+    return len(stored) == len(wanted) and all(pair[0] == pair[1] or pair == sizes for pair in pairs)
 
 
 def _is_own(name: str, task: Task) -> bool:
