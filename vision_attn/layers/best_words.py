@@ -15,23 +15,28 @@ FEW = 32
 
 
 def best_words(
-    logits: Float[Tensor, "*rows V"], K: int, barred: Int[Tensor, "M"]
+    logits: Float[Tensor, "*rows V"], K: int, barred: Int[Tensor, "M"] | Int[Tensor, "*rows M"]
 ) -> tuple[Float[Tensor, "*rows K"], Int[Tensor, "*rows K"]]:
     """log p of the `K` most likely words of each row, best first, and the words. `K` is at most V.
 
-    Words in `barred` have log p = -inf; the probabilities of the others are not changed by that. Log-probabilities are
-    float32 or wider.
+    Words in `barred`, of all rows or of each row, have log p = -inf; the probabilities of the others are not changed by
+    that. Log-probabilities are float32 or wider.
     """
     if (loops := _loops(logits, K)) is not None:
-        best = loops.best_words(logits.flatten(0, -2), K, barred)
+        best = loops.best_words(logits.flatten(0, -2), K, barred.view(-1, barred.shape[-1]))
         return tuple(part.view(*logits.shape[:-1], K) for part in best)
     log_prob = all_words(logits, barred)
     return log_prob.max(dim=-1, keepdim=True) if K == 1 else log_prob.topk(K)
 
 
-def all_words(logits: Float[Tensor, "*rows V"], barred: Int[Tensor, "M"]) -> Float[Tensor, "*rows V"]:
-    """log p of every word, float32 or wider; -inf for those in `barred`."""
-    return precise(logits).log_softmax(dim=-1).index_fill_(-1, barred, -torch.inf)
+def all_words(
+    logits: Float[Tensor, "*rows V"], barred: Int[Tensor, "M"] | Int[Tensor, "*rows M"]
+) -> Float[Tensor, "*rows V"]:
+    """log p of every word, float32 or wider; -inf for those in `barred`, of all rows or of each row."""
+    log_prob = precise(logits).log_softmax(dim=-1)
+    if barred.dim() == 1:
+        return log_prob.index_fill_(-1, barred, -torch.inf)
+    return log_prob.scatter_(-1, barred, -torch.inf)
 
 
 def _loops(logits: Tensor, K: int) -> ModuleType | None:

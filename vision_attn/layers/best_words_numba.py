@@ -18,7 +18,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 
 def best_words(
-    logits: Float[Tensor, "N V"], K: int, barred: Int[Tensor, "M"]
+    logits: Float[Tensor, "N V"], K: int, barred: Int[Tensor, "N M"] | Int[Tensor, "1 M"]
 ) -> tuple[Float[Tensor, "N K"], Int[Tensor, "N K"]]:
     """As `layers.best_words.best_words`, for logits in float32 or bfloat16 and K <= V."""
     log_prob = logits.new_empty(len(logits), K, dtype=torch.float32)
@@ -34,9 +34,10 @@ def best_words(
 def _best(first, last, logits, barred, log_prob, word):
     for row in range(first, last):
         largest, total = _begin(log_prob[row], word[row])
+        mine = barred[row if len(barred) > 1 else 0]
         for start in range(0, logits.shape[1], BLOCK):
             block = logits[row, start : start + BLOCK]
-            largest, total = _block(block, start, barred, largest, total, log_prob[row], word[row])
+            largest, total = _block(block, start, mine, largest, total, log_prob[row], word[row])
         _normalise(log_prob[row], largest, total)
 
 
@@ -47,11 +48,12 @@ def _best_of_half(first, last, logits, barred, log_prob, word):
     numbers = bits.view(np.float32)
     for row in range(first, last):
         largest, total = _begin(log_prob[row], word[row])
+        mine = barred[row if len(barred) > 1 else 0]
         for start in range(0, logits.shape[1], BLOCK):
             block = logits[row, start : start + BLOCK]
             for i in range(len(block)):
                 bits[i] = block[i] << 16
-            largest, total = _block(numbers[: len(block)], start, barred, largest, total, log_prob[row], word[row])
+            largest, total = _block(numbers[: len(block)], start, mine, largest, total, log_prob[row], word[row])
         _normalise(log_prob[row], largest, total)
 
 

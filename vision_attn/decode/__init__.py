@@ -1,0 +1,12 @@
+"""Captions from any captioner: greedy, sampled, and by beam search, also with diverse beams.
+
+All images of a batch are decoded together, with `start` and `step` of the `Captioner` contract. On a GPU nothing is
+copied to the host inside the loop. On a CPU, where that costs nothing, images whose captions have ended leave the
+batch. All three obey the same rules on the words of a caption: see `Rules`.
+"""
+
+from vision_attn.decode.beams import beam_search
+from vision_attn.decode.one_by_one import greedy, sample
+from vision_attn.decode.rows import Decoded
+
+__all__ = ["Decoded", "beam_search", "greedy", "sample"]

@@ -1,0 +1,130 @@
+"""Beam search, with one beam or with diverse groups of beams."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.contracts import END, PAD, Captioner, Look
+from vision_attn.decode.rows import Active, Decoded, best_first, maps, take_rows
+from vision_attn.decode.rules import Rules
+from vision_attn.layers.best_words import best_words
+from vision_attn.layers.nested import take_images
+
+
+@torch.no_grad()
+def beam_search(
+    captioner: Captioner,
+    regions: Float[Tensor, "B L D"],
+    *,
+    beams: int = 3,
+    max_words: int = 30,
+    never: Sequence[int] = (),
+    min_words: int = 0,
+    no_repeat: int = 0,
+    length_power: float = 0.0,
+    groups: int = 1,
+    diversity: float = 0.5,
+) -> Decoded:
+    """The most likely captions that a beam of width `beams` finds.
+
+    A caption that ends keeps its place in the beam, so the beam narrows as captions end, as in the authors' code; those
+    that have not ended at the limit are returned without END. Rows are sorted by log p / length ** length_power.
+
+    groups: the beams are divided into this number of groups of the same size, which are extended one after the other
+        (diverse beam search, Vijayakumar et al. 2018, algorithm 1). Returns the best caption of each group. The first
+        group is a beam search of its own.
+    diversity: the strength lambda of their Hamming diversity: at each time step, a word that was chosen n times by
+        earlier groups counts as less likely by n * diversity, in nats. `log_prob` and `score` do not include that.
+    """
+    if beams < 1:
+        raise ValueError(f"beams is {beams}, but must be at least 1")
+    if groups < 1 or beams % groups:
+        raise ValueError(f"beams is {beams}, but must be a multiple of the number of groups, {groups}")
+    if not 0 <= diversity < torch.inf:
+        raise ValueError(f"diversity is {diversity}, but must be at least 0")
+    rules = Rules(captioner, regions.device, max_words=max_words, never=never, min_words=min_words, no_repeat=no_repeat)
+    memory, state = captioner.start(regions, groups)  # all beams of a group begin as one
+    word = torch.zeros(len(regions), groups, dtype=torch.long, device=regions.device)
+    total = torch.zeros(len(regions), groups, device=regions.device)
+    ended = torch.zeros(len(regions), groups, dtype=torch.bool, device=regions.device)
+    active, steps = Active(len(regions), regions.device), []
+    before = rules.start(word)
+    for number in range(max_words):
+        logits, state, look = captioner.step(word, state, memory)
+        num_words = logits.shape[-1]
+        best = best_words(logits, min(beams, num_words), rules.barred(before, number, num_words))
+        rows = word.shape[1]
+        if groups == 1:
+            parent, word, gained, total, ended = _extend(*best, total, ended, beams)
+        else:
+            parent, word, gained, total, ended = _extend_groups(*best, total, ended, beams, groups, diversity)
+        if beams > 1:
+            state, before = take_rows((state, before), parent)
+        before = rules.extended(before, word)
+        found = {"parent": parent, "word": word, "gained": gained, "filled": total > -torch.inf}
+        steps.append(active.scatter(found | maps(look), rows, groups))
+        if (going := active.going(ended)) is not None:
+            if not len(going):
+                break
+            memory, state, word, before, total, ended = take_images((memory, state, word, before, total, ended), going)
+    return _trace(steps, length_power, groups)
+
+
+def _extend(
+    log_prob: Tensor, word: Tensor, total: Tensor, ended: Tensor, K: int, penalty: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """The next K rows of each image: captions that have ended stay, the best continuations of the others fill the rest.
+
+    `log_prob` and `word` hold the best continuations of each row, at least K if there are as many; `penalty` is
+    subtracted where continuations are compared. Returns each new row's parent, word, gain in log-probability, total of
+    what is compared, and whether it has ended. If there are fewer than K continuations, the remaining rows have total
+    -inf and count as ended.
+    """
+    rows, each = log_prob.shape[1:]
+    stay = total.masked_fill(~ended, -torch.inf)
+    compared = log_prob if penalty is None else log_prob - penalty
+    go_on = (total[..., None] + compared).masked_fill(ended[..., None], -torch.inf).flatten(1)
+    rank = torch.cat([stay.masked_fill(stay.isfinite(), torch.inf), go_on], dim=1)
+    kept = rank.topk(min(K, rank.shape[1])).indices
+
+    stays = kept < rows
+    parent = kept.where(stays, (kept - rows).div(each, rounding_mode="floor"))
+    total = torch.cat([stay, go_on], dim=1).gather(1, kept)
+    nobody, option = stays | total.isneginf(), (kept - rows).clamp(min=0)
+    gained = log_prob.flatten(1).gather(1, option).masked_fill(nobody, 0)
+    word = word.flatten(1).gather(1, option).masked_fill(nobody, PAD)
+    return parent, word, gained, total, nobody | (word == END)
+
+
+def _extend_groups(
+    log_prob: Tensor, word: Tensor, total: Tensor, ended: Tensor, K: int, groups: int, diversity: float
+) -> tuple[Tensor, ...]:
+    """`_extend` of the rows of each group, with a penalty on the words that earlier groups have just chosen.
+
+    The K most likely words of a row suffice: at most K - K / groups of them were chosen before, so the K / groups best
+    words after the penalty are among them.
+    """
+    rows = total.shape[1] // groups
+    found, chosen = [], word.new_empty(len(word), 0)
+    for group in range(groups):
+        mine = slice(group * rows, (group + 1) * rows)
+        penalty = diversity * (word[:, mine, :, None] == chosen[:, None, None]).sum(dim=-1)
+        parent, *new = _extend(log_prob[:, mine], word[:, mine], total[:, mine], ended[:, mine], K // groups, penalty)
+        found.append((parent + group * rows, *new))
+        chosen = torch.cat([chosen, new[0]], dim=1)
+    return tuple(torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+
+
+def _trace(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> Decoded:
+    """Follow each row's parents from the last time step to the first, then sort the rows."""
+    parent = steps[-1]["parent"]
+    row = torch.arange(parent.shape[1], device=parent.device).expand_as(parent)
+    traced, looked = [], []
+    for step in reversed(steps):
+        traced.append({name: step[name].gather(1, row) for name in ("word", "gained", "filled")})
+        row = step["parent"].gather(1, row)
+        looked.append(row)
+    looks = [{name: part for name, part in step.items() if name in Look._fields} for step in steps]
+    return best_first(traced[::-1], looks, looked[::-1], length_power, groups)

@@ -1,0 +1,94 @@
+"""Word by word: the most likely one, or a sampled one."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.contracts import END, PAD, Captioner
+from vision_attn.decode.rows import Active, Decoded, best_first, maps
+from vision_attn.decode.rules import Rules
+from vision_attn.layers.best_words import all_words, best_words
+from vision_attn.layers.nested import take_images
+
+
+@torch.no_grad()
+def greedy(
+    captioner: Captioner,
+    regions: Float[Tensor, "B L D"],
+    *,
+    max_words: int = 30,
+    never: Sequence[int] = (),
+    min_words: int = 0,
+    no_repeat: int = 0,
+) -> Decoded:
+    """The most likely word at each time step."""
+
+    def most_likely(logits: Tensor, barred: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.squeeze(-1) for part in best_words(logits, 1, barred))
+
+    rules = Rules(captioner, regions.device, max_words=max_words, never=never, min_words=min_words, no_repeat=no_repeat)
+    return _one_by_one(captioner, regions, 1, max_words, rules, most_likely)
+
+
+@torch.no_grad()
+def sample(
+    captioner: Captioner,
+    regions: Float[Tensor, "B L D"],
+    *,
+    rows: int = 1,
+    max_words: int = 30,
+    never: Sequence[int] = (),
+    min_words: int = 0,
+    no_repeat: int = 0,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Decoded:
+    """`rows` captions of each image, sampled word by word from the smallest set of words with `top_p` of the
+    probability (Holtzman et al. 2020), after the logits are divided by `temperature`."""
+    if temperature <= 0 or not 0 < top_p <= 1:
+        raise ValueError(f"temperature {temperature} must be above 0 and top_p {top_p} in (0, 1]")
+
+    def sample_word(logits: Tensor, barred: Tensor) -> tuple[Tensor, Tensor]:
+        log_prob = all_words(logits, barred)
+        ordered, order = (log_prob / temperature).softmax(dim=-1).sort(dim=-1, descending=True)
+        ordered = ordered.where(ordered.cumsum(dim=-1) - ordered < top_p, 0)  # the first word always stays
+        chosen = ordered.flatten(0, 1).multinomial(1, generator=generator).view(*ordered.shape[:2], 1)
+        word = order.gather(-1, chosen)
+        return log_prob.gather(-1, word).squeeze(-1), word.squeeze(-1)
+
+    rules = Rules(captioner, regions.device, max_words=max_words, never=never, min_words=min_words, no_repeat=no_repeat)
+    return _one_by_one(captioner, regions, rows, max_words, rules, sample_word)
+
+
+def _one_by_one(
+    captioner: Captioner,
+    regions: Tensor,
+    rows: int,
+    max_words: int,
+    rules: Rules,
+    choose: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+) -> Decoded:
+    """Decode word by word: `choose` maps logits (B, R, V) and the words that may not be produced to the next word of
+    each row and its log-probability, (B, R) each."""
+    memory, state = captioner.start(regions, rows)
+    word = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
+    ended = torch.zeros_like(word, dtype=torch.bool)
+    active, steps, looks = Active(len(regions), regions.device), [], []
+    before = rules.start(word)
+    for number in range(max_words):
+        logits, state, look = captioner.step(word, state, memory)
+        gained, word = choose(logits, rules.barred(before, number, logits.shape[-1]))
+        word, gained = word.masked_fill(ended, PAD), gained.masked_fill(ended, 0)
+        before = rules.extended(before, word)
+        steps.append(active.scatter({"word": word, "gained": gained}))
+        looks.append(active.scatter(maps(look)))
+        ended = ended | (word == END)
+        if (going := active.going(ended)) is not None:
+            if not len(going):
+                break
+            memory, state, word, before, ended = take_images((memory, state, word, before, ended), going)
+    row = torch.arange(rows, device=regions.device).expand(len(regions), rows)
+    return best_first(steps, looks, [row] * len(steps))

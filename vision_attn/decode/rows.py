@@ -1,0 +1,127 @@
+"""The captions of each image as they grow, and sorted at the end."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vision_attn.contracts import PAD, Look
+from vision_attn.layers.nested import Nested, map_tensors
+
+
+class Decoded(NamedTuple):
+    """Captions with their log-probabilities and maps, an image's rows best first.
+
+    A caption that did not end within the limit has no END. Positions past a caption's end hold zeros. Rows that the
+    beam never filled, because the language has fewer captions, come last with score -inf and no words.
+    """
+
+    words: Int[Tensor, "B R T"]
+    log_prob: Float[Tensor, "B R T"]
+    """Of each word, END included, in nats."""
+    score: Float[Tensor, "B R"]
+    """What rows are sorted by: the sum of log-probabilities, divided by length ** length_power."""
+    alpha: Float[Tensor, "B R T L"] | None = None
+    """The map of each word; None where the captioner has none."""
+    region: Int[Tensor, "B R T"] | None = None
+    """The one region seen at each word; None where all regions were seen."""
+    heads: Float[Tensor, "B R T K L"] | None = None
+    """The maps of each attention head; None where there are no heads."""
+
+
+class Active:
+    """Which images of a batch are still being decoded.
+
+    On a CPU, images whose captions have all ended leave the batch once they are a quarter of it. On a GPU, finding out
+    would need a synchronisation, so all stay.
+    """
+
+    def __init__(self, num_images: int, device: torch.device):
+        self.num_images, self.index = num_images, torch.arange(num_images, device=device)
+
+    def going(self, ended: Bool[Tensor, "B R"]) -> Int[Tensor, "N"] | None:
+        """Indices, among the active images, of those to continue with; None: all."""
+        if ended.is_cuda:
+            return None
+        going = (~ended.all(dim=1)).nonzero().squeeze(1)
+        if 4 * len(going) > 3 * len(ended):
+            return None
+        self.index = self.index[going]
+        return going
+
+    def scatter(self, step: dict[str, Tensor], rows: int = 0, groups: int = 1) -> dict[str, Tensor]:
+        """Scatter the active images' outputs of one time step to the full batch; finished images are unchanged.
+
+        `rows`: how many rows each image of a beam had before, in `groups` of the same size. A finished image fills no
+        more.
+        """
+        if len(self.index) == self.num_images:
+            return step
+        whole = {name: part.new_zeros(self.num_images, *part.shape[1:]) for name, part in step.items()}
+        for name, part in step.items():
+            whole[name][self.index] = part
+        if "parent" in step:
+            finished = torch.ones(self.num_images, dtype=torch.bool).index_fill(0, self.index, False)
+            before, after = rows // groups, step["parent"].shape[1] // groups
+            row = torch.arange(after).repeat(groups)
+            whole["parent"][finished] = row.clamp(max=before - 1) + before * torch.arange(groups).repeat_interleave(
+                after
+            )
+            whole["filled"][finished] = row < before
+        return whole
+
+
+def maps(look: Look | None) -> dict[str, Tensor]:
+    """The fields of `look` that are not None."""
+    return {} if look is None else {name: part for name, part in look._asdict().items() if part is not None}
+
+
+def take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
+    """Select `rows` of each image, of tensors (B, R, ...): (B, K, ...)."""
+    image = torch.arange(len(rows), device=rows.device)[:, None]
+
+    def take(part: Tensor) -> Tensor:  # copies whole rows, which `gather` does not
+        index = (image * part.shape[1] + rows).flatten()
+        return part.flatten(0, 1).index_select(0, index).unflatten(0, rows.shape)
+
+    return map_tensors(take, nested)
+
+
+def best_first(
+    steps: list[dict[str, Tensor]],
+    looks: list[dict[str, Tensor]],
+    looked: list[Tensor],
+    length_power: float = 0.0,
+    groups: int = 1,
+) -> Decoded:
+    """Stack the time steps and sort rows by score, of several groups the best row of each. Rows that were never filled
+    come last and are masked.
+
+    `looked` (B, R): the row of `looks` that each row had at each time step.
+    """
+    whole = {name: torch.stack([step[name] for step in steps], dim=2) for name in steps[0]}
+    word, gained, looked = whole["word"], whole["gained"], torch.stack(looked, dim=2)
+    filled = whole["filled"].all(dim=-1) if "filled" in whole else (word != PAD)[..., 0]
+    said = (word != PAD) & filled[..., None]
+    score = gained.sum(dim=-1) / said.sum(dim=-1).clamp(min=1) ** length_power
+    score, order = _sorted(score.where(filled, -torch.inf), groups)
+    said, word, gained, looked = take_rows((said, word, gained, looked), order)
+    sorted_maps = [take_rows(tuple(step.values()), row) for step, row in zip(looks, looked.unbind(2), strict=True)]
+    stacked = [_masked(torch.stack(parts, dim=2), said) for parts in zip(*sorted_maps, strict=True)]
+    return Decoded(word * said, gained * said, score, **dict(zip(looks[0], stacked, strict=True)))
+
+
+def _sorted(score: Float[Tensor, "B R"], groups: int) -> tuple[Tensor, Tensor]:
+    """The scores, best first, and the row of each; of several groups the best row alone."""
+    if groups == 1:
+        return score.sort(dim=1, descending=True, stable=True)
+    size = score.shape[1] // groups
+    score, best = score.unflatten(1, (groups, size)).max(dim=2)
+    score, order = score.sort(dim=1, descending=True, stable=True)
+    return score, order * size + best.gather(1, order)
+
+
+def _masked(part: Tensor, said: Bool[Tensor, "B R T"]) -> Tensor:
+    """Set positions past a caption's end to zero."""
+    return part.mul_(said.view(*said.shape, *[1] * (part.dim() - 3)))
