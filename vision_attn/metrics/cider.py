@@ -1,0 +1,145 @@
+"""CIDEr-D of word ids, on tensors: a reward for sampled captions (Vedantam et al., CVPR 2015)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from hashlib import blake2b
+from itertools import islice
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.contracts import END, PAD
+
+ORDERS = 4
+"""n-grams of 1 to 4 words."""
+MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
+"""Odd, so that multiplication modulo 2**64 loses nothing."""
+AT_ONCE = 1024
+"""Images whose n-grams are counted together."""
+
+
+class CiderD(nn.Module):
+    """CIDEr-D of captions against the references of their image: 10 times the mean over n = 1 to 4 of the clipped
+    cosine similarity of tf-idf vectors, times exp(-(difference in length)^2 / (2 sigma^2)), a mean over references.
+
+    Equal to `pycocoevalcap` for the same words, except that END counts as a word of captions and references. Without
+    it, a caption that stops in the middle of a phrase, as in "a dog with a", loses nothing as a reward: models that are
+    trained so end their captions that way. `end=False` leaves END out, as `pycocoevalcap` does.
+
+    Document frequencies are counted by `count` and kept in buffers, so that checkpoints contain them. n-grams are
+    64-bit hashes; that any two of a million share one has probability 3e-8. Those that occur in one image have the
+    same weight as those that occur in none, and are not stored.
+    """
+
+    def __init__(self, *, end: bool = True, sigma: float = 6.0):
+        super().__init__()
+        self.end, self.sigma = end, sigma
+        self.register_buffer("ngrams", torch.zeros(0, dtype=torch.long))  # sorted
+        self.register_buffer("frequencies", torch.zeros(0, dtype=torch.int32))  # images with each of `ngrams`
+        self.register_buffer("num_images", torch.zeros((), dtype=torch.long))
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest) -> None:
+        """Buffers take the size that they have in the checkpoint."""
+        for name in ("ngrams", "frequencies"):
+            if prefix + name in state:
+                setattr(self, name, getattr(self, name).new_zeros(state[prefix + name].shape))
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    def count(self, images: Iterable[Sequence[Sequence[int]]]) -> None:
+        """Count the document frequencies: the number of images in whose references an n-gram occurs.
+
+        `images`: for each image the word ids of its references, as of `word_ids`. Raises ValueError for fewer than two
+        images, with which every score would be 0.
+        """
+        found, total = [], 0
+        images = iter(images)
+        while several := list(islice(images, AT_ONCE)):
+            total += len(several)
+            keys = hashed(self._counted(padded(several))).flatten(1).sort(dim=1).values
+            new = keys != F.pad(keys[:, :-1], (1, 0))  # to its image
+            found.append(keys[new & (keys != 0)])
+        if total < 2:
+            raise ValueError(f"CIDEr-D needs references of at least two images, not {total}: every score would be 0")
+        ngrams, frequencies = torch.cat(found).unique(return_counts=True)
+        kept, device = frequencies > 1, self.ngrams.device
+        self.ngrams, self.frequencies = ngrams[kept].to(device), frequencies[kept].int().to(device)
+        self.num_images.fill_(total)
+
+    def forward(self, captions: Int[Tensor, "B R T"], references: Int[Tensor, "B M S"]) -> Float[Tensor, "B R"]:
+        """The score of R captions of each image against its M references, both ended by END and filled up with PAD.
+
+        In float64. An image with fewer references has rows of PAD in their place.
+        """
+        captions, references = self._counted(captions), self._counted(references)
+        mine, theirs = hashed(captions), hashed(references)
+        my_weight, their_weight = self.idf(mine).square(), self.idf(theirs).square()
+        my_count = _occurrences(mine, mine).double()
+        their_count = _occurrences(theirs, theirs).double()
+        common = _occurrences(mine[:, :, None], theirs[:, None]).double()  # (B, R, M, 4, T): in each reference
+        # A sum over positions, where an n-gram that occurs c times is met c times: hence one factor c less.
+        clipped = torch.minimum(my_count[:, :, None], common) * common / my_count.clamp(min=1)[:, :, None]
+        product = (clipped * my_weight[:, :, None]).sum(dim=-1)
+        norms = (my_count * my_weight).sum(dim=-1)[:, :, None] * (their_count * their_weight).sum(dim=-1)[:, None]
+        similarity = (product / norms.where(norms > 0, 1).sqrt()).mean(dim=-1)  # (B, R, M)
+        difference = _bigrams(captions)[:, :, None] - _bigrams(references)[:, None]
+        similarity = similarity * torch.exp(-difference.double().square() / (2 * self.sigma**2))
+        return 10 * similarity.sum(dim=-1) / (references[..., 0] != PAD).sum(dim=-1, keepdim=True).clamp(min=1)
+
+    def idf(self, ngrams: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """log(number of images / number of images with this n-gram), in float64; 0 where there is no n-gram."""
+        if not self.num_images:
+            raise ValueError("CIDEr-D has no document frequencies: call count() first, or load a checkpoint")
+        frequency = torch.ones_like(ngrams)
+        if len(self.ngrams):
+            place = torch.searchsorted(self.ngrams, ngrams).clamp(max=len(self.ngrams) - 1)
+            frequency = self.frequencies[place].long().where(self.ngrams[place] == ngrams, 1)
+        return (self.num_images.double().log() - frequency.double().log()).where(ngrams != 0, 0)
+
+    def _counted(self, words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows T"]:
+        """The words that count, which END may not."""
+        return words if self.end else words.masked_fill(words == END, PAD)
+
+
+def hashed(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows 4 T"]:
+    """A key of the n-gram of each order that begins at each word; 0 where the caption ends before."""
+    keys, key = [], torch.zeros_like(words)
+    for order in range(ORDERS):
+        last = F.pad(words, (0, ORDERS))[..., order : order + words.shape[-1]]
+        key = ((key + last) * MULTIPLIER).where(last != PAD, 0)
+        keys.append(key)
+    return torch.stack(keys, dim=-2)
+
+
+def word_ids(tokens: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
+    """Ids of `tokens`, END included. Words outside the vocabulary count as different words: their ids are hashes."""
+    return [*(vocabulary.get(word) or _unknown(word) for word in tokens), END]
+
+
+@cache
+def _unknown(word: str) -> int:
+    """An id past any vocabulary, the same in every process."""
+    return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") >> 2 | 1 << 62
+
+
+def padded(images: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, "B M S"]:
+    """The captions of several images as one tensor, filled up with PAD."""
+    rows = max(map(len, images))
+    longest = max((len(ids) for captions in images for ids in captions), default=1)
+    table = torch.full((len(images), rows, longest), PAD)
+    filled = [ids + [PAD] * (longest - len(ids)) for captions in images for ids in map(list, captions)]
+    if filled:
+        places = torch.arange(rows) < torch.tensor([[len(captions)] for captions in images])
+        table[places] = torch.tensor(filled)
+    return table
+
+
+def _occurrences(ngrams: Int[Tensor, "*rows 4 T"], among: Int[Tensor, "*rows_too 4 S"]) -> Int[Tensor, "*both 4 T"]:
+    """How often each n-gram occurs among others. Padding has some count, which its weight of 0 removes."""
+    return (ngrams[..., :, None] == among[..., None, :]).sum(dim=-1)
+
+
+def _bigrams(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows"]:
+    """The length of a caption as `pycocoevalcap` measures it: its number of bigrams."""
+    return ((words != PAD).sum(dim=-1) - 1).clamp(min=0)
