@@ -53,10 +53,15 @@ def sample(
 
     def sample_word(logits: Tensor, barred: Tensor) -> tuple[Tensor, Tensor]:
         log_prob = all_words(logits, barred)
-        ordered, order = (log_prob / temperature).softmax(dim=-1).sort(dim=-1, descending=True)
-        ordered = ordered.where(ordered.cumsum(dim=-1) - ordered < top_p, 0)  # the first word always stays
-        chosen = ordered.flatten(0, 1).multinomial(1, generator=generator).view(*ordered.shape[:2], 1)
-        word = order.gather(-1, chosen)
+        p = (log_prob / temperature).softmax(dim=-1)
+        if top_p < 1:
+            ordered, order = p.sort(dim=-1, descending=True)
+            left_out = ordered.cumsum(dim=-1) - ordered >= top_p  # the first word always stays
+            p = p.masked_fill(left_out.scatter(-1, order, left_out), 0)
+        # Inverts the distribution function: on a CPU 20 times as fast as `multinomial`. Never finds a word with p = 0.
+        below = p.cumsum(dim=-1)
+        uniform = 1 - torch.rand(*p.shape[:2], 1, generator=generator, device=p.device)  # in (0, 1]
+        word = torch.searchsorted(below, uniform * below[..., -1:])
         return log_prob.gather(-1, word).squeeze(-1), word.squeeze(-1)
 
     rules = Rules(captioner, regions.device, max_words=max_words, never=never, min_words=min_words, no_repeat=no_repeat)
