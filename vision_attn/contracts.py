@@ -8,7 +8,7 @@ Shapes use one legend everywhere: B images, R rows (an image's captions or beams
 H hidden, A attention size, T time steps, K scales or heads, V words, C channels, Y X image.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from vision_attn.attention.filterbank import Window
 from vision_attn.attention.reinforce import Choice
 from vision_attn.layers.nested import Nested
+from vision_attn.task import Source
 
 PAD, END = 0, 1
 """Word ids. PAD starts a caption and fills it up, and is never produced; END ends a caption."""
@@ -131,13 +132,29 @@ class Captioner(nn.Module):
 
 
 class Criterion(nn.Module):
-    """One term of the loss of a captioner. Constructed with the captioner."""
+    """One term of the loss of a captioner. Constructed with the captioner.
+
+    Override `forward`; a criterion that samples captions overrides `explore` instead.
+    """
 
     num_runs: int = 1
     """How often each caption must be run, with independent samples."""
+    samples: bool = False
+    """Whether it samples captions from the captioner: `explore` is called in place of `forward`."""
+    highest_rate: float | None = None
+    """The learning rate of AdamW above which it is known to harm a trained captioner; None: there is no such rate."""
+
+    def prepare(self, source: Source) -> None:
+        """Take what the loss needs from the training data. Called before training starts or is resumed."""
 
     def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
         """Return named scalars. "loss", a mean over captions, is added to the task's loss; the others are logged."""
+        raise NotImplementedError
+
+    def explore(
+        self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
+    ) -> dict[str, Tensor]:
+        """Sample captions of images with these references, and return named scalars as `forward` does."""
         raise NotImplementedError
 
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
