@@ -1,6 +1,6 @@
 """The two interfaces that the engine knows: `Source`, a data set, and `Task`, a model with its loss and its metrics."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -44,6 +44,10 @@ class Source:
         order."""
         raise NotImplementedError
 
+    def references(self) -> Iterable[Sequence[str]]:
+        """Yield all captions of each training image, without its pixels. Of use before `prepare`."""
+        raise NotImplementedError
+
     def export(self, folder: Path) -> None:
         """Write into `folder` what a task needs to be used without the data, such as a vocabulary."""
 
@@ -69,6 +73,11 @@ class Task(nn.Module):
     """Prefixes of the names of weights that belong to the training of one run and not to its model, such as those of a
     learned baseline or a schedule. A run that starts from the weights of another does not take these over."""
 
+    fine_tunes: bool = False
+    """Whether the loss can only improve weights that are trained already: the run must have `run.start_from`."""
+    highest_rate: float | None = None
+    """The learning rate above which the loss is known to harm trained weights; None: there is no such rate."""
+
     static_shapes: bool = False
     """Whether training batches have the same few shapes, `forward` reads nothing of them but their tensors, and it
     neither waits for the device nor keeps state outside tensors. Its steps can then be captured in CUDA graphs."""
@@ -85,6 +94,11 @@ class Task(nn.Module):
 
     def initialise(self) -> None:
         """Load pretrained parts. Called when a run starts from scratch, never when weights come from a run."""
+
+    def prepare(self, source: Source) -> None:
+        """Take what the loss needs from the training data. Called before training starts or is resumed, after
+        `source.prepare`. What it computes lies in buffers, which checkpoints contain; with these, it only checks them.
+        Raises ValueError if they do not belong to the data."""
 
     def restart(self) -> None:
         """Restart the schedules of the task itself. Called when a run starts from the weights of another."""

@@ -1,8 +1,14 @@
-"""The guard against resuming a run under other settings."""
+"""The guards against resuming a run under other settings, and against fine-tuning that can only do harm."""
 
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+from torch.optim import Optimizer
+
+from vision_attn.console import say
+from vision_attn.engine.run import Run
+from vision_attn.task import Task
 
 
 def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Collection[str] = ()) -> None:
@@ -21,6 +27,26 @@ def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Col
         raise ValueError(
             f"{folder} holds a run with other settings ({shown}): set them back, give another --run.folder "
             f"(--run.start_from={folder} begins with its weights), or delete that folder"
+        )
+
+
+def check_fine_tuning(task: Task, run: Run, optimizer: Optimizer) -> None:
+    """Raise ValueError if the loss only improves trained weights and the run starts from none; print a line where the
+    run may do harm: with a part of such a loss, or with a higher learning rate than it takes."""
+    if run.start_from is None and task.fine_tunes:
+        raise ValueError(
+            "the loss of this config only improves a model that is trained already: name its run with "
+            "--run.start_from=FOLDER"
+        )
+    if task.highest_rate is None:
+        return
+    if run.start_from is None:
+        say("a part of the loss only improves a model that is trained already: better start from one (run.start_from)")
+    rate = max(float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups)
+    if rate > task.highest_rate:
+        say(
+            f"the learning rate is {rate:g}, and above {task.highest_rate:g} this loss is known to harm trained weights: "
+            "lower it with --optimizer.lr (1e-4 or less is usual)"
         )
 
 

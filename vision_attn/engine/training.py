@@ -48,11 +48,17 @@ class Training:
     saved: float = 0.0
 
     def start(self) -> None:
-        """Resume from the checkpoint, or rehearse validation before the first step."""
+        """Resume from the checkpoint, or validate before the first step: on one batch, or, where the run starts from the
+        weights of another, on all, so that best/ holds these until training has improved them."""
         run, position = self.run, self.position
         seed_all(run.seed + self.world.rank)  # From here on each process samples independently.
         if position.step:
             self.resume()
+        elif run.start_from and run.validate_every:
+            self.save()
+            self.validate(0)
+            if self.world.first:
+                checkpoint.move(self.folder, position)
         elif run.rehearse and run.validate_every and self.world.first:
             self.evaluate(islice(self.data.split("val"), 1))
         self.saved = self.log.since = time.monotonic()
@@ -97,7 +103,7 @@ class Training:
                 self.epoch()
             number = position.epoch + 1
             if run.validate_every and (number % run.validate_every == 0 or number == run.epochs):
-                self.validate()
+                self.validate(number)
             position.epoch, position.batch, position.logged = number, 0, self.log.flushed()
             if self.world.first:
                 checkpoint.move(self.folder, position)
@@ -160,8 +166,8 @@ class Training:
             raise ValueError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}")
         return metrics
 
-    def validate(self) -> None:
-        """Validate in the first process, and write the weights to best/ if they are the best so far."""
+    def validate(self, epoch: int) -> None:
+        """Validate in the first process after this epoch, and write the weights to best/ if they are the best so far."""
         run, position, world = self.run, self.position, self.world
         if world.first:
             with self.averaged():
@@ -169,9 +175,10 @@ class Training:
                 best = better(metrics, position, metric=run.metric, mode=run.mode)
                 if best:
                     keep(self.folder, self.task, self.data, position, metrics)
-            self.log.validation(metrics, step=position.step, epoch=position.epoch + 1)
+            self.log.validation(metrics, step=position.step, epoch=epoch)
             shown = ", ".join(f"{name} {number:.4g}" for name, number in metrics.items())
-            say(f"validation after epoch {position.epoch + 1}: {shown}{' (best so far)' if best else ''}")
+            when = f"after epoch {epoch}" if epoch else f"of the weights of {run.start_from}"
+            say(f"validation {when}: {shown}{' (best so far)' if best else ''}")
         position.since_best = world.share(position.since_best)
 
     def averaged(self) -> AbstractContextManager:

@@ -70,8 +70,8 @@ def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Siz
     """Compare the names and shapes in `folder`/model.safetensors with those of `task`. Reads only the file's header.
 
     `task` may be on the meta device, where it takes no memory. Raises ValueError if the file is missing or damaged, or
-    if weights are missing, unexpected or of another shape; it names the first ones. `another`, `sizes`: see
-    `load_weights`.
+    if weights are missing, unexpected or of another shape; it names the first ones. A buffer of `task` without elements
+    may have any length in the file. `another`, `sizes`: see `load_weights`.
     """
     path = Path(folder) / NAME
     own = task.state_dict()
@@ -83,7 +83,7 @@ def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Siz
     missing = [name for name in own if name not in shapes and _place(own[name]) not in stored]
     extra = [name for name in shapes if name not in own]
     other = [f"{name} is {shape} in the file, {tuple(own[name].shape)} in the model" for name, shape in shapes.items()
-             if name in own and not _fits(shape, own[name].shape, sizes)]  # fmt: skip
+             if name in own and own[name].shape != (0,) and not _fits(shape, own[name].shape, sizes)]  # fmt: skip
     problems = {"missing": missing, "unexpected": extra, "of another shape": other}
     lines = [f"{kind}: {_few(names)}" for kind, names in problems.items() if names]
     if lines:
