@@ -45,8 +45,8 @@ def check_fine_tuning(task: Task, run: Run, optimizer: Optimizer) -> None:
     rate = max(float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups)
     if rate > task.highest_rate:
         say(
-            f"the learning rate is {rate:g}, and above {task.highest_rate:g} this loss is known to harm trained weights: "
-            "lower it with --optimizer.lr (1e-4 or less is usual)"
+            f"the learning rate is {rate:g}, and above {task.highest_rate:g} this loss is known to harm trained "
+            "weights: lower it with --optimizer.lr (1e-4 or less is usual)"
         )
 
 

@@ -48,15 +48,16 @@ class Training:
     saved: float = 0.0
 
     def start(self) -> None:
-        """Resume from the checkpoint, or validate before the first step: on one batch, or, where the run starts from the
+        """Resume from the checkpoint, or validate before the first step: on one batch, or, if the run starts from the
         weights of another, on all, so that best/ holds these until training has improved them."""
         run, position = self.run, self.position
         seed_all(run.seed + self.world.rank)  # From here on each process samples independently.
         if position.step:
             self.resume()
-        elif run.start_from and run.validate_every:
-            self.save()
+        elif run.start_from and run.validate_every and not position.logged:
+            self.save()  # best/ without a checkpoint would be refused
             self.validate(0)
+            position.logged = self.log.flushed()
             if self.world.first:
                 checkpoint.move(self.folder, position)
         elif run.rehearse and run.validate_every and self.world.first:
@@ -167,7 +168,7 @@ class Training:
         return metrics
 
     def validate(self, epoch: int) -> None:
-        """Validate in the first process after this epoch, and write the weights to best/ if they are the best so far."""
+        """Validate in the first process after this epoch, and write the weights to best/ if they are the best yet."""
         run, position, world = self.run, self.position, self.world
         if world.first:
             with self.averaged():
