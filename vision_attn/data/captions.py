@@ -93,6 +93,9 @@ class Captions(Source):
         captions = (caption for photograph in self._members("train") for caption in photograph.captions)
         return Vocabulary.build(captions, min_count=self.min_count, max_words=self.max_words)
 
+    def references(self) -> Iterator[tuple[str, ...]]:
+        return (tuple(photograph.captions) for photograph in self._members("train"))
+
     def export(self, folder: Path) -> None:
         self.vocabulary.save(Path(folder) / "vocabulary.json")
 

@@ -22,6 +22,9 @@ from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, continued
 from vision_attn.ranges import check_range
 from vision_attn.task import SPLITS, Source, Task
 
+REFERENCES = 2000
+"""Scenes whose captions stand for those of all training scenes, which are new in every epoch."""
+
 RELATIONS = ("to the left of", "to the right of"), ("above", "below")
 """Words for before and behind, for each axis."""
 
@@ -137,6 +140,11 @@ class Scenes(Source):
     def vocabulary(self) -> Vocabulary:
         """All words of the grammar, or the vocabulary that `restore` read."""
         return Vocabulary.build(grammar.all_captions(), min_count=1)
+
+    def references(self) -> Iterator[list[str]]:
+        """The captions of `REFERENCES` fixed scenes with combinations of training."""
+        scenes = self.arrange("train", (FIXED, SPLITS.index("train")), REFERENCES)
+        return (captions(scenes, image) for image in range(REFERENCES))
 
     def export(self, folder: Path) -> None:
         self.vocabulary.save(Path(folder) / "vocabulary.json")
