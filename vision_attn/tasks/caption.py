@@ -35,7 +35,8 @@ class Captioning(Task):
     encoder: images -> annotation vectors (or they come from a cache).
     model: called with the sizes of the vocabulary and of an annotation vector.
     criteria: the terms of the loss by name, each called with the model; the loss is their sum. By default those of Xu
-        et al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of sampled looks (eq. 12).
+        et al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of sampled looks (eq. 12). If all of
+        them sample captions, the given ones are not run.
     evaluators: metrics beside the built-in ones, by name.
     beams, max_words, length_power: captions are decoded by a beam of this width and length, and the one with the
         highest log p / length ** length_power is taken.
@@ -68,7 +69,10 @@ class Captioning(Task):
             criteria = {"likelihood": Likelihood, "penalty": DoublyStochastic, "looks": ReinforceLooks}
         self.criteria = nn.ModuleDict({name: criterion(self.model) for name, criterion in criteria.items()})
         self.num_runs = max((criterion.num_runs for criterion in self.criteria.values()), default=1)
-        if self.model.reinforced and not any(isinstance(part, ReinforceLooks) for part in self.criteria.values()):
+        self.given = [part for part in self.criteria.values() if not part.samples]
+        self.sampling = [part for part in self.criteria.values() if part.samples]
+        looks = any(isinstance(part, ReinforceLooks) for part in self.given)
+        if self.model.reinforced and self.given and not looks:
             raise ValueError(
                 f"{type(self.model).__name__} samples where to look, and no criterion trains that: add "
                 "--task.criteria.looks=vision_attn.criteria.looks.ReinforceLooks"
@@ -91,23 +95,39 @@ class Captioning(Task):
     def restart(self) -> None:
         self.model.restart()
 
+    def prepare(self, source: Source) -> None:
+        for criterion in self.criteria.values():
+            criterion.prepare(source)
+
+    @property
+    def fine_tunes(self) -> bool:
+        return not self.given
+
+    @property
+    def highest_rate(self) -> float | None:
+        return min((part.highest_rate for part in self.criteria.values() if part.highest_rate), default=None)
+
     def compile(self, **options) -> None:
         """Compile the encoder, and of the captioner what it says itself can be."""
         self.encoder.compile(**options)
         self.model.compile(**options)
 
-    def forward(self, images: Tensor, words: Int[Tensor, "B R T"], *_) -> dict[str, Tensor]:
-        runs = {"runs": self.num_runs} if self.num_runs > 1 else {}
-        caption = self.model(self.regions(images), words, **runs)
-        words = words.repeat_interleave(self.num_runs, dim=1) if runs else words
-        metrics: dict[str, Tensor] = {}
-        for criterion in self.criteria.values():
-            terms = criterion(caption, words)
-            loss = [part for part in (metrics.get("loss"), terms.get("loss")) if part is not None]
-            metrics |= terms | ({"loss": sum(loss)} if loss else {})
-        if caption.alpha is not None:
-            metrics |= map_statistics(caption.alpha.detach(), words != PAD)
-        return metrics
+    def forward(
+        self, images: Tensor, words: Int[Tensor, "B R T"], ids: tuple = (), references: tuple = (), *_
+    ) -> dict[str, Tensor]:
+        regions = self.regions(images)
+        terms, statistics = [], {}
+        if self.given:
+            runs = {"runs": self.num_runs} if self.num_runs > 1 else {}
+            caption = self.model(regions, words, **runs)
+            words = words.repeat_interleave(self.num_runs, dim=1) if runs else words
+            terms += [criterion(caption, words) for criterion in self.given]
+            if caption.alpha is not None:
+                statistics = map_statistics(caption.alpha.detach(), words != PAD)
+        terms += [criterion.explore(self.model, regions, references) for criterion in self.sampling]
+        losses = [term["loss"] for term in terms if "loss" in term]
+        metrics = {name: value for term in terms for name, value in term.items()} | statistics
+        return metrics | ({"loss": sum(losses)} if losses else {})
 
     def regions(self, images: Tensor) -> Float[Tensor, "B L D"]:
         """Annotation vectors: cached ones as they are, those of uint8 images from the encoder."""
