@@ -63,12 +63,12 @@ def test_help_imports_nothing_heavy() -> None:
     asked = "try: main(['--help'])\nexcept SystemExit: pass\n"
     done = shell("-c", f"import sys; from vision_attn.commands import main\n{asked}print('torch' in sys.modules)")
     assert done.stdout.splitlines()[-1] == "False"
-    for verb in ("train", "eval", "prepare", "score", "caption", "demo"):
+    for verb in ("train", "eval", "prepare", "score", "caption", "pack", "demo"):
         assert f"    {verb} " in done.stdout
     assert shell("-c", "import vision_attn, sys; print('torch' in sys.modules)").stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("verb", ["train", "eval", "prepare", "score", "caption", "demo"])
+@pytest.mark.parametrize("verb", ["train", "eval", "prepare", "score", "caption", "pack", "demo"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as left:
         main([verb, "--help"])

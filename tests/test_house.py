@@ -79,8 +79,11 @@ def test_no_addresses_of_indexes_and_no_paths_of_machines() -> None:
 
 def test_nothing_large_and_no_data_in_the_repository() -> None:
     for path in files():
-        if path.match("weights/*/model.safetensors"):  # trained by our own code, on what anybody can draw
-            assert path.stat().st_size < 5_000_000, path
+        if path.match("weights/*/model.safetensors"):  # trained by our own code; the captioner holds its encoder too
+            assert path.stat().st_size < (20_000_000 if path.match("photographs/*") else 5_000_000), path
+            continue
+        if path.match("docs/photographs/*.jpg"):  # free to redistribute, see the README.md there
+            assert path.stat().st_size < 100_000, path
             continue
         assert path.suffix not in {".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".gz", ".zip", ".jpg"}, path
         assert path.stat().st_size < 2_000_000, path
@@ -109,6 +112,9 @@ def test_every_config_says_what_it_reproduces_and_builds(path: Path, monkeypatch
     assert "last reached" in head[2]
     assert "format" not in yaml.safe_load(path.read_text())
     monkeypatch.chdir(tmp_path)
+    start = yaml.safe_load(path.read_text()).get("run", {}).get("start_from")
+    if start and not (ROOT / start).is_dir():
+        pytest.skip(f"{start} is not here")
     parts = build(read(path))
     assert parts["run"].folder == f"runs/{path.stem}" and callable(parts["task"])
     assert not list(tmp_path.iterdir())

@@ -5,10 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vision_attn.commands._collection import collected_later
-from vision_attn.commands._hints import meant, options_only, unknown_key
+from vision_attn.commands._hints import meant, options_only, shown, unknown_key
+from vision_attn.files import shipped
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.task import Source, Task
+
+
+SHIPPED = Path("weights/photographs")
+"""The captioner that comes with a checkout of the project."""
 
 
 class Opened(NamedTuple):
@@ -20,15 +25,35 @@ class Opened(NamedTuple):
     device: Any
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     """RUN and the options that every verb on a run takes; other options override the run's config."""
-    parser.add_argument("folder", metavar="RUN", help="the folder of a run, or a copy of its best/")
+    without = f" (default: {SHIPPED}, which comes along)"
+    parser.add_argument(
+        "folder", metavar="RUN", nargs="?" if optional else None,
+        help="the folder of a run, or a copy of its best/" + without * optional,
+    )  # fmt: skip
     parser.add_argument("--beams", type=int, metavar="N", help="width of the beam search (default: as trained)")
     parser.add_argument("--device", default="auto", help="auto (cuda where there is one), cpu, cuda, cuda:1, ...")
     parser.add_argument(
         "--trust", action="append", default=[], metavar="PACKAGE", help="let the run's config import this package too"
     )
     parser.set_defaults(overrides=[])
+
+
+def shipped_captioner() -> Path:
+    """Return the folder of the captioner of photographs that comes along. Raises ValueError if it is not there."""
+    folder = shown(shipped(SHIPPED))
+    if not (folder / "model.safetensors").is_file():
+        raise ValueError(
+            f"{folder}, the captioner that comes with a checkout of the project, is not here: name a run before the "
+            "photographs, such as runs/mine"
+        )
+    return folder
+
+
+def is_run(place: Path) -> bool:
+    """Return whether a folder holds a run, or weights, or what is left of them."""
+    return any((place / name).exists() for name in ("config.yaml", "model.safetensors", "best", "last"))
 
 
 @collected_later()

@@ -1,5 +1,6 @@
 """Caption photographs with a trained run, and draw where each word looked.
 
+Without a RUN, the captioner of photographs in weights/photographs, which comes along, writes the captions.
 Prints FILE, a tab and the caption, a line for each photograph; in a folder, all images are captioned, and with
 --recursive those of its subfolders too (hidden files are left out, links to folders are not followed). Control
 characters of names are written as escapes such as \\n. What is worth knowing of the whole is said on standard error:
@@ -8,13 +9,14 @@ everywhere. Needs the run's best/ alone, not the data it was trained on.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from vision_attn.commands._opened import add_run_arguments, open_with
+from vision_attn.commands._opened import add_run_arguments, is_run, open_with, shipped_captioner
 from vision_attn.commands._places import writable
 from vision_attn.commands._search import photographs
 from vision_attn.console import complain, progress, say
@@ -25,7 +27,7 @@ SIDE = 672  # pixels of a photograph in the drawings
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn caption`."""
-    add_run_arguments(parser)
+    add_run_arguments(parser, optional=True)
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph, or a folder of them")
     parser.add_argument("--recursive", action="store_true", help="caption the photographs in subfolders too")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also draw there: a PNG for each, and one HTML page")
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Caption all that can be read; the exit status is 1 when something could not be."""
+    arguments.folder, arguments.images = run_and_images(arguments)
     task, _, _, device = open_with(arguments)
     from vision_attn.tasks.caption import Captioning  # has been imported to open the run
 
@@ -56,6 +59,33 @@ def run(arguments: argparse.Namespace) -> int:
     for line in (*found.notes, *remarks(captions), *complaints):
         complain(line)
     return 1 if complaints else 0
+
+
+def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
+    """The run and the images that are named: without a run, the captioner that comes along.
+
+    The first name is a run if it is the folder of one, or if there is nothing of this name and it is no image's. Names
+    after an option are left in `arguments.overrides` by the parser, and are taken from there.
+    """
+    from vision_attn.data.photographs import ENDINGS
+
+    def image(name: str | Path) -> bool:
+        return Path(name).suffix.lower() in ENDINGS or (os.path.lexists(name) and not is_run(Path(name)))
+
+    overrides: list[str] = []
+    places = [Path(arguments.folder), *arguments.images] if arguments.folder else list(arguments.images)
+    for before, word in pairwise(["", *arguments.overrides]):
+        value = before.startswith("--") and "=" not in before
+        if word.startswith("-") or value or not image(word):
+            overrides.append(word)
+        else:
+            places.append(Path(word))
+    arguments.overrides = overrides
+    if image(places[0]):
+        return shipped_captioner(), places
+    if len(places) == 1:
+        raise ValueError(f"name a photograph, or a folder of them: vision-attn caption {places[0]} IMAGE")
+    return places[0], places[1:]
 
 
 def caption_all(task: Any, device: Any, paths: Sequence[Path], complaints: list[str]) -> Iterator[tuple[Path, Any]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_model
+from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor, nn
 
 from vision_attn.task import Task
@@ -24,6 +24,20 @@ def save_weights(task: nn.Module, path: Path) -> None:
     """Write the whole state dict as safetensors; tensors that share memory are written once."""
     save_model(task, str(path))
     path.chmod(0o644)  # safetensors makes it readable only by its owner.
+
+
+def in_half(source: Path, target: Path) -> None:
+    """Copy a file of weights in float16. A tensor with numbers beyond its range, 65,504, is copied as it is."""
+
+    def half(tensor: Tensor) -> Tensor:
+        small = tensor.half() if tensor.is_floating_point() else tensor
+        return small if small.isfinite().all() else tensor
+
+    try:
+        save_file({name: half(tensor) for name, tensor in load_file(source).items()}, target)
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{source} cannot be copied: {' '.join(str(error).split())}") from error
+    target.chmod(0o644)
 
 
 def load_weights(task: Task, folder: Path, *, another: bool = False, sizes: Sizes | None = None) -> None:

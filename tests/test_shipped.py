@@ -1,0 +1,167 @@
+"""The captioner that comes along: packing a run into such a folder, and captions without naming a run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from tests.untrained import SIZES, write_run
+from vision_attn.commands import _opened, main
+from vision_attn.config import build, claim, open_run, read
+from vision_attn.data.images import read_image
+from vision_attn.engine.weights import in_half, save_weights
+
+ROOT = Path(__file__).parents[1]
+PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
+SHIPPED = ROOT / "weights" / "photographs"
+TINY = SIZES["sat_soft_scenes"]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> Path:
+    """A tiny untrained captioner of 56x56 pixels, packed."""
+    folder = tmp_path_factory.mktemp("packed")
+    write_run("sat_soft_scenes", folder / "run")
+    assert main(["pack", str(folder / "run"), str(folder / "weights")]) == 0
+    return folder / "weights"
+
+
+@pytest.fixture
+def shipped(packed, monkeypatch) -> Path:
+    """Makes it the captioner that comes along."""
+    monkeypatch.setattr(_opened, "SHIPPED", packed)
+    return packed
+
+
+def test_the_photographs_are_four_small_and_their_source_is_named():
+    told = (ROOT / "docs" / "photographs" / "README.md").read_text()
+    assert len(PHOTOGRAPHS) == 4
+    for path in PHOTOGRAPHS:
+        row = next(line for line in told.splitlines() if f"`{path.name}`" in line)
+        assert "public domain" in row or "CC0" in row
+        assert path.stat().st_size < 100_000
+        assert read_image(path, 64).float().std() > 20
+
+
+def test_a_packed_captioner_is_half_as_large_and_writes_the_same_captions(tmp_path, capsys):
+    """Complete, with the weights of a frozen encoder, and without the file that these came from."""
+    run = write_run("sat_soft_scenes", tmp_path / "run")
+    assert main(["pack", str(run), str(tmp_path / "weights")]) == 0
+    sizes = [sum(path.stat().st_size for path in folder.iterdir()) for folder in (run / "best", tmp_path / "weights")]
+    assert f"{sizes[1] / 1e6:.1f} MB, of {sizes[0] / 1e6:.1f} MB" in capsys.readouterr().out
+    files = [load_file(folder / "model.safetensors") for folder in (run / "best", tmp_path / "weights")]
+    assert files[0].keys() == files[1].keys() and {tensor.dtype for tensor in files[1].values()} == {torch.float16}
+    whole, half = (open_run(folder)[0] for folder in (run, tmp_path / "weights"))
+    assert next(half.parameters()).dtype == torch.float32
+    images, words = torch.randint(256, (4, 3, 56, 56), dtype=torch.uint8), torch.randint(3, 20, (4, 2, 5))
+    with torch.no_grad():
+        one, other = (task.model(task.regions(images), words).log_prob for task in (whole, half))
+    torch.testing.assert_close(other, one, atol=5e-3, rtol=0)
+    (tmp_path / "weights" / "README.md").write_text("how it was trained")
+    assert main(["pack", str(tmp_path / "weights"), str(tmp_path / "again")]) == 0
+    assert main(["pack", str(run), str(tmp_path / "weights")]) == 0
+    assert (tmp_path / "weights" / "README.md").read_text() == "how it was trained"
+    assert not (tmp_path / "again" / "README.md").exists()
+
+
+def test_a_packed_folder_holds_a_frozen_encoder(tmp_path):
+    """The file of its weights is not looked for: the folder is complete."""
+    encoder = {"name": "mobilenet_v2", "node": "features.2", "resolution": 56, "weights": "nowhere.safetensors"}
+    options = [f"--task.encoder.{name}={value}" for name, value in encoder.items()]
+    sizes = [option for option in TINY if "task.encoder" not in option]
+    config = read(
+        ROOT / "configs" / "sat_soft_scenes.yaml",
+        ["--task.encoder=vision_attn.encoders.backbone.Backbone", *options, *sizes, f"--run.folder={tmp_path / 'run'}"],
+    )
+    claim(config)
+    parts = build(config)
+    task = parts["task"](parts["data"]).eval()
+    save_weights(task, tmp_path / "run/model.safetensors")
+    parts["data"].export(tmp_path / "run")
+    assert main(["pack", str(tmp_path / "run"), str(tmp_path / "weights")]) == 0
+    opened, _, _ = open_run(tmp_path / "weights")
+    images = torch.randint(256, (1, 3, 56, 56), dtype=torch.uint8)
+    with torch.no_grad():
+        torch.testing.assert_close(opened.encoder(images), task.encoder(images), atol=0.02, rtol=0.02)
+
+
+def test_numbers_beyond_half_precision_are_kept(tmp_path):
+    large, count = torch.tensor([1.0, 1e5]), torch.tensor(7)
+    save_file({"large": large, "small": large / 1e4, "count": count}, tmp_path / "a")
+    in_half(tmp_path / "a", tmp_path / "b")
+    found = load_file(tmp_path / "b")
+    assert torch.equal(found["large"], large) and torch.equal(found["count"], count)
+    assert found["small"].dtype == torch.float16
+
+
+@pytest.mark.parametrize("what", ["run", "packed", "folder", "file"])
+def test_nothing_else_is_replaced_by_packed_weights(what, packed, tmp_path, capsys):
+    run = write_run("sat_soft_scenes", tmp_path / "run")
+    (run / "last").mkdir()
+    (tmp_path / "file").write_text("mine")
+    places = {"run": run, "packed": packed, "folder": tmp_path, "file": tmp_path / "file"}
+    assert main(["pack", str(packed), str(places[what])]) == 1
+    assert f"{places[what]} holds something else than packed weights" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine" and (packed / "model.safetensors").is_file()
+
+
+def test_without_a_run_the_captioner_that_comes_along_is_used(shipped, tmp_path, capsys):
+    names = [str(path) for path in PHOTOGRAPHS]
+    assert main(["caption", str(shipped), *names]) == 0
+    named = capsys.readouterr().out
+    assert main(["caption", *names]) == 0
+    assert capsys.readouterr().out == named and len(named.splitlines()) == 4
+    assert main(["caption", str(PHOTOGRAPHS[0].parent)]) == 0
+    assert capsys.readouterr().out == named
+    assert main(["caption", "--beams", "2", names[0], "--out", str(tmp_path / "look"), names[1]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == names[:2]
+    assert (tmp_path / "look" / "index.html").is_file()
+    assert main(["caption", str(shipped), "--beams", "2", names[0]]) == 0
+    assert capsys.readouterr().out.splitlines() == lines[:1]
+
+
+def test_what_is_neither_a_run_nor_a_photograph_is_named(shipped, tmp_path, monkeypatch, capsys):
+    assert main(["caption", str(shipped)]) == 1
+    assert "name a photograph" in capsys.readouterr().err
+    assert main(["caption", "missing.jpg"]) == 1
+    assert "missing.jpg" in capsys.readouterr().err
+    assert main(["caption", "runs/missing", str(PHOTOGRAPHS[0])]) == 1
+    assert "runs/missing is not a folder: give the folder of a run" in capsys.readouterr().err
+    monkeypatch.setattr(_opened, "SHIPPED", tmp_path / "nothing")
+    assert main(["caption", str(PHOTOGRAPHS[0])]) == 1
+    assert f"{tmp_path / 'nothing'}, the captioner that comes with a checkout" in capsys.readouterr().err
+
+
+def test_photographs_of_all_sizes_and_colour_modes_are_captioned(shipped, tmp_path, capsys):
+    coffee = Image.open(ROOT / "docs/photographs/coffee.jpg")
+    deep = np.linspace(0, 65535, 300 * 200, dtype=np.uint16).reshape(200, 300)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # the camera was held upright
+    images = {
+        "1x1.png": coffee.resize((1, 1)), "wide.jpg": coffee.resize((3000, 20)), "high.png": coffee.resize((20, 3000)),
+        "grey.jpg": coffee.convert("L"), "grey_alpha.png": coffee.convert("LA"), "bits.png": coffee.convert("1"),
+        "palette.png": coffee.quantize(32), "alpha.png": coffee.convert("RGBA"), "cmyk.jpg": coffee.convert("CMYK"),
+        "cmyk.tif": coffee.convert("CMYK"), "deep.png": Image.fromarray(deep), "lab.tif": coffee.convert("LAB"),
+        "turned.jpg": coffee.rotate(90, expand=True), "coffee.webp": coffee, "coffee.gif": coffee,
+        "float.tif": Image.fromarray(deep.astype(np.float32) / 65535),
+    }  # fmt: skip
+    for name, image in images.items():
+        image.save(tmp_path / name, **({"exif": turned} if name == "turned.jpg" else {}))
+    assert main(["caption", str(tmp_path), "--out", str(tmp_path / "look")]) == 0
+    said = capsys.readouterr()
+    assert [line.split("\t")[0] for line in said.out.splitlines()] == sorted(str(tmp_path / name) for name in images)
+    assert len(list((tmp_path / "look").glob("*.png"))) == len(images)
+    upright = read_image(ROOT / "docs/photographs/coffee.jpg", 56).float()
+    for name in ("turned.jpg", "cmyk.jpg", "cmyk.tif", "alpha.png", "palette.png", "coffee.webp", "lab.tif"):
+        assert (read_image(tmp_path / name, 56).float() - upright).abs().mean() < 12, name
+    grey = coffee.convert("L").convert("RGB")
+    grey.save(tmp_path / "expected.png")
+    for name in ("grey.jpg", "grey_alpha.png"):
+        difference = read_image(tmp_path / name, 56).float() - read_image(tmp_path / "expected.png", 56).float()
+        assert difference.abs().mean() < 5, name
+    column = read_image(tmp_path / "deep.png", 56)[0].float().mean(dim=1)
+    assert column[0] < 10 < 245 < column[-1], "16 bits are scaled, not cut off"

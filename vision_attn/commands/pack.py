@@ -1,0 +1,49 @@
+"""Make a small folder of a trained run that can be copied anywhere: its best weights in float16, and all they need.
+
+The folder holds the whole model, also the weights of a pretrained encoder, and opens without the data and without any
+other file: with `caption` and `eval`, and a run starts from it with --run.start_from=FOLDER. A README.md in it is kept.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from vision_attn.commands._hints import shown
+from vision_attn.console import say
+
+KEPT = ("README.md",)
+COPIED = ("config.yaml", "vocabulary.json", "metrics_val.json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `vision-attn pack`."""
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, or a copy of its best/")
+    parser.add_argument("out", type=Path, metavar="FOLDER", help="a new folder, or one that was packed before")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the folder. Raises ValueError if there is no run, or if FOLDER holds something else."""
+    from vision_attn.config import find_best, load
+    from vision_attn.engine.folders import replacing_folder
+    from vision_attn.engine.weights import NAME, in_half, read_shapes
+
+    best, out = find_best(arguments.run_folder), Path(arguments.out)
+    load(best / "config.yaml")
+    read_shapes(best / NAME)
+    foreign = out.exists() and not (out / NAME).is_file() and (not out.is_dir() or set(listed(out)) - set(KEPT))
+    if foreign or (out / "last").exists() or (out.exists() and out.resolve() == best.resolve()):
+        raise ValueError(f"{out} holds something else than packed weights: name another folder")
+    with replacing_folder(out) as part:
+        for folder, names in ((best, COPIED), (out, KEPT)):
+            for name in names:
+                if (folder / name).is_file():
+                    shutil.copyfile(folder / name, part / name)
+        in_half(best / NAME, part / NAME)
+    size = sum(path.stat().st_size for path in out.iterdir())
+    say(f"{shown(out)}: {size / 1e6:.1f} MB, of {sum(path.stat().st_size for path in best.iterdir()) / 1e6:.1f} MB")
+    return 0
+
+
+def listed(folder: Path) -> list[str]:
+    """The names of all that is in `folder`."""
+    return [path.name for path in folder.iterdir()]
