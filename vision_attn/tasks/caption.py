@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +18,7 @@ from vision_attn.criteria.looks import ReinforceLooks
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.images import open_square
 from vision_attn.data.vocabulary import UNKNOWN
-from vision_attn.decode import Decoded, beam_search
+from vision_attn.decode import Decoded, beam_search, sample
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, Motion, Pointing, ReferenceLikelihood
 from vision_attn.ranges import check_range
@@ -40,6 +40,10 @@ class Captioning(Task):
     evaluators: metrics beside the built-in ones, by name.
     beams, max_words, length_power: captions are decoded by a beam of this width and length, and the one with the
         highest log p / length ** length_power is taken.
+    min_words, no_repeat: the smallest number of words of a caption, and the size of n-grams that may not occur twice in
+        it (0: all may). In `describe` also for diverse and sampled captions.
+    diversity: of diverse captions, how much less likely a word counts for each caption that has just used it, in nats.
+    temperature, top_p: of sampled captions, see `decode.sample`.
     validate_with: the caption metrics computed in training; `evaluate` with a folder computes all.
     """
 
@@ -56,11 +60,17 @@ class Captioning(Task):
         evaluators: dict[str, Callable[[], Evaluator]] | None = None,
         beams: int = 3,
         max_words: int = 30,
+        min_words: int = 0,
+        no_repeat: int = 0,
         length_power: float = 0.0,
+        diversity: float = 0.5,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
         validate_with: list[str] = ["BLEU-4", "CIDEr"],  # noqa: B006 (never changed; jsonargparse shows it)
     ):
         super().__init__()
         check_range("Captioning", 1, 1000, beams=beams, max_words=max_words)
+        check_range("Captioning", 0, 1000, min_words=min_words, no_repeat=no_repeat, diversity=diversity)
         self.vocabulary = source.vocabulary
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
@@ -78,7 +88,9 @@ class Captioning(Task):
                 "--task.criteria.looks=vision_attn.criteria.looks.ReinforceLooks"
             )
         self.evaluators = evaluators or {}
-        self.beams, self.max_words, self.length_power = beams, max_words, length_power
+        self.beams, self.max_words, self.min_words, self.no_repeat = beams, max_words, min_words, no_repeat
+        self.length_power, self.diversity = length_power, diversity
+        self.temperature, self.top_p = temperature, top_p
         self.validate_with = list(validate_with)
 
     @property
@@ -87,7 +99,8 @@ class Captioning(Task):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"beams": self.beams, "max_words": self.max_words, "length_power": self.length_power}
+        names = ("beams", "max_words", "min_words", "no_repeat", "length_power")
+        return {name: getattr(self, name) for name in names}
 
     def initialise(self) -> None:
         self.encoder.initialise()
@@ -134,9 +147,24 @@ class Captioning(Task):
         return self.encoder(images) if images.dtype == torch.uint8 else images.float()
 
     @torch.no_grad()
-    def describe(self, images: Tensor) -> list[Described]:
-        """The best caption of each of uint8 images (B, 3, S, S), or of cached annotation vectors (B, L, D)."""
-        return list(self._described(self._decode(self.regions(images))))
+    def describe(
+        self, images: Tensor, captions: int | None = None, way: Literal["best", "diverse", "sampled"] = "best"
+    ) -> list[Described] | list[list[Described]]:
+        """The best caption of each of uint8 images (B, 3, S, S), or of cached annotation vectors (B, L, D).
+
+        captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more.
+        way: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups of
+            beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
+        """
+        decoded = self._decode(self.regions(images), captions or 1, way)
+        if captions is None:
+            return list(self._described(decoded))
+        rows = [self._described(decoded, row) for row in range(min(captions, decoded.score.shape[1]))]
+        found = decoded.score.isfinite().tolist()
+        return [
+            [caption for caption, there in zip(several, image, strict=False) if there]
+            for several, image in zip(zip(*rows, strict=True), found, strict=True)
+        ]
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
@@ -193,19 +221,26 @@ class Captioning(Task):
                 described[way] = list(self._described(self._decode(regions)))
         return described
 
-    def _decode(self, regions: Tensor) -> Decoded:
+    def _decode(self, regions: Tensor, captions: int = 1, way: str = "best") -> Decoded:
+        rules = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat}
+        if way == "sampled":
+            shape = {"temperature": self.temperature, "top_p": self.top_p}
+            return sample(self.model, regions, rows=captions, never=(UNKNOWN,), **rules, **shape)
+        groups = captions if way == "diverse" else 1
         return beam_search(
             self.model,
             regions,
-            beams=self.beams,
-            max_words=self.max_words,
+            beams=max(self.beams * groups, captions),
+            groups=groups,
+            diversity=self.diversity,
             length_power=self.length_power,
             never=(UNKNOWN,),
+            **rules,
         )
 
-    def _described(self, decoded: Decoded) -> Iterator[Described]:
-        """The best row of each image, as text and words, with its maps on the grid of regions."""
-        best = [None if part is None else part[:, 0].cpu() for part in decoded]
+    def _described(self, decoded: Decoded, row: int = 0) -> Iterator[Described]:
+        """The best row of each image, or another, as text and words, with its maps on the grid of regions."""
+        best = [None if part is None else part[:, row].cpu() for part in decoded]
         for image in range(len(decoded.words)):
             words, log_prob, _, alpha, region, heads = (None if part is None else part[image] for part in best)
             number = int((words > END).sum())
