@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torchvision.models import mobilenet_v2, vgg16, vgg19
 
+from vision_attn.encoders import networks
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
 
@@ -205,3 +206,9 @@ def test_a_network_in_training_is_not_folded() -> None:
     encoder = Backbone(name="mobilenet_v2", node="features.2", resolution=32, trainable=True)
     encoder(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).sum().backward()
     assert all(weight.grad is not None for weight in encoder.body.parameters())
+
+
+def test_tables_that_a_network_computes_when_it_is_built_are_kept() -> None:
+    body, _ = networks.cut("swin_t", "features.1.0.attn", resolution=32, options={})
+    index = body.get_buffer("features.1.0.attn.relative_position_index")  # of two positions in a window of 7 x 7
+    assert set(index.tolist()) == set(range((2 * 7 - 1) ** 2))

@@ -6,7 +6,7 @@ Imported when the first network is built: importing torchvision takes time, and 
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +15,7 @@ from urllib.error import URLError
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vision_attn.layers.meta import allocate, on_meta
 
@@ -75,12 +76,22 @@ def cut(name: str, node: str, *, resolution: int, options: dict[str, Any]) -> tu
         raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
     try:
         with on_meta():  # layers after the cut, such as the classifier of a VGG, take no memory
-            network = get_model(name, weights=None, **options).eval()
-            body = create_feature_extractor(network, {node: "map"}).eval()
+            network = get_model(name, weights=None, **options)
+        if has_tables(network):
+            network = get_model(name, weights=None, **options)
+        with on_meta() if next(network.parameters()).is_meta else nullcontext():
+            body = create_feature_extractor(network.eval(), {node: "map"}).eval()
         return body, _output_shape(body, resolution)
     except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some networks cannot be built on meta
         reason = " ".join(str(error).split())
         raise ValueError(f"torchvision's {name} cannot be cut at {node}: {reason}") from None
+
+
+def has_tables(network: nn.Module) -> bool:
+    """Return whether the network has buffers that its constructor computes, such as indices of relative positions,
+    beside the statistics of batch normalisation."""
+    norms = sum(len(list(layer.buffers(recurse=False))) for layer in network.modules() if isinstance(layer, _BatchNorm))
+    return len(list(network.buffers())) > norms
 
 
 @torch.no_grad()
@@ -92,8 +103,6 @@ def _output_shape(body: nn.Module, resolution: int) -> torch.Size:
     """
     with torch.device("cpu"):
         allocate(body, "cpu")
-        for buffer in body.buffers():
-            buffer.zero_()  # they may hold indices
         _, *sizes = body(torch.empty(0, 3, resolution, resolution))["map"].shape
     return torch.Size([1, *sizes])
 

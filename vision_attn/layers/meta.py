@@ -46,5 +46,10 @@ def on_meta() -> Iterator[None]:
 
 
 def allocate(module: nn.Module, device: torch.device | str) -> nn.Module:
-    """Move `module` to `device` with new, uninitialised weights. `to_empty` would import parts of torch's compiler."""
-    return module._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
+    """Move `module` to `device`. What is on the meta device is uninitialised there; `to_empty` would import parts of
+    torch's compiler."""
+
+    def move(tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=device) if tensor.is_meta else tensor.to(device)
+
+    return module._apply(move)
