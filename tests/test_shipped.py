@@ -165,3 +165,28 @@ def test_photographs_of_all_sizes_and_colour_modes_are_captioned(shipped, tmp_pa
         assert difference.abs().mean() < 5, name
     column = read_image(tmp_path / "deep.png", 56)[0].float().mean(dim=1)
     assert column[0] < 10 < 245 < column[-1], "16 bits are scaled, not cut off"
+
+
+def test_the_demo_begins_with_captions_of_the_photographs(shipped, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    trained = []
+    monkeypatch.setattr("vision_attn.commands.train.run", lambda arguments: trained.append(arguments) or 1)
+    assert main(["demo"]) == 1 and len(trained) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[0] for line in lines[1:5]] == [str(path) for path in PHOTOGRAPHS]
+    drawn = {path.name for path in Path("runs/demo/photographs").iterdir()}
+    assert "index.html" in drawn and len(drawn) == 1 + len(PHOTOGRAPHS)
+    monkeypatch.setattr(_opened, "SHIPPED", tmp_path / "nothing")
+    assert main(["demo", "--out=runs/without"]) == 1 and len(trained) == 2
+    assert not Path("runs/without/photographs").exists()
+
+
+@pytest.mark.skipif(not SHIPPED.is_dir(), reason="weights/photographs is not here")
+def test_the_captioner_that_comes_along_tells_the_photographs_apart(tmp_path, monkeypatch, capsys):
+    """From any folder, and with its terms beside it."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["caption", *map(str, PHOTOGRAPHS), "--out", "look"]) == 0
+    captions = [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
+    assert len(set(captions)) == len(PHOTOGRAPHS) and all(len(caption.split()) > 3 for caption in captions)
+    told = (SHIPPED / "README.md").read_text()
+    assert "Flickr8k" in told and "research" in told and "CIDEr" in told

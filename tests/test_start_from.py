@@ -8,12 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from safetensors.torch import load_file
 from torch.optim import SGD
 
+from benchmarks.finetune import finetune
 from tests.test_contracts import SmallestCaptioner, SmallestEncoder
+from tests.untrained import write_run
 from vision_attn.attention.scores import Additive
+from vision_attn.commands import main
+from vision_attn.config import read
 from vision_attn.data.captions import Captions
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.engine.loop import fit
@@ -24,6 +29,7 @@ from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.transformer import Transformer
 from vision_attn.tasks.caption import Captioning
 
+CONFIGS = Path(__file__).parents[1] / "configs"
 MODELS = {
     "soft": partial(ShowAttendTell, hidden_size=8, word_size=8, score=partial(Additive, attention_size=8)),
     "none": partial(ShowAndTell, hidden_size=8, word_size=8),
@@ -145,3 +151,39 @@ def test_the_same_words_in_another_order_are_no_other_words(tmp_path, capsys):
     assert "keeps 10 words" in capsys.readouterr().out
     files = [tmp_path / name / "best/vocabulary.json" for name in ("first", "second")]
     assert Vocabulary.load(files[0]).words == Vocabulary.load(files[1]).words
+
+
+def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run("sat_soft_scenes", tmp_path / "first")
+    start = ["--run.start_from", str(tmp_path / "first")]
+    config = read(CONFIGS / "finetune_photographs.yaml", start)
+    options = config.task.init_args
+    assert options.encoder.init_args.region_size == 8 and options.model.init_args.hidden_size == 8
+    assert options.max_words == 6 and set(options.criteria) == {"likelihood", "penalty"}
+    assert config.run.start_from == str(tmp_path / "first") and config.optimizer.init_args.lr < 3e-3
+    again = read(CONFIGS / "finetune_photographs.yaml", [*start, "--task.beams=7"])
+    assert again.task.init_args.beams == 7 and again.task.init_args.max_words == 6
+    whole = read(CONFIGS / "sat_soft_scenes.yaml", start)
+    assert whole.task.init_args.model.init_args.hidden_size != 8, "a config with a task of its own keeps it"
+    with pytest.raises(ValueError, match="nowhere is not a folder: give the folder of a run"):
+        read(CONFIGS / "finetune_photographs.yaml", ["--run.start_from=nowhere"])
+    written = tmp_path / "first/best/config.yaml"
+    written.write_text(written.read_text().replace("vision_attn.encoders.convnet.ConvNet", "mine.Encoder"))
+    with pytest.raises(ValueError, match="config.yaml names classes of another package: copy its task into .*finetune"):
+        read(CONFIGS / "finetune_photographs.yaml", start)
+
+
+def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path):
+    """With an untrained captioner, on a few composed photographs: all that `python -m benchmarks.finetune` does."""
+    write_run("sat_soft_scenes", tmp_path / "first")
+    assert main(["pack", str(tmp_path / "first"), str(tmp_path / "packed")]) == 0
+    config = yaml.safe_load((tmp_path / "packed/config.yaml").read_text())
+    config["data"] = yaml.safe_load((CONFIGS / "finetune_photographs.yaml").read_text())["data"]
+    (tmp_path / "packed/config.yaml").write_text(yaml.safe_dump(config))
+    table = finetune(tmp_path / "out", tmp_path / "packed", ["--run.device=cpu"], quick=True)
+    rows = [line.split(" | ") for line in table.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["| as it comes along", "| fine-tuned"]
+    words = Vocabulary.load(tmp_path / "out/run/best/vocabulary.json").words
+    kept = Vocabulary.load(tmp_path / "packed/vocabulary.json").words
+    assert words[: len(kept)] == kept and {"turquoise", "hexagon"} & set(words[len(kept) :])

@@ -21,7 +21,7 @@ from vision_attn.engine.folders import claim as lock
 from vision_attn.engine.guard import keep_to
 from vision_attn.engine.loop import fit
 from vision_attn.engine.weights import check_weights, load_weights
-from vision_attn.files import replacing, scratch
+from vision_attn.files import replacing, scratch, shipped
 from vision_attn.layers.meta import on_meta
 from vision_attn.migrate import migrated
 from vision_attn.mistakes import forbidden, suggest
@@ -50,17 +50,41 @@ FREE = (
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Namespace:
     """The config in the YAML file `path`, with overrides such as "--task.model.hidden_size=256", checked and complete.
 
-    `run.folder` is `runs/NAME` unless given. Raises ValueError naming the key that is wrong.
+    `run.folder` is `runs/NAME` unless given. Of `task`, what is not written in the file is that of the run which
+    `run.start_from` names, if the file names no class there. Raises ValueError naming the key that is wrong.
     """
     path = Path(path)
     written = read_yaml(path)
-    content = _current(written, where=path)
+    content = _with_task(_current(written, where=path), overrides, where=path)
     allow_only({*OURS, *packages_of(content), *packages_of(list(overrides))})
     with nullcontext(path) if content == written else _rewritten(path.name, content) as file:
         arguments = [f"--run.folder={Path('runs') / path.stem}", f"--config={file}", *overrides]
         config = parse(make_parser(), arguments, content, where=path, overrides=overrides)
     config.config = None
     return config
+
+
+def _with_task(content: dict[str, Any], overrides: Sequence[str], *, where: Path) -> dict[str, Any]:
+    """Complete a config whose `task` names no class by the task of the run that it starts from."""
+    run, task = content.get("run"), content.get("task") or {}
+    start = run.get("start_from") if isinstance(run, dict) else None
+    for word, following in zip(overrides, [*overrides[1:], ""], strict=True):
+        key, given, value = word.partition("=")
+        if key == "--run.start_from":
+            start = value if given else following
+    if not isinstance(start, str) or not isinstance(task, dict) or "class_path" in task:
+        return content
+    written = find_best(shipped(start)) / "config.yaml"
+    try:
+        theirs = trusted.checked(
+            load(written).get("task"), inspect.signature(fit).parameters["task"].annotation, "task"
+        )
+    except trusted.Untrusted as error:
+        raise ValueError(f"{written} names classes of another package: copy its task into {where}") from error
+    if not isinstance(theirs, dict):
+        raise ValueError(f"{written} has no task")
+    options = task.get("init_args", {})
+    return content | {"task": theirs | {"init_args": theirs.get("init_args", {}) | options}}
 
 
 def build(config: Namespace) -> dict[str, Any]:

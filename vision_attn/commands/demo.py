@@ -1,8 +1,9 @@
-"""Train a captioner on drawn scenes in a few minutes, measure it on unseen combinations, and show where it looks.
+"""Caption four photographs, then train a captioner on drawn scenes in a few minutes, and show where each word looked.
 
-Everything is written to runs/demo; the last lines say how long it took and how well the captioner does. Run it again to
-resume after an interruption, or to evaluate a finished run again. If the config or the code has changed since, it is
-trained from scratch.
+The photographs are captioned by weights/photographs, which comes along. The captioner of scenes is measured on unseen
+combinations. Everything is written to runs/demo; the last lines say how long training took and how well it does. Run it
+again to resume after an interruption, or to evaluate a finished run again. If the config or the code has changed since,
+it is trained from scratch.
 """
 
 import argparse
@@ -11,7 +12,10 @@ import shutil
 import time
 from pathlib import Path
 
+from vision_attn.commands import _opened
+from vision_attn.commands._hints import shown
 from vision_attn.console import say
+from vision_attn.files import shipped
 
 NAME = "sat_soft_scenes.yaml"
 SHOWN = 12
@@ -24,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `train`, then `eval --show`, with configs/sat_soft_scenes.yaml."""
+    """Caption the photographs, then run `train` and `eval --show` with configs/sat_soft_scenes.yaml."""
     import vision_attn
     from vision_attn.commands import eval as evaluation
     from vision_attn.commands import train
@@ -37,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{out} was made by other code or another config: training from scratch")
         shutil.rmtree(out)
 
+    if (shipped(_opened.SHIPPED) / "model.safetensors").is_file():
+        caption_photographs(root / "docs" / "photographs", out / "photographs")
     start = time.perf_counter()
     overrides = [f"--run.folder={out}", *arguments.overrides]
     status = train.run(argparse.Namespace(config=config, overrides=overrides))
@@ -53,6 +59,18 @@ def run(arguments: argparse.Namespace) -> int:
     say("pointing: how often the most attended region lies on the object that the word names.")
     say(f"point at a word to see where it looked: {(out / 'pictures' / 'index.html').resolve()}")
     return status
+
+
+def caption_photographs(photographs: Path, out: Path) -> None:
+    """Print captions of all photographs in a folder, and write a page of where each word looked into `out`."""
+    from vision_attn.commands import caption
+
+    parser = argparse.ArgumentParser()
+    caption.add_arguments(parser)
+    paths = [str(shown(path)) for path in sorted(photographs.glob("*.jpg"))]
+    say("photographs, and the captions of the captioner that comes along:")
+    caption.run(parser.parse_args([*paths, "--out", str(out)]))
+    say("")
 
 
 def outdated(out: Path, sources: list[Path]) -> bool:
