@@ -1,0 +1,156 @@
+"""Self-critical sequence training: REINFORCE of sampled captions, with CIDEr-D as their reward."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from hashlib import blake2b
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vision_attn.attention.reinforce import Choice, LeaveOneOut, Reinforce
+from vision_attn.console import progress
+from vision_attn.contracts import PAD, Captioner, Criterion
+from vision_attn.decode import greedy, sample
+from vision_attn.metrics.cider import CiderD, padded, word_ids
+from vision_attn.ranges import check_range
+from vision_attn.task import Source
+
+
+class SelfCritical(Criterion):
+    """-E[CIDEr-D of a caption sampled from the captioner], estimated by REINFORCE (Rennie et al. 2017, eq. 5, with the
+    baseline of eq. 7 or, by default, that of Luo 2020).
+
+    num_samples: captions sampled for each image.
+    baseline: "leave-one-out", the mean reward of the other samples of the image (Luo 2020), or "greedy", the reward of
+        the caption of most likely words (Rennie et al. 2017), for which one more caption is decoded.
+    max_words: samples are cut after this number of words; a sample that is cut has no END, and is scored without it.
+    reward_weight: factor of the loss, where it stands beside others.
+    entropy_weight: adds this times the entropy of a caption's distribution, in nats, to the reward.
+
+    The reward is 10 times a similarity, as in `pycocoevalcap`, and counts END (see `metrics.cider.CiderD`). Document
+    frequencies are counted on the training captions. They lie in checkpoints, and a run that is resumed with other
+    captions or another vocabulary is refused.
+
+    Samples come from the captioner as it is at test time: without dropout, and with the expectation over regions. They
+    may hold the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, which
+    a trained captioner gives no probability.
+
+    Logs `reward`, the mean CIDEr-D of samples, and `reward_std`, its standard deviation within an image, a mean over
+    images: the estimator learns from these differences alone.
+    """
+
+    samples = True
+    highest_rate = 5e-4
+
+    def __init__(
+        self,
+        model: Captioner,
+        *,
+        num_samples: int = 5,
+        baseline: Literal["leave-one-out", "greedy"] = "leave-one-out",
+        max_words: int = 30,
+        reward_weight: float = 1.0,
+        entropy_weight: float = 0.0,
+    ):
+        super().__init__()
+        check_range("SelfCritical", 2, 1000, num_samples=num_samples)
+        check_range("SelfCritical", 1, 1000, max_words=max_words)
+        self.num_samples, self.greedy, self.max_words = num_samples, baseline == "greedy", max_words
+        self.entropy_weight = entropy_weight
+        self.cider = CiderD()
+        self.register_buffer("counted_on", torch.zeros((), dtype=torch.long))
+        value = Subtracted if self.greedy else partial(LeaveOneOut, num_runs=num_samples)
+        self.reinforce = Reinforce(0, baseline=value, reward_weight=reward_weight, entropy_weight=0.0)
+        self.coded: dict[str, list[int]] = {}
+
+    def prepare(self, source: Source) -> None:
+        """Count document frequencies on the training captions, or check that those of the checkpoint belong to them."""
+        self.vocabulary, self.coded = source.vocabulary, {}
+        self.known = {word: index for index, word in enumerate(source.vocabulary.words)}
+        mark = fingerprint(source.vocabulary.words, source.references())
+        if not self.cider.num_images:
+            images = progress(source.references(), what="document frequencies", unit="image")
+            self.cider.count([self.ids(caption) for caption in captions] for captions in images)
+            self.counted_on.fill_(mark)
+        elif mark != self.counted_on:
+            raise ValueError(
+                "the document frequencies of CIDEr-D in the checkpoint were counted on other training captions, or "
+                "with another vocabulary: restore these, or start a new run (run.start_from can load its weights)"
+            )
+
+    def explore(
+        self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
+    ) -> dict[str, Tensor]:
+        texts = padded([[self.ids(caption) for caption in captions] for captions in references]).to(regions.device)
+        with as_at_test(model):
+            words = sample(model, regions, rows=self.num_samples, max_words=self.max_words).words
+            reward = self.cider(words, texts).float()
+            image, row = longest_first(words)
+            words, gained = words[image[:, None], row], reward[image[:, None], row]
+            log_prob = model(regions[image], words).log_prob
+            if self.entropy_weight:
+                gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
+            if self.greedy:
+                most_likely = greedy(model, regions, max_words=self.max_words).words
+                gained = gained - self.cider(most_likely, texts).float()[image]
+        nothing = log_prob.new_zeros(*words.shape, 0)
+        choice = Choice(log_prob, torch.zeros_like(log_prob), words != PAD, nothing)
+        spread = reward.std(dim=1).mean()
+        return {"loss": self.reinforce(choice, gained).loss.mean(), "reward": reward.mean(), "reward_std": spread}
+
+    def ids(self, caption: str) -> list[int]:
+        """The word ids of a reference, remembered as long as they are few."""
+        if (found := self.coded.get(caption)) is None:
+            found = word_ids(self.vocabulary.tokens(caption), self.known)
+            if len(self.coded) < REMEMBERED:
+                self.coded[caption] = found
+        return found
+
+
+REMEMBERED = 2**17
+"""References whose word ids are kept: finding the words of a caption takes longer than scoring it."""
+
+
+class Subtracted(nn.Module):
+    """The baseline of rewards from which the baseline has been subtracted: 0."""
+
+    num_runs = 1
+
+    def __init__(self, state_size: int):
+        super().__init__()
+
+    def forward(self, returns: Tensor, terms: Tensor, choice: Choice) -> Tensor:
+        return torch.zeros_like(returns)
+
+
+@contextmanager
+def as_at_test(model: Captioner) -> Iterator[None]:
+    """Within, the captioner has no dropout, and one that samples regions sees their expectation."""
+    training = model.training
+    model.eval()
+    try:
+        with model.looking("expectation") if "expectation" in model.ways else nullcontext():
+            yield
+    finally:
+        model.train(training)
+
+
+def longest_first(words: Int[Tensor, "B R T"]) -> tuple[Int[Tensor, "B"], Int[Tensor, "B R"]]:
+    """The order in which captioners run fastest (`layers.ragged`): images by their longest caption, and the captions of
+    each image, in the new order, longest first."""
+    lengths = (words != PAD).sum(dim=-1)
+    image = lengths.amax(dim=1).argsort(descending=True, stable=True)
+    return image, lengths[image].argsort(dim=1, descending=True, stable=True)
+
+
+def fingerprint(words: Sequence[str], images: Iterable[Sequence[str]]) -> int:
+    """A 63-bit checksum of a vocabulary and of the captions of all images, in their order."""
+    state = blake2b(digest_size=8)
+    for texts in (words, *images):
+        for text in texts:
+            state.update(text.encode() + b"\n")
+        state.update(b"\0")
+    return int.from_bytes(state.digest(), "little") >> 1
