@@ -68,7 +68,7 @@ def _with_task(content: dict[str, Any], overrides: Sequence[str], *, where: Path
     """Complete a config whose `task` names no class by the task of the run that it starts from."""
     run, task = content.get("run"), content.get("task") or {}
     start = run.get("start_from") if isinstance(run, dict) else None
-    for word, following in zip(overrides, [*overrides[1:], ""], strict=True):
+    for word, following in zip(overrides, [*overrides[1:], ""], strict=False):  # without overrides there is one more
         key, given, value = word.partition("=")
         if key == "--run.start_from":
             start = value if given else following
