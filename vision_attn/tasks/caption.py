@@ -114,7 +114,7 @@ class Captioning(Task):
 
     @property
     def fine_tunes(self) -> bool:
-        return not self.given
+        return bool(self.sampling) and not self.given
 
     @property
     def highest_rate(self) -> float | None:
