@@ -7,7 +7,6 @@ from typing import Any
 from torch.optim import Optimizer
 
 from vision_attn.console import say
-from vision_attn.engine.run import Run
 from vision_attn.task import Task
 
 
@@ -30,18 +29,22 @@ def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Col
         )
 
 
-def check_fine_tuning(task: Task, run: Run, optimizer: Optimizer) -> None:
-    """Raise ValueError if the loss only improves trained weights and the run starts from none; print a line where the
-    run may do harm: with a part of such a loss, or with a higher learning rate than it takes."""
-    if run.start_from is None and task.fine_tunes:
+def check_untrained(task: Task) -> None:
+    """Raise ValueError if the loss can only improve weights that are trained already; print a line if a part of it does.
+    For runs that start from no weights."""
+    if task.fine_tunes:
         raise ValueError(
             "the loss of this config only improves a model that is trained already: name its run with "
             "--run.start_from=FOLDER"
         )
+    if task.highest_rate is not None:
+        say("a part of the loss only improves a model that is trained already: better start from one (run.start_from)")
+
+
+def check_rate(task: Task, optimizer: Optimizer) -> None:
+    """Print a line if the learning rate is one at which the loss is known to harm trained weights."""
     if task.highest_rate is None:
         return
-    if run.start_from is None:
-        say("a part of the loss only improves a model that is trained already: better start from one (run.start_from)")
     rate = max(float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups)
     if rate > task.highest_rate:
         say(

@@ -18,7 +18,7 @@ from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.choices import compiles, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
 from vision_attn.engine.folders import claim, replacing_folder
-from vision_attn.engine.guard import check_fine_tuning, keep_to
+from vision_attn.engine.guard import check_rate, check_untrained, keep_to
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
 from vision_attn.engine.memory import keep_freed_memory
@@ -68,7 +68,7 @@ def fit(
         run = replace(run, precision=position.plan["precision"], compile=compiles(run, world.device, total))
         step = Step(model, optimizer=optimizer, schedule=schedule, run=run, world=world, total=total)
         if fresh and world.first:
-            check_fine_tuning(model, run, step.optimizer)
+            check_rate(model, step.optimizer)
         position.chosen = {"precision": run.precision, "compile": run.compile, "capture": step.captured}
         log = Log(folder, world, run, position.logged)
         try:
@@ -105,6 +105,7 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
     else:
         model = task(data)
         if fresh:
+            check_untrained(model)
             with world.first_alone():
                 model.initialise()
     if not fresh:
