@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vision_attn.attention import additive
 from vision_attn.attention.additive import _AdditiveScore
-from vision_attn.layers.fused import fused_loops
+from vision_attn.layers.fused import imported_loops
 
 additive_numba = pytest.importorskip("vision_attn.attention.additive_numba", reason="numba is not installed")
 loops = pytest.importorskip("vision_attn.layers.loops")
@@ -53,12 +53,12 @@ def test_without_numba_tensor_operations_give_the_same(monkeypatch: pytest.Monke
     arguments = inputs((2, 5, 196, 64))
     ours = gradients(fused, arguments)
     monkeypatch.setitem(sys.modules, additive_numba.__name__, None)
-    fused_loops.cache_clear()
+    imported_loops.cache_clear()
     try:
         assert additive._fused(torch.zeros(1)) is None
         others = gradients(fused, arguments)
     finally:
-        fused_loops.cache_clear()
+        imported_loops.cache_clear()
     for one, other in zip(ours, others, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=3e-3)
 

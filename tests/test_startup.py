@@ -48,6 +48,13 @@ assert len(task.describe(torch.zeros(1, 3, side, side, dtype=torch.uint8))) == 1
     assert not {"torchvision", *COMPILER, *EVALUATION} & imported(code, run)
 
 
+def test_a_few_photographs_are_captioned_without_numba(tmp_path: Path) -> None:
+    code = "from vision_attn.commands import main\nassert main(sys.argv[1:]) == 0"
+    run = write_run("sat_soft_scenes", tmp_path / "run")
+    photographs = Path(__file__).parents[1] / "docs" / "photographs"
+    assert not {"numba", *COMPILER, *EVALUATION} & imported(code, "caption", run, photographs)
+
+
 @pytest.mark.parametrize("name, node", [("mobilenet_v2", "features.17"), ("vgg16", "features.29")])
 def test_a_backbone_is_built_without_compiler(name: str, node: str) -> None:
     """With memory, and without, as in `open_run`. What torchvision takes from the compiler works afterwards."""

@@ -1,16 +1,36 @@
 """The module of fused loops that belongs to a module of tensor operations, imported at its first use."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+_unwanted = False
 
-@cache
+
 def fused_loops(module: str) -> ModuleType | None:
-    """Return `module`_numba; None if numba is not installed, where tensor operations do the same.
+    """Return `module`_numba; None without numba or in `without_loops`, where tensor operations do the same.
 
     Importing numba takes a second, so this is called where loops are used and not before.
     """
+    return None if _unwanted else imported_loops(module)
+
+
+@contextmanager
+def without_loops(wanted: bool = True) -> Iterator[None]:
+    """Within this context, if `wanted`, tensor operations do all work: it is so little that importing numba would take
+    longer."""
+    global _unwanted
+    before, _unwanted = _unwanted, wanted
+    try:
+        yield
+    finally:
+        _unwanted = before
+
+
+@cache
+def imported_loops(module: str) -> ModuleType | None:
     try:
         return import_module(f"{module}_numba")
     except ImportError:
