@@ -58,7 +58,24 @@ def is_run(place: Path) -> bool:
 
 @collected_later()
 def open_with(arguments: argparse.Namespace) -> Opened:
-    """The run that `arguments` name. Raises ValueError for what does not fit it."""
+    """The run that `arguments` name, or the ensemble of it and of `arguments.others`. Raises ValueError for what does
+    not fit it."""
+    opened = _open(arguments, arguments.folder)
+    if others := vars(arguments).get("others"):
+        from vision_attn.tasks.caption import Captioning
+        from vision_attn.tasks.ensemble import ensemble
+
+        tasks = [opened.task, *(_open(arguments, folder).task for folder in others)]
+        for folder, task in zip([arguments.folder, *others], tasks, strict=True):
+            if not isinstance(task, Captioning):
+                raise ValueError(f"an ensemble is of captioners, but {folder} holds a {type(task).__name__}")
+        task, source = ensemble(tasks, opened.source)
+        opened = opened._replace(task=task, source=source)
+    return opened
+
+
+def _open(arguments: argparse.Namespace, folder: str | Path) -> Opened:
+    """One run with the options in `arguments`."""
     import torch
 
     from vision_attn.config import find_best, load, open_run
@@ -67,16 +84,16 @@ def open_with(arguments: argparse.Namespace) -> Opened:
     device = torch_device(arguments.device)
     options_only(arguments.overrides)
     try:
-        task, source, config = open_run(arguments.folder, trust=arguments.trust, overrides=arguments.overrides)
+        task, source, config = open_run(folder, trust=arguments.trust, overrides=arguments.overrides)
     except ValueError as error:
         if not unknown_key(str(error)):
             raise
-        content = load(find_best(Path(arguments.folder)) / "config.yaml")
+        content = load(find_best(Path(folder)) / "config.yaml")
         below = {key: content[key] for key in ("task", "data") if key in content}
         raise ValueError(meant(str(error), below, options=vars(arguments))) from error
     if arguments.beams is not None:
         if not isinstance(task, Captioning):
-            raise ValueError(f"--beams is for captioners, but {arguments.folder} holds a {type(task).__name__}")
+            raise ValueError(f"--beams is for captioners, but {folder} holds a {type(task).__name__}")
         if not 1 <= arguments.beams <= 1000:
             raise ValueError(f"--beams is {arguments.beams}, but must be from 1 to 1,000")
         task.beams = arguments.beams

@@ -6,12 +6,17 @@ Prints FILE, a tab and the caption, a line for each photograph; in a folder, all
 characters of names are written as escapes such as \\n. What is worth knowing of the whole is said on standard error:
 what could not be read (exit status 1), files that are no images, captions without a word, and the same caption
 everywhere. Needs the run's best/ alone, not the data it was trained on.
+
+With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
+captions that differ more. --out draws the best.
 """
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,7 @@ from vision_attn.console import complain, progress, say
 
 BATCH = 16
 SIDE = 672  # pixels of a photograph in the drawings
+MOST = 100  # captions of a photograph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +37,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph, or a folder of them")
     parser.add_argument("--recursive", action="store_true", help="caption the photographs in subfolders too")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="also draw there: a PNG for each, and one HTML page")
+    parser.add_argument(
+        "--with",
+        action="append",
+        default=[],
+        dest="others",
+        metavar="RUN",
+        help="caption with an ensemble of this run too",
+    )
+    parser.add_argument("--captions", type=int, default=1, metavar="N", help="captions of each photograph, best first")
+    ways = parser.add_mutually_exclusive_group()
+    for option, way, text in (
+        ("--diverse", "diverse", "let the captions differ: the best of each of N groups of beams"),
+        ("--sample", "sampled", "sample the captions at random"),
+    ):
+        ways.add_argument(option, action="store_const", const=way, default="best", dest="way", help=text)
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="of --sample: below 1, likely words are likelier"
+    )
+    parser.add_argument(
+        "--top-p", type=float, metavar="P", help="of --sample: only the likeliest words with probability P in all"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object for each photograph, with log p of each word"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,11 +79,16 @@ def run(arguments: argparse.Namespace) -> int:
     complaints = list(found.complaints)
     captions: list[tuple[Path, str]] = []
     done: list[tuple[Path, Any]] = []
-    for path, described in caption_all(task, device, found.files, complaints):
-        say(str(path), described.text)
-        captions.append((path, described.text))
+    describe = describing(task, arguments)
+    for path, several in caption_all(describe, task.resolution, device, found.files, complaints):
+        if arguments.json:
+            say(record(path, several))
+        else:
+            for described in several:
+                say(str(path), described.text)
+        captions.append((path, several[0].text))
         if arguments.out:
-            done.append((path, described))
+            done.append((path, several[0]))
     if done and (page := draw_all(done, arguments.out, complaints)):
         complain(f"drawn: {page}")
     for line in (*found.notes, *remarks(captions), *complaints):
@@ -88,14 +123,49 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     return places[0], places[1:]
 
 
-def caption_all(task: Any, device: Any, paths: Sequence[Path], complaints: list[str]) -> Iterator[tuple[Path, Any]]:
-    """Each photograph with its `Described`, in batches; those that cannot be read are complained of."""
+def describing(task: Any, arguments: argparse.Namespace) -> Callable[[Any], list[list[Any]]]:
+    """The function from images to the captions of each, as the options ask for."""
+    if not 1 <= arguments.captions <= MOST:
+        raise ValueError(f"--captions is {arguments.captions}, but must be from 1 to {MOST}")
+    for name in ("temperature", "top_p"):
+        if (number := getattr(arguments, name)) is not None:
+            if arguments.way != "sampled":
+                raise ValueError(f"--{name.replace('_', '-')} is for sampled captions: add --sample")
+            setattr(task, name, number)
+    if arguments.captions == 1 and arguments.way == "best":
+        return lambda images: [[described] for described in task.describe(images)]
+    return partial(task.describe, captions=arguments.captions, way=arguments.way)
+
+
+def record(path: Path, several: Sequence[Any]) -> str:
+    """A photograph and its captions in JSON, in a line of ASCII characters: log p of each word is in nats."""
+    captions = [
+        {
+            "caption": described.text,
+            "words": [
+                {"word": word, "log_prob": log_prob}
+                for word, log_prob in zip(described.words, described.log_prob, strict=True)
+            ],
+        }
+        for described in several
+    ]
+    return json.dumps({"file": str(path), "captions": captions})
+
+
+def caption_all(
+    describe: Callable[[Any], list[list[Any]]],
+    resolution: int,
+    device: Any,
+    paths: Sequence[Path],
+    complaints: list[str],
+) -> Iterator[tuple[Path, list[Any]]]:
+    """Each photograph with the `Described` of each caption, in batches; what cannot be read is complained of."""
     import torch
 
-    readable = read(progress(paths, what="captions", unit="image"), task.resolution, complaints)
+    readable = read(progress(paths, what="captions", unit="image"), resolution, complaints)
     while batch := list(islice(readable, BATCH)):
         images = torch.stack([image for _, image in batch]).to(device)
-        yield from zip([path for path, _ in batch], task.describe(images), strict=True)
+        yield from zip([path for path, _ in batch], describe(images), strict=True)
 
 
 def read(paths: Iterable[Path], resolution: int, complaints: list[str]) -> Iterator[tuple[Path, Any]]:

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     say("")
     say("on scenes with combinations that are not in the training data:")
     options = {"beams": None, "device": "auto", "trust": [], "overrides": [], "out": None, "split": "test"}
-    status = status or evaluation.run(argparse.Namespace(folder=out, show=SHOWN, **options))
+    status = status or evaluation.run(argparse.Namespace(folder=out, others=[], show=SHOWN, **options))
     if (out / "metrics_test.json").is_file():
         metrics = json.loads((out / "metrics_test.json").read_text(encoding="utf-8"))
         minutes, seconds = divmod(round(time.perf_counter() - start), 60)

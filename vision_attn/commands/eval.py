@@ -2,6 +2,8 @@
 
 Prints a table and writes metrics_SPLIT.json and, for captioners, captions_SPLIT.json (COCO results format), into the
 run folder or another. Keys of the config may be overridden, so that data that moved is found: --data.images=FOLDER.
+Several runs of captioners are an ensemble, which averages their probabilities of each word. Its data and its decoding
+are those of the first, and its results go into the folder ensemble/ of the first.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from vision_attn.machine import processor
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn eval`."""
     add_run_arguments(parser)
+    parser.add_argument("others", nargs="*", metavar="RUN", help="further captioners, for an ensemble")
     parser.add_argument("--split", default="test", help="train, val or test (default: test)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the run folder)")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
@@ -34,10 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     opened = open_with(arguments)
     from vision_attn.engine.batches import few, on_device
 
-    out = writable(arguments.out or Path(arguments.folder), "--out")
+    folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
+    out = writable(arguments.out or Path(folders[0], "ensemble" if len(folders) > 1 else ""), "--out")
     if (out / "pictures").is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
         raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")
-    metrics = evaluate(opened, arguments.split, out, run_folder=arguments.folder, overrides=arguments.overrides)
+    metrics = evaluate(opened, arguments.split, out, runs=folders, overrides=arguments.overrides)
     width = max(map(len, metrics))
     for name, value in metrics.items():
         say(f"{name:{width}}  {value:8.4f}")
@@ -50,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def evaluate(
-    opened: Opened, split: str, out: Path, *, run_folder: str | Path, overrides: Sequence[str] = ()
+    opened: Opened, split: str, out: Path, *, runs: Sequence[str], overrides: Sequence[str] = ()
 ) -> dict[str, float]:
     """The metrics of `split`, also written into `out` with all that one needs to know of how they came about."""
     import torch
@@ -69,7 +73,11 @@ def evaluate(
             os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
     seconds = time.perf_counter() - began
     record: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in metrics.items()}
-    record |= {"split": split, "run": str(run_folder), "seed": config.get("run", {}).get("seed")}
+    record |= {
+        "split": split,
+        "run": runs[0] if len(runs) == 1 else list(runs),
+        "seed": config.get("run", {}).get("seed"),
+    }
     record |= {"overrides": list(overrides)} if overrides else {}
     record |= task.settings | {"hardware": hardware(device), "versions": versions()}
     record |= {"seconds": round(seconds, 1), "time": time.strftime("%Y-%m-%d %H:%M:%S %z")}

@@ -162,7 +162,7 @@ class Captioning(Task):
         rows = [self._described(decoded, row) for row in range(min(captions, decoded.score.shape[1]))]
         found = decoded.score.isfinite().tolist()
         return [
-            [caption for caption, there in zip(several, image, strict=False) if there]
+            [caption for caption, there in zip(several, image, strict=False) if there or caption is several[0]]
             for several, image in zip(zip(*rows, strict=True), found, strict=True)
         ]
 

@@ -1,0 +1,71 @@
+"""Several captioners as one: the probability of a word is the mean of theirs."""
+
+from collections.abc import Sequence
+from math import log
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vision_attn.contracts import PAD, Caption, Captioner, Look
+from vision_attn.layers.nested import Nested
+from vision_attn.layers.precise import precise
+
+
+class Share(NamedTuple):
+    """What one member sees of the annotation vectors (B, L, D): the first regions, and some of the features."""
+
+    num_regions: int
+    features: slice
+
+
+class Ensemble(Captioner):
+    """p(y_t | y_1..t-1, image) = 1/N sum_i p_i(y_t | y_1..t-1, image), for N captioners with the same vocabulary.
+
+    The memory and the state are tuples of theirs, so decoding reorders the beams of all members together.
+
+    members: captioners of any kind.
+    shares: what each of them sees of the annotation vectors, which are those of all members side by side.
+    same_regions: whether the regions of all members are the same parts of the image. The map of a word is then the mean
+        of the maps of the members that have one; otherwise there is none.
+    """
+
+    def __init__(self, members: Sequence[Captioner], shares: Sequence[Share], *, same_regions: bool):
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.shares, self.same_regions = list(shares), same_regions
+        self.max_length = min((each.max_length for each in members if each.max_length is not None), default=None)
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
+        parts = zip(self.members, self._shared(regions), strict=True)
+        return tuple(zip(*(member.start(part, rows) for member, part in parts), strict=True))
+
+    def step(
+        self, word: Int[Tensor, "B R"], state: Nested, memory: Nested
+    ) -> tuple[Float[Tensor, "B R V"], Nested, Look | None]:
+        """The logits are log p of each word."""
+        logits, states, looks = zip(
+            *(member.step(word, *own) for member, *own in zip(self.members, state, memory, strict=True)), strict=True
+        )
+        alpha = self._mean_map([None if look is None else look.alpha for look in looks])
+        log_prob = log_mean([precise(part).log_softmax(dim=-1) for part in logits])
+        return log_prob, states, None if alpha is None else Look(alpha)
+
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
+        captions = [member(part, words) for member, part in zip(self.members, self._shared(regions), strict=True)]
+        log_prob = log_mean([caption.log_prob for caption in captions]) * (words != PAD)
+        return Caption(log_prob, self._mean_map([caption.alpha for caption in captions]))
+
+    def _shared(self, regions: Float[Tensor, "B L D"]) -> list[Float[Tensor, "B _ _"]]:
+        """The annotation vectors of each member."""
+        return [regions[:, : share.num_regions, share.features] for share in self.shares]
+
+    def _mean_map(self, maps: Sequence[Tensor | None]) -> Tensor | None:
+        there = [part for part in maps if part is not None]
+        return torch.stack(there).mean(dim=0) if there and self.same_regions else None
+
+
+def log_mean(log_prob: Sequence[Float[Tensor, "*shape"]]) -> Float[Tensor, "*shape"]:
+    """log of the mean of probabilities: logsumexp - log N."""
+    return torch.stack(list(log_prob)).logsumexp(dim=0) - log(len(log_prob))
