@@ -30,7 +30,7 @@ def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Col
 
 
 def check_untrained(task: Task) -> None:
-    """Raise ValueError if the loss can only improve weights that are trained already; print a line if a part of it does.
+    """Raise ValueError if the loss can only improve trained weights; print a line if a part of it can only do that.
     For runs that start from no weights."""
     if task.fine_tunes:
         raise ValueError(
