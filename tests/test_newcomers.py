@@ -425,7 +425,7 @@ def test_the_same_caption_everywhere_is_counted_and_told() -> None:
     assert same_caption(["a dog"] * 4) == {} == same_caption([])
     assert same_caption(["a dog"] * 3 + ["a cat", "", "a bird"]) == {"same_caption": 0.5}
     (line,) = sameness(same_caption(["a dog"] * 3 + ["a cat", "", "a bird"]))
-    assert line.startswith("50% of the images have the same caption") and "sat_soft_small.yaml" in line
+    assert line.startswith("50% of the images have the same caption") and "finetune_photographs.yaml" in line
     assert not sameness({"same_caption": 0.49}) and not sameness({"same_caption": float("nan")}) and not sameness({})
 
 

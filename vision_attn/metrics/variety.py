@@ -25,5 +25,5 @@ def sameness(metrics: Mapping[str, float]) -> list[str]:
     return [
         f"{share:.0%} of the images have the same caption: the captioner does not tell them apart. Train it for more "
         "steps (a larger run.epochs, a smaller data.batch_size) or on more images; for a few hundred photographs of "
-        "your own there is configs/sat_soft_small.yaml"
+        "your own there is configs/finetune_photographs.yaml"
     ]
