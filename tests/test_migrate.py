@@ -89,3 +89,22 @@ def test_a_config_of_an_earlier_version_trains(tmp_path: Path) -> None:
     assert old.task.init_args.encoder.class_path == "vision_attn.encoders.convnet.ConvNet"
     assert old.task.init_args.criteria["looks"].init_args.credit == "all"
     assert old.run.folder == "runs/sat_hard_scenes"
+
+
+def test_a_run_from_before_a_setting_goes_on_with_its_default(tmp_path: Path, monkeypatch, capsys) -> None:
+    argv = ["train", str(Path("configs/sat_soft_scenes.yaml").absolute()), "--run.folder=run", "--run.device=cpu",
+            "--data.batch_size=2", "--data.epoch_images=2", "--data.val_images=2", "--run.epochs=1", "--run.warmup=0",
+            "--task.encoder.width=16", "--task.encoder.region_size=8", "--task.model.hidden_size=8",
+            "--task.model.word_size=8", "--run.validate_every=0", "--run.rehearse=false"]  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 0
+    written = tmp_path / "run" / "config.yaml"
+    config = yaml.safe_load(written.read_text())
+    for node, key in ((config["task"], "no_repeat"), (config["task"], "diversity"), (config["data"], "mixture")):
+        del node["init_args"][key]
+    text = yaml.safe_dump(config)
+    written.write_text(text)
+    assert main([*argv, "--task.no_repeat=3"]) == 1
+    assert "other settings (task.no_repeat was None, is 3)" in capsys.readouterr().err
+    assert main(argv) == 0
+    assert "finished" in capsys.readouterr().out

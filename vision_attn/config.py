@@ -6,7 +6,7 @@ The signature of `fit`, and below it the constructors that the file names, are t
 import inspect
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from vision_attn import trust as trusted
 from vision_attn.bounded_yaml import read_yaml
 from vision_attn.engine import checkpoint
 from vision_attn.engine.folders import claim as lock
-from vision_attn.engine.guard import keep_to
+from vision_attn.engine.guard import flat, keep_to
 from vision_attn.engine.loop import fit
 from vision_attn.engine.weights import check_weights, load_weights
 from vision_attn.files import replacing, scratch, shipped
@@ -198,7 +198,26 @@ def _keep_to(folder: Path, new: dict) -> None:
     free = FREE if new.get("schedule") else (*FREE, "run.epochs")
     if "auto" in (_precision(old), _precision(new)):  # `fit` compares what it stands for.
         free += ("run.precision",)
-    keep_to(folder, old, new, free=free)
+    keep_to(folder, old, new, free=(*free, *_defaults(new, old, name=written.name)))
+
+
+def _defaults(new: dict, old: dict, *, name: str) -> list[str]:
+    """The keys of `new` that have their default and that `old`, from a version without them, lacks."""
+    after = flat(new)
+    if missing := after.keys() - flat(old):
+        with suppress(ValueError), _rewritten(name, _within(new, old)) as file:
+            default = flat(yaml.safe_load(dump(read(file))))
+            return [key for key in missing if key in default and default[key] == after[key]]
+    return []
+
+
+def _within(new: dict, old: dict) -> dict:
+    """The part of a nested config whose keys `old` has too."""
+    return {
+        key: _within(value, old[key]) if isinstance(value, dict) and isinstance(old[key], dict) else value
+        for key, value in new.items()
+        if key in old
+    }
 
 
 def _precision(content: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Col
 
     Nested settings are compared by their dotted keys. Those in `free` may change.
     """
-    before, after = _flat(old), _flat(new)
+    before, after = flat(old), flat(new)
     changed = [
         f"{key} was {before.get(key)}, is {after.get(key)}"
         for key in {**before, **after}
@@ -53,10 +53,11 @@ def check_rate(task: Task, optimizer: Optimizer) -> None:
         )
 
 
-def _flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
+def flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The settings of a nested config by their dotted keys, without class_path and init_args."""
     if not isinstance(node, dict):
         return {".".join(path): node}
     leaves: dict[str, Any] = {}
     for key, value in node.items():
-        leaves |= _flat(value, path if key in ("init_args", "class_path") else (*path, str(key)))
+        leaves |= flat(value, path if key in ("init_args", "class_path") else (*path, str(key)))
     return leaves
