@@ -315,7 +315,7 @@ def test_eval_of_a_run_with_itself_is_eval_of_the_run(runs, alone, tmp_path):
 
 
 def test_eval_of_two_runs_is_an_ensemble_of_both(runs, alone, capsys):
-    assert main(["eval", *map(str, runs), "--show=1", "--device=cpu", "--task.min_words=2"]) == 0
+    assert main(["eval", str(runs[0]), "--show", "1", "--device=cpu", "--task.min_words=2", str(runs[1])]) == 0
     out = runs[0] / "ensemble"
     assert captions(out) != captions(alone) and metrics(out)["nll"] != metrics(alone)["nll"]
     assert metrics(out)["run"] == list(map(str, runs)) and metrics(out)["min_words"] == 2

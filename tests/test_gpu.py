@@ -23,7 +23,7 @@ from tests.whole_runs import CONFIGS, steps, train
 from vision_attn.commands import main
 from vision_attn.config import build, read
 from vision_attn.contracts import END
-from vision_attn.decode import beam_search, greedy
+from vision_attn.decode import Decoded, beam_search, greedy
 from vision_attn.engine.batches import on_device
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -216,19 +216,22 @@ SMALL_SAT = partial(ShowAttendTell, hidden_size=16, word_size=16)
 SMALL_TRANSFORMER = partial(Transformer, hidden_size=16, num_layers=2, num_heads=2, feedforward_size=16)
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+RULES = {"min_words": 2, "no_repeat": 2}
+SEARCHES = [greedy, beam_search, partial(greedy, **RULES), partial(beam_search, beams=6, groups=2, **RULES)]
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "greedy with rules", "diverse with rules"])
 @pytest.mark.parametrize("make", [SMALL_SAT, SMALL_TRANSFORMER], ids=["SAT", "Transformer"])
-def test_decoding_equals_that_of_the_cpu(make: Callable[[int, int], nn.Module], beams: int) -> None:
+def test_decoding_equals_that_of_the_cpu(make: Callable[[int, int], nn.Module], search: Callable[..., Decoded]) -> None:
     torch.manual_seed(0)
     model, regions = make(11, 8).eval(), 3 * torch.randn(16, 9, 8)
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(3)  # words are clearly preferred
         model.output.bias[END] += 2
-    decode = partial(beam_search, beams=beams, max_words=12) if beams > 1 else partial(greedy, max_words=12)
-    expected = decode(model, regions)
-    found = decode(model.to(DEVICE), regions.to(DEVICE))
-    assert len({(row > 0).sum().item() for row in expected.words[:, 0]}) > 1  # captions of several lengths
+    expected = search(model, regions, max_words=12)
+    found = search(model.to(DEVICE), regions.to(DEVICE), max_words=12)
+    assert len({(row > 0).sum().item() for row in expected.words.flatten(0, 1)}) > 1  # captions of several lengths
     length = expected.words.shape[-1]
     assert torch.equal(found.words.cpu()[..., :length], expected.words) and not found.words[..., length:].any()
     torch.testing.assert_close(found.log_prob.cpu()[..., :length], expected.log_prob, rtol=1e-3, atol=1e-4)
