@@ -16,6 +16,7 @@ from benchmarks.loaders import loaders
 from benchmarks.peers import peers
 from benchmarks.ram import ram
 from benchmarks.reinforce import variance
+from benchmarks.self_critical import self_critical
 from benchmarks.shapes import QUICK, Shapes
 from benchmarks.show_attend_tell import hard_training, training
 from vision_attn.machine import processor
@@ -27,6 +28,7 @@ TABLES = {
     "decoding": decoding,
     "hard": hard_training,
     "variance": variance,
+    "self-critical": self_critical,
     "loaders": loaders,
     "glimpse": glimpse,
     "ram": ram,
