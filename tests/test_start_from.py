@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch.optim import SGD
 
-from benchmarks.finetune import finetune
+from benchmarks.finetune import finetune, write_set
 from tests.test_contracts import SmallestCaptioner, SmallestEncoder
 from tests.untrained import write_run
 from vision_attn.attention.scores import Additive
@@ -174,16 +174,28 @@ def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_p
         read(CONFIGS / "finetune_photographs.yaml", start)
 
 
-def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path):
+def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path, capsys):
     """With an untrained captioner, on a few composed photographs: all that `python -m benchmarks.finetune` does."""
     write_run("sat_soft_scenes", tmp_path / "first")
     assert main(["pack", str(tmp_path / "first"), str(tmp_path / "packed")]) == 0
     config = yaml.safe_load((tmp_path / "packed/config.yaml").read_text())
     config["data"] = yaml.safe_load((CONFIGS / "finetune_photographs.yaml").read_text())["data"]
     (tmp_path / "packed/config.yaml").write_text(yaml.safe_dump(config))
-    table = finetune(tmp_path / "out", tmp_path / "packed", ["--run.device=cpu"], quick=True)
+    write_set(tmp_path / "set", {"train": 3, "val": 1})
+    data = [
+        f"--data.images={tmp_path / 'set/images'}",
+        f"--data.annotations={tmp_path / 'set/captions.json'}",
+        "--data.batch_size=3",
+        "--run.device=cpu",
+    ]
+    start = [f"--run.start_from={tmp_path / 'packed'}", f"--run.folder={tmp_path / 'run'}"]
+    assert main(["prepare", str(CONFIGS / "finetune_photographs.yaml"), *start, *data]) == 0
+    prepared = Vocabulary.load(tmp_path / "run/vocabulary.json")
+    assert f"vocabulary: {len(prepared)} words" in capsys.readouterr().out
+    kept = Vocabulary.load(tmp_path / "packed/vocabulary.json").words
+    assert prepared.words[: len(kept)] == kept and len(prepared) > len(kept)
+    table = finetune(tmp_path / "out", tmp_path / "packed", ["--run.device=cpu", "--task.validate_with=[]"], quick=True)
     rows = [line.split(" | ") for line in table.splitlines()[2:]]
     assert [row[0] for row in rows] == ["| as it comes along", "| fine-tuned"]
     words = Vocabulary.load(tmp_path / "out/run/best/vocabulary.json").words
-    kept = Vocabulary.load(tmp_path / "packed/vocabulary.json").words
     assert words[: len(kept)] == kept and {"turquoise", "hexagon"} & set(words[len(kept) :])

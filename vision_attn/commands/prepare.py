@@ -19,9 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build the task of the config, with its pretrained encoder, and let the source prepare for it."""
+    """Build the task of the config, with its pretrained encoder or from `run.start_from`, and let the source prepare
+    for it."""
     from vision_attn.commands._opened import torch_device
     from vision_attn.config import build
+    from vision_attn.engine.start import started_from
     from vision_attn.tasks.caption import Captioning
 
     config = read_config(arguments)
@@ -29,8 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
     device = torch_device(config.run.device)
     parts = build(config)
     source = parts["data"]
-    task = parts["task"](source)
-    task.initialise()
+    if config.run.start_from is not None:
+        task, _ = started_from(config.run.start_from, parts["task"], source)
+    else:
+        task = parts["task"](source)
+        task.initialise()
     source.prepare(task.to(device))
 
     if source.vocabulary is not None:

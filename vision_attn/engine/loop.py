@@ -17,16 +17,16 @@ from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.choices import compiles, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
-from vision_attn.engine.folders import claim, replacing_folder
+from vision_attn.engine.folders import claim
 from vision_attn.engine.guard import check_rate, check_untrained, keep_to
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
 from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.engine.run import Run
+from vision_attn.engine.start import started
 from vision_attn.engine.step import Step
 from vision_attn.engine.training import Training, trained
 from vision_attn.engine.weights import load_weights
-from vision_attn.files import shipped
 from vision_attn.task import Source, Task
 
 
@@ -113,30 +113,6 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
     model.to(world.device)
     data.prepare(model)
     model.prepare(data)
-    return model
-
-
-def started(task: Callable[[Source], Task], data: Source, world: World, run: Run, *, fresh: bool) -> Task:
-    """Build the task of a run that starts from another: with its words and weights, and with the words of `data`.
-
-    What `data` exports lies in the folder `start` of the run, so that it can be resumed without the other.
-    """
-    kept = Path(run.folder) / "start"
-    if not fresh:
-        if kept.is_dir():  # Runs of earlier versions have none.
-            data.restore(kept)
-        return task(data)
-    start = shipped(Path(run.start_from))
-    start = start / "best" if (start / "best").is_dir() else start
-    sizes = data.extend(start)
-    model = task(data)
-    load_weights(model, start, another=True, sizes=sizes)
-    model.restart()
-    if world.first:
-        if sizes is not None:
-            say(f"keeps {sizes[0]:,} words of {run.start_from} and adds {sizes[1] - sizes[0]:,}")
-        with replacing_folder(kept) as folder:
-            data.export(folder)
     return model
 
 

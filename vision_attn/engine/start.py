@@ -1,0 +1,46 @@
+"""The start of a run from the weights of another run."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vision_attn.console import say
+from vision_attn.engine.distributed import World
+from vision_attn.engine.folders import replacing_folder
+from vision_attn.engine.run import Run
+from vision_attn.engine.weights import Sizes, load_weights
+from vision_attn.files import shipped
+from vision_attn.task import Source, Task
+
+
+def started(task: Callable[[Source], Task], data: Source, world: World, run: Run, *, fresh: bool) -> Task:
+    """Build the task of a run with `start_from`, as in `started_from` if it is `fresh`; otherwise without weights.
+
+    What `data` exports lies in the folder `start` of the run, so that it can be resumed without the other.
+    """
+    kept = Path(run.folder) / "start"
+    if not fresh:
+        if kept.is_dir():  # Runs of earlier versions have none.
+            data.restore(kept)
+        return task(data)
+    model, sizes = started_from(run.start_from, task, data)
+    model.restart()
+    if world.first:
+        if sizes is not None:
+            say(f"keeps {sizes[0]:,} words of {run.start_from} and adds {sizes[1] - sizes[0]:,}")
+        with replacing_folder(kept) as folder:
+            data.export(folder)
+    return model
+
+
+def started_from(start_from: str, task: Callable[[Source], Task], data: Source) -> tuple[Task, Sizes | None]:
+    """Build a task with the weights in the folder of another run, and with its words followed by those of `data`.
+
+    Returns it, with the number of words before and after where there are words. Raises ValueError if the weights do not
+    fit.
+    """
+    folder = shipped(start_from)
+    best = folder / "best" if (folder / "best").is_dir() else folder
+    sizes = data.extend(best)
+    model = task(data)
+    load_weights(model, best, another=True, sizes=sizes)
+    return model, sizes
