@@ -162,10 +162,14 @@ def caption_all(
     """Each photograph with the `Described` of each caption, in batches; what cannot be read is complained of."""
     import torch
 
+    from vision_attn.layers.fused import without_loops
+
     readable = read(progress(paths, what="captions", unit="image"), resolution, complaints)
     while batch := list(islice(readable, BATCH)):
         images = torch.stack([image for _, image in batch]).to(device)
-        yield from zip([path for path, _ in batch], describe(images), strict=True)
+        with without_loops(len(paths) <= BATCH):
+            described = describe(images)
+        yield from zip([path for path, _ in batch], described, strict=True)
 
 
 def read(paths: Iterable[Path], resolution: int, complaints: list[str]) -> Iterator[tuple[Path, Any]]:
