@@ -50,6 +50,8 @@ NUMBERED = {
     "Jang et al. 2017": {"attention/hard.py": [1, 2]},
     "Kool et al. 2019": {"attention/reinforce.py": []},
     "Burda et al. 2016": {"tasks/generate.py": [8]},
+    "Vedantam et al. 2015": {"metrics/cider.py": [1, 3, 4]},
+    "Rennie et al. 2017": {"criteria/self_critical.py": []},
     "Williams 1992": {"attention/reinforce.py": []},
 }
 """Where each equation is computed: a search of that file for "eq. N" finds the paper and the number."""
