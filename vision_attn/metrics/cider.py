@@ -21,8 +21,9 @@ AT_ONCE = 1024
 
 
 class CiderD(nn.Module):
-    """CIDEr-D of captions against the references of their image: 10 times the mean over n = 1 to 4 of the clipped
-    cosine similarity of tf-idf vectors, times exp(-(difference in length)^2 / (2 sigma^2)), a mean over references.
+    """CIDEr-D of captions against the references of their image (Vedantam et al. 2015, eq. 4 and eq. 3): 10 times the
+    clipped cosine similarity of tf-idf vectors (eq. 1), times exp(-(difference in length)^2 / (2 sigma^2)), a mean over
+    n = 1 to 4 and over references.
 
     Equal to `pycocoevalcap` for the same words, except that END counts as a word of captions and references. Without
     it, a caption that stops in the middle of a phrase, as in "a dog with a", loses nothing as a reward: models that are
@@ -88,7 +89,8 @@ class CiderD(nn.Module):
         return 10 * similarity.sum(dim=-1) / (references[..., 0] != PAD).sum(dim=-1, keepdim=True).clamp(min=1)
 
     def idf(self, ngrams: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """log(number of images / number of images with this n-gram), in float64; 0 where there is no n-gram."""
+        """log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64; 0 where
+        there is no n-gram."""
         if not self.num_images:
             raise ValueError("CIDEr-D has no document frequencies: call count() first, or load a checkpoint")
         frequency = torch.ones_like(ngrams)
