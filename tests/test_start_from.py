@@ -24,6 +24,7 @@ from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.engine.loop import fit
 from vision_attn.engine.run import Run
 from vision_attn.engine.weights import grown, load_weights, save_weights
+from vision_attn.metrics.evaluators import CaptionScores
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.transformer import Transformer
@@ -174,8 +175,10 @@ def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_p
         read(CONFIGS / "finetune_photographs.yaml", start)
 
 
-def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path, capsys):
+def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path, monkeypatch, capsys):
     """With an untrained captioner, on a few composed photographs: all that `python -m benchmarks.finetune` does."""
+    two = partial(CaptionScores, ["BLEU-4", "CIDEr"])  # the others take long
+    monkeypatch.setattr("vision_attn.tasks.caption.CaptionScores", lambda names: two())
     write_run("sat_soft_scenes", tmp_path / "first")
     assert main(["pack", str(tmp_path / "first"), str(tmp_path / "packed")]) == 0
     config = yaml.safe_load((tmp_path / "packed/config.yaml").read_text())
