@@ -20,8 +20,8 @@ from vision_attn.task import Source
 
 
 class SelfCritical(Criterion):
-    """-E[CIDEr-D of a caption sampled from the captioner], trained by REINFORCE with the reward of other captions of the
-    image as baseline (Rennie et al. 2017; Luo 2020).
+    """-E[CIDEr-D of a caption sampled from the captioner], trained by REINFORCE. The baseline is the reward of other
+    captions of the image (Rennie et al. 2017; Luo 2020).
 
     num_samples: captions sampled for each image.
     baseline: "leave-one-out", the mean reward of the other samples of the image (Luo 2020), or "greedy", the reward of
