@@ -150,7 +150,7 @@ def test_gradients_are_the_same_every_time(kernels) -> None:
 def test_the_custom_operators_are_declared_correctly(kernels) -> None:
     q, k, v = inputs((2, 3, 9, 130))
     torch.library.opcheck(additive_triton.scores, (q.exp(), k.exp(), v))
-    torch.library.opcheck(additive_triton.gradients, (q.exp(), k.exp(), v, q.new_ones(2, 3, 9)))
+    torch.library.opcheck(additive_triton.gradients, (q.exp(), k.exp(), v, q.new_ones(2, 3, 9), k.new_zeros(k.shape)))
 
 
 @RUNS

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vision_attn.layers.accumulate import total_of
 from vision_attn.layers.fused import fused_loops
 
 CACHED = 2**19
@@ -35,6 +36,7 @@ class _AdditiveScore(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+        ctx.slopes_of_keys = total_of(keys)
         ctx.save_for_backward(query, keys, weight)
         if fused := _fused(query):
             return fused.scores(query, keys, weight)
@@ -46,19 +48,28 @@ class _AdditiveScore(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         query, keys, weight = ctx.saved_tensors
-        if fused := _fused(query):
-            return fused.gradients(query, keys, weight, grad)
-        grad = grad.contiguous()
-        grad_query, grad_keys, grad_weight = torch.empty_like(query), torch.empty_like(keys), torch.zeros_like(weight)
-        for image in _chunks(query, keys):
-            t, g = _reciprocal(query[image], keys[image]), grad[image]
-            grad_weight += torch.mv(t.flatten(0, -2).T, g.flatten())
-            slope = torch.addcmul(t, t, t, value=-1).mul_(g[..., None])  # of -t with respect to log(e^{2q} e^{2k})
-            torch.sum(slope, -2, out=grad_query[image])
-            torch.sum(slope, -3, out=grad_keys[image])
-        grad_query = grad_query.mul_(2 * weight).div_(query)
-        grad_keys = grad_keys.mul_(2 * weight).div_(keys)
-        return grad_query, grad_keys, grad.sum() - 2 * grad_weight
+        slopes = ctx.slopes_of_keys() if ctx.slopes_of_keys else keys.new_zeros(keys.shape)
+        gradients = fused.gradients if (fused := _fused(query)) else _gradients
+        grad_query, grad_weight = gradients(query, keys, weight, grad, slopes)
+        return grad_query, None if ctx.slopes_of_keys else gradient_of_keys(slopes, keys, weight), grad_weight
+
+
+def gradient_of_keys(slopes: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of e^{2k}, given the sums of the gradient of the scores times t (1 - t) over rows; changes them."""
+    return slopes.mul_(2 * weight).div_(keys)
+
+
+def _gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of `query` and `weight`; what gives that of `keys` is added to `slopes`."""
+    grad = grad.contiguous()
+    grad_query, grad_weight = torch.empty_like(query), torch.zeros_like(weight)
+    for image in _chunks(query, keys):
+        t, g = _reciprocal(query[image], keys[image]), grad[image]
+        grad_weight += torch.mv(t.flatten(0, -2).T, g.flatten())
+        slope = torch.addcmul(t, t, t, value=-1).mul_(g[..., None])  # of -t with respect to log(e^{2q} e^{2k})
+        torch.sum(slope, -2, out=grad_query[image])
+        slopes[image] += slope.sum(-3)
+    return grad_query.mul_(2 * weight).div_(query), grad.sum() - 2 * grad_weight
 
 
 def _fused(query: Tensor) -> ModuleType | None:

@@ -30,14 +30,18 @@ def gradients(
     keys: Float[Tensor, "B L A"],
     weight: Float[Tensor, "A"],
     grad: Float[Tensor, "B R L"],
-) -> tuple[Float[Tensor, "B R A"], Float[Tensor, "B L A"], Float[Tensor, "A"]]:
-    """The gradients of `query`, `keys` and `weight`, given that of the scores. Recomputes t."""
+    slopes: Float[Tensor, "B L A"],
+) -> tuple[Float[Tensor, "B R A"], Float[Tensor, "A"]]:
+    """The gradients of `query` and `weight`, given that of the scores. Recomputes t.
+
+    Adds sum_rows grad t (1 - t) to `slopes`; times 2 v / K, it is the gradient of `keys`.
+    """
     query, keys, grad = query.contiguous(), keys.contiguous(), grad.contiguous()
-    grad_query, grad_keys = query.new_zeros(query.shape), keys.new_zeros(keys.shape)
+    grad_query = query.new_zeros(query.shape)
     sums = query.new_zeros(len(query), len(weight))  # of t times `grad`, by image: no two threads add to the same sum
     inputs = query, keys, weight.contiguous(), grad
-    in_threads(_gradients, 4 * query.shape[1] * keys.numel(), *inputs, grad_query, grad_keys, sums)
-    return grad_query, grad_keys, grad.sum() - 2 * sums.sum(dim=0)
+    in_threads(_gradients, 4 * query.shape[1] * keys.numel(), *inputs, grad_query, slopes, sums)
+    return grad_query, grad.sum() - 2 * sums.sum(dim=0)
 
 
 @compiled
@@ -55,7 +59,7 @@ def _scores(first, last, query, keys, weight, output):
 
 
 @compiled
-def _gradients(first, last, query, keys, weight, grad, grad_query, grad_keys, sums):
+def _gradients(first, last, query, keys, weight, grad, grad_query, slopes, sums):
     """Four regions at a time, which saves most of the additions to `grad_query` and `sums` in memory."""
     rows, regions = grad.shape[1:]
     for image in range(first, last):
@@ -63,8 +67,8 @@ def _gradients(first, last, query, keys, weight, grad, grad_query, grad_keys, su
         for region in range(0, regions - 3, 4):
             k0, k1 = keys[image, region], keys[image, region + 1]
             k2, k3 = keys[image, region + 2], keys[image, region + 3]
-            to0, to1 = grad_keys[image, region], grad_keys[image, region + 1]
-            to2, to3 = grad_keys[image, region + 2], grad_keys[image, region + 3]
+            to0, to1 = slopes[image, region], slopes[image, region + 1]
+            to2, to3 = slopes[image, region + 2], slopes[image, region + 3]
             for row in range(rows):
                 q, to_q = query[image, row], grad_query[image, row]
                 g0, g1 = grad[image, row, region], grad[image, row, region + 1]
@@ -84,7 +88,7 @@ def _gradients(first, last, query, keys, weight, grad, grad_query, grad_keys, su
                     to_q[a] += (s0 + s1) + (s2 + s3)
                     sums_t[a] += (w0 + w1) + (w2 + w3)
         for region in range(regions - regions % 4, regions):
-            k, to = keys[image, region], grad_keys[image, region]
+            k, to = keys[image, region], slopes[image, region]
             for row in range(rows):
                 q, to_q, g = query[image, row], grad_query[image, row], grad[image, row, region]
                 for a in range(len(weight)):
@@ -97,6 +101,3 @@ def _gradients(first, last, query, keys, weight, grad, grad_query, grad_keys, su
         for row in range(rows):
             for a in range(len(weight)):
                 grad_query[image, row, a] *= TWO * weight[a] / query[image, row, a]
-        for region in range(regions):
-            for a in range(len(weight)):
-                grad_keys[image, region, a] *= TWO * weight[a] / keys[image, region, a]

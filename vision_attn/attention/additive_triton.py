@@ -64,19 +64,21 @@ def scores(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     return output.view(B, R, L) if chunks == 1 else output.sum(dim=0)
 
 
-@torch.library.custom_op("vision_attn::additive_gradients", mutates_args=())
-def gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by query, keys and weight, of scores whose gradient is `grad` (B, R, L). Recomputes t."""
+@torch.library.custom_op("vision_attn::additive_gradients", mutates_args=("slopes",))
+def gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients by query and weight, of scores whose gradient is `grad` (B, R, L). Recomputes t.
+
+    Adds sum_rows grad t (1 - t) to `slopes` (B, L, A), contiguous; times 2 v / e^{2k}, it is the gradient of `keys`.
+    """
     (B, R, A), L = query.shape, keys.shape[1]
     tile = _tile(A, GRADIENT_WIDTH)
     blocks = triton.cdiv(L, tile[0])
     grad_query = query.new_empty(blocks, B, R, A)  # a partial sum for each block of regions
-    grad_keys = keys.new_empty(keys.shape)
     grad_weight = query.new_empty(B * blocks, A)  # a partial sum for each block of each image
     inputs = query.contiguous(), keys.contiguous(), weight.contiguous(), grad.contiguous()
-    outputs = grad_query, grad_keys, grad_weight
+    outputs = grad_query, slopes, grad_weight
     _launch(_gradient_kernel, (B * blocks, triton.cdiv(A, tile[1])), (*inputs, *outputs, B, R, L, A, *tile))
-    return grad_query.sum(dim=0), grad_keys, grad_weight.sum(dim=0).to(weight.dtype)
+    return grad_query.sum(dim=0), grad_weight.sum(dim=0).to(weight.dtype)
 
 
 @scores.register_fake
@@ -85,8 +87,8 @@ def _(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
 
 
 @gradients.register_fake
-def _(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return query.new_empty(query.shape), keys.new_empty(keys.shape), weight.new_empty(weight.shape)
+def _(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    return query.new_empty(query.shape), weight.new_empty(weight.shape)
 
 
 def _tile(A: int, width: int) -> tuple[int, int]:
@@ -130,10 +132,10 @@ def _score_kernel(
 @triton.jit
 @no_type_check
 def _gradient_kernel(
-    query, keys, weight, grad, grad_query, grad_keys, grad_weight, B, R, L,
+    query, keys, weight, grad, grad_query, slopes, grad_weight, B, R, L,
     A: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_A: tl.constexpr,
 ):  # fmt: skip
-    """Gradients from one block of regions, for one block of A: all of grad_keys, and partial sums of the other two.
+    """Gradients from one block of regions, for one block of A: all of its slopes, and partial sums of the other two.
 
     With u = log(e^{2q} e^{2k}), the derivative of 1 - 2t by u is 2 t (1 - t), and that of u by e^{2q} is 1 / e^{2q}.
     """
@@ -164,7 +166,7 @@ def _gradient_kernel(
         query += A
         grad += L
         grad_query += A
-    tl.store(grad_keys + tile, v * _reciprocal(k) * by_key, mask=stored)
+    tl.store(slopes + tile, tl.load(slopes + tile, mask=stored, other=0.0) + by_key, mask=stored)
     tl.store(grad_weight + tl.program_id(0).to(tl.int64) * A + column, by_weight, mask=inside)
 
 

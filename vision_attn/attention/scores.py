@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from vision_attn.attention.additive import additive_score
+from vision_attn.attention.additive import additive_score, gradient_of_keys
+from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
@@ -65,7 +66,8 @@ class Additive(Score):
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
         """e^{2k} with k = W_a a_i + b, in float32 or wider also under autocast."""
-        return self._exponential(self.key(regions))
+        keys = self._exponential(self.key(regions))
+        return accumulating(keys, self.weight, finish=gradient_of_keys)
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Nested = None

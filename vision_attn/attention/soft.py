@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice
+from vision_attn.layers.accumulate import weighted_sum
 from vision_attn.layers.precise import precise
 
 
@@ -98,7 +99,7 @@ def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
 
 def expected_context(alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
     """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13)."""
-    return alpha.to(regions.dtype) @ regions
+    return weighted_sum(alpha.to(regions.dtype), regions)
 
 
 def doubly_stochastic(alpha: Float[Tensor, "B R T L"]) -> Float[Tensor, "B R"]:

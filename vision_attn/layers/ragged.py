@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vision_attn.layers import accumulate
 from vision_attn.layers.likelihood import word_log_prob
 from vision_attn.layers.nested import Nested, map_tensors
 
@@ -40,7 +41,7 @@ def leading(nested: Nested, images: int, rows: int | None = None) -> Nested:
     def cut(part: Tensor) -> Tensor:
         if len(part) == images and (rows is None or part.shape[1] == rows):
             return part
-        return part[:images] if rows is None else part[:images, :rows]
+        return accumulate.leading(part, images) if rows is None else part[:images, :rows]
 
     return map_tensors(cut, nested)
 

@@ -13,6 +13,7 @@ from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Seen, Soft
 from vision_attn.contracts import Caption, Captioner, Look
 from vision_attn.layers import ragged
+from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.dropout import dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
@@ -147,7 +148,7 @@ class ShowAttendTell(Captioner):
         from_words = self.word_to_lstm(embedded).split([b * r for b, r in steps])
 
         memory, state = self.start(regions, words.shape[1])
-        mask = memory.expectation_mask
+        memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
         before, hidden, looks = [], [], []
         for (b, r), from_word in zip(steps, from_words, strict=True):
             memory, state = ragged.leading(memory, b), ragged.leading(state, b, r)

@@ -1,0 +1,124 @@
+"""Tensors that every time step of a loop reads, such as annotation vectors: their gradient is summed in one place.
+
+Autograd computes the gradient of the whole tensor at every time step, pads it with zeros where the step read only some
+of the images, and adds it to the sum of the others: eight passes over memory. Here a time step adds its part in place,
+which takes two.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Finish = Callable[..., Tensor]
+
+
+class Total:
+    """The sum of the gradients that time steps have added so far in a backward pass."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.shape, self.options = tensor.shape, {"dtype": tensor.dtype, "device": tensor.device}
+        self.sum: Tensor | None = None
+        self.task = -1
+
+    def of(self, images: int) -> Tensor:
+        """The sum for the leading images, to add to in place."""
+        task = torch._C._current_graph_task_id()
+        if self.sum is None or self.task != task:  # what another backward pass left does not count
+            self.sum, self.task = torch.zeros(self.shape, **self.options), task
+        return self.sum[:images]
+
+    def take(self) -> Tensor | None:
+        """Return the sum, and start again: another backward pass may follow. None if nothing was added."""
+        total, self.sum = self.sum, None
+        return total if self.task == torch._C._current_graph_task_id() else None
+
+
+def accumulating(tensor: Float[Tensor, "B *sizes"], *others: Tensor, finish: Finish | None = None) -> Tensor:
+    """Return `tensor` for the time steps of a loop, which find its sum by `total_of`.
+
+    finish: called with the sum, `tensor` and `others` after all time steps; returns the gradient of `tensor`. Without
+        it the sum is the gradient. Gradients that autograd computes are added to it.
+    """
+    if not tensor.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return tensor
+    return _Accumulating.apply(Total(tensor), finish, tensor, *others)
+
+
+def leading(tensor: Tensor, images: int) -> Tensor:
+    """tensor[:images]; where `tensor` is accumulating, so is the result."""
+    total = _total(tensor)
+    return tensor[:images] if total is None else _Leading.apply(total, tensor, images)
+
+
+def total_of(tensor: Tensor) -> Callable[[], Tensor] | None:
+    """Return a function for a backward pass, which returns the sum that the gradient of `tensor` is to be added to.
+
+    None if `tensor` is not accumulating.
+    """
+    total, images = _total(tensor), len(tensor)
+    return None if total is None else lambda: total.of(images)
+
+
+def weighted_sum(weights: Float[Tensor, "B R L"], vectors: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
+    """weights @ vectors, for vectors that may be accumulating."""
+    return weights @ vectors if _total(vectors) is None else _WeightedSum.apply(weights, vectors)
+
+
+def _total(tensor: Tensor) -> Total | None:
+    return None if torch.compiler.is_compiling() else getattr(tensor.grad_fn, "total", None)
+
+
+class _Accumulating(torch.autograd.Function):
+    """The identity. Its backward pass runs after those of all time steps."""
+
+    @staticmethod
+    def forward(ctx, total: Total, finish: Finish | None, tensor: Tensor, *others: Tensor) -> Tensor:
+        ctx.total, ctx.finish, ctx.others = total, finish, len(others)
+        ctx.set_materialize_grads(False)
+        if finish:
+            ctx.save_for_backward(tensor, *others)
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        total = ctx.total.take()
+        if total is not None:
+            total = ctx.finish(total, *ctx.saved_tensors) if ctx.finish else total
+            grad = total if grad is None else grad + total
+        return None, None, grad, *[None] * ctx.others
+
+
+class _Leading(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, total: Total, tensor: Tensor, images: int) -> Tensor:
+        ctx.total, ctx.shape = total, tensor.shape
+        ctx.set_materialize_grads(False)
+        return tensor[:images]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is not None:
+            whole = grad.new_zeros(ctx.shape)
+            whole[: len(grad)] = grad
+            grad = whole
+        return None, grad, None
+
+
+class _WeightedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weights: Tensor, vectors: Tensor) -> Tensor:
+        ctx.sum_of_vectors = total_of(vectors)
+        ctx.save_for_backward(weights, vectors)
+        return weights @ vectors
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weights, vectors = ctx.saved_tensors
+        ctx.sum_of_vectors().baddbmm_(weights.mT, grad)
+        return grad @ vectors.mT if ctx.needs_input_grad[0] else None, None
