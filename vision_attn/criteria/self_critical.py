@@ -90,7 +90,8 @@ class SelfCritical(Criterion):
             reward = self.cider(words, texts).float()
             image, row = longest_first(words)
             words, gained = words[image[:, None], row], reward[image[:, None], row]
-            log_prob = model(regions[image], words).log_prob
+            with torch.backends.cudnn.flags(enabled=False):  # which differentiates an LSTM only in training mode
+                log_prob = model(regions[image], words).log_prob
             if self.entropy_weight:
                 gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
             if self.greedy:
