@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,6 +153,7 @@ def test_a_run_trains_as_many_epochs_as_fit_and_is_resumed_with_them(data: Path,
 
 def test_the_number_of_epochs_follows_from_the_time(tmp_path: Path, monkeypatch) -> None:
     trained = []
+    monkeypatch.setattr(gpu_fit, "time", SimpleNamespace(monotonic=iter(range(100)).__next__))
     monkeypatch.setattr(gpu_fit, "trial", lambda *_: gpu_fit.Epoch(seconds=2.0, rate=1.0, steps=100, start=5.0))
     monkeypatch.setattr(gpu_fit, "train", lambda line, until: trained.append(line))
     monkeypatch.setattr(gpu_fit, "command", lambda line: 0)
