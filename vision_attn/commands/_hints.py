@@ -4,7 +4,7 @@ import argparse
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,18 @@ def read_config(arguments: argparse.Namespace) -> Any:
 
 def options_only(overrides: Sequence[str]) -> None:
     """Raise ValueError unless all overrides are options (--KEY=VALUE) or their values."""
-    for before, word in pairwise(["", *overrides]):
-        value = before.startswith("--") and "=" not in before
+    for word, value in marked(overrides):
         if not word.startswith("--") and not value:
             hint = f": did you mean --{word}?" if "=" in word else ""
             if os.path.lexists(word):
                 hint = f": for the file of this name, write ./{word}"
             raise ValueError(f"{word} is not an option{hint}")
+
+
+def marked(overrides: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each word of `overrides`, and whether it is the value of the option before it."""
+    for before, word in pairwise(["", *overrides]):
+        yield word, before.startswith("--") and "=" not in before
 
 
 def config_file(name: str | Path) -> Path:

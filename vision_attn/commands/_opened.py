@@ -1,11 +1,12 @@
 """What the verbs that use a trained run share: their options, and the run opened on a device."""
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vision_attn.commands._collection import collected_later
-from vision_attn.commands._hints import meant, options_only, shown, unknown_key
+from vision_attn.commands._hints import marked, meant, options_only, shown, unknown_key
 from vision_attn.files import shipped
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -49,6 +50,15 @@ def shipped_captioner() -> Path:
             "photographs, such as runs/mine"
         )
     return folder
+
+
+def names_after_options(overrides: Sequence[str], wanted: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+    """Split `overrides`, where the parser leaves names after an option, into the `wanted` names and the rest."""
+    names: list[str] = []
+    rest: list[str] = []
+    for word, value in marked(overrides):
+        (rest if value or word.startswith("-") or not wanted(word) else names).append(word)
+    return names, rest
 
 
 def is_run(place: Path) -> bool:

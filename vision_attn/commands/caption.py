@@ -17,11 +17,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vision_attn.commands._opened import add_run_arguments, is_run, open_with, shipped_captioner
+from vision_attn.commands._opened import add_run_arguments, is_run, names_after_options, open_with, shipped_captioner
 from vision_attn.commands._places import writable
 from vision_attn.commands._search import photographs
 from vision_attn.console import complain, progress, say
@@ -107,15 +107,9 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     def image(name: str | Path) -> bool:
         return Path(name).suffix.lower() in ENDINGS or (os.path.lexists(name) and not is_run(Path(name)))
 
-    overrides: list[str] = []
     places = [Path(arguments.folder), *arguments.images] if arguments.folder else list(arguments.images)
-    for before, word in pairwise(["", *arguments.overrides]):
-        value = before.startswith("--") and "=" not in before
-        if word.startswith("-") or value or not image(word):
-            overrides.append(word)
-        else:
-            places.append(Path(word))
-    arguments.overrides = overrides
+    names, arguments.overrides = names_after_options(arguments.overrides, image)
+    places += map(Path, names)
     if image(places[0]):
         return shipped_captioner(), places
     if len(places) == 1:

@@ -14,11 +14,10 @@ import platform
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vision_attn.commands._opened import Opened, add_run_arguments, is_run, open_with
+from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
 from vision_attn.commands._places import writable
 from vision_attn.console import progress, say
 from vision_attn.machine import processor
@@ -35,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, print and write; the exit status is 1 when a metric could not be computed."""
-    collect_runs(arguments)
+    names, arguments.overrides = names_after_options(arguments.overrides, lambda word: is_run(Path(word)))
+    arguments.others = [*arguments.others, *names]
     opened = open_with(arguments)
     from vision_attn.engine.batches import few, on_device
 
@@ -53,17 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
         paths = opened.task.show(on_device(batch, opened.device), out / "pictures")
         say(f"{len(paths)} files of pictures: {paths[0]} and others" if paths else "no pictures")
     return 1 if any(math.isnan(value) for value in metrics.values()) else 0
-
-
-def collect_runs(arguments: argparse.Namespace) -> None:
-    """Move the runs that are named after an option from `arguments.overrides`, where the parser leaves them, to
-    `arguments.others`."""
-    overrides: list[str] = []
-    for before, word in pairwise(["", *arguments.overrides]):
-        value = before.startswith("--") and "=" not in before
-        named = not value and not word.startswith("-") and is_run(Path(word))
-        (arguments.others if named else overrides).append(word)
-    arguments.overrides = overrides
 
 
 def evaluate(

@@ -27,7 +27,7 @@ class SelfCritical(Criterion):
     baseline: "leave-one-out", the mean reward of the other samples of the image (Luo 2020), or "greedy", the reward of
         the caption of most likely words (Rennie et al. 2017), for which one more caption is decoded.
     max_words: samples are cut after this number of words; a sample that is cut has no END, and is scored without it.
-    reward_weight: factor of the loss, where it stands beside others.
+    reward_weight: factor of this loss, for use together with other criteria.
     entropy_weight: adds this times the entropy of a caption's distribution, in nats, to the reward.
 
     The reward is 10 times a similarity, as in `pycocoevalcap`, and counts END (see `metrics.cider.CiderD`). Document

@@ -88,8 +88,8 @@ def cut(name: str, node: str, *, resolution: int, options: dict[str, Any]) -> tu
 
 
 def has_tables(network: nn.Module) -> bool:
-    """Return whether the network has buffers that its constructor computes, such as indices of relative positions,
-    beside the statistics of batch normalisation."""
+    """Return whether the network has buffers other than the statistics of batch normalisation: its constructor computes
+    them, such as indices of relative positions."""
     norms = sum(len(list(layer.buffers(recurse=False))) for layer in network.modules() if isinstance(layer, _BatchNorm))
     return len(list(network.buffers())) > norms
 

@@ -37,7 +37,7 @@ class Captioning(Task):
     criteria: the terms of the loss by name, each called with the model; the loss is their sum. By default those of Xu
         et al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of sampled looks (eq. 12). If all of
         them sample captions, the given ones are not run.
-    evaluators: metrics beside the built-in ones, by name.
+    evaluators: metrics in addition to the built-in ones, by name.
     beams, max_words, length_power: captions are decoded by a beam of this width and length, and the one with the
         highest log p / length ** length_power is taken.
     min_words, no_repeat: the smallest number of words of a caption, and the size of n-grams that may not occur twice in
