@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import torch
+
 STATUSES = ("answered", "refused", "traceback", "hang", "died", "memory")
 
 
@@ -69,6 +71,8 @@ def _one_child(function: Callable[[Any], Any], inputs: list, seconds: float, meg
 
 
 def _work(function: Callable[[Any], Any], inputs: list, writing: int, megabytes: int) -> None:
+    # torch makes its pool of threads anew after a fork; threads that do so at the same moment would fail.
+    torch.set_num_threads(1)
     limit = _peak() + megabytes * 1024
     for item in inputs:
         began = time.monotonic()
