@@ -117,6 +117,16 @@ def test_a_mistake_in_the_file_names_file_and_key(config_file: Path, old: str, n
     assert "\n" not in str(caught.value)
 
 
+def test_an_error_in_the_users_own_class_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its key may be null: what the import raised, not that null was expected."""
+    (tmp_path / "half_written.py").write_text("class Mine(torch.nn.Module:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config, ours = tmp_path / "mine.yaml", "vision_attn.criteria.likelihood.Likelihood"
+    config.write_text(Path("configs/sat_soft_scenes.yaml").read_text().replace(ours, "half_written.Mine"))
+    with pytest.raises(ValueError, match=r"task.criteria: .* \(half_written.py, line 1\)"):
+        read(config)
+
+
 def test_missing_and_foreign_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing.yaml does not exist"):
         read(tmp_path / "nothing.yaml")

@@ -25,6 +25,7 @@ _UNKNOWN = [
     re.compile(r"Group '([\w.]+)' does not accept option '([^']+)'"),
     re.compile(r"unrecognized arguments: --([^\s=]+)"),
 ]
+_TYPE = re.compile(r"Expected |Does not validate")
 _VALUE = re.compile(r"\bGot value: (.*?)(?:\. Got value: |$)", re.DOTALL)
 _GIVEN = re.compile(r"^ *Given value: (.*?)(?:\. Got value: |$)", re.MULTILINE)
 _FORBIDDEN = re.compile(r"Importing '([^']+)' is not allowed")
@@ -77,8 +78,9 @@ def _descend(text: str) -> tuple[list[str], str]:
         union = _UNION.match(text)
         branches = re.split(r"\n *- ", "\n" + text[union.end() :])[1:] if union else []
         deeper = [branch for branch in branches if _LEVEL.match(branch)]
+        raised = [branch for branch in branches if not _TYPE.match(branch)]  # an error in the user's own code
         if not deeper:
-            return path, text
+            return path, raised[0].partition("\n")[0] if raised else text
         text = deeper[0]
 
 
