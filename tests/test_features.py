@@ -1,15 +1,16 @@
 """The feature cache: right values, the same bytes after any kill, and refusals."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 from torch import nn
 
@@ -317,33 +319,72 @@ def test_killed_at_any_moment_the_next_run_ends_with_the_same_bytes(views, tmp_p
     assert encoder.calls == (1 if batches == 3 else 3)
 
 
-def test_a_second_process_waits_for_the_first(views, tmp_path, caplog):
+def test_a_shard_that_another_process_computes_is_waited_for(views, tmp_path, caplog):
     folder = cached_features(tmp_path / "cache", Pool(), views)
     whole = contents(folder)
     (folder / "00001.npy").rename(tmp_path / "00001.npy")
     second = Pool()
-    with ThreadPoolExecutor(1) as thread, open(folder / ".lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as a first process would hold it
-        result = thread.submit(cached_features, tmp_path / "cache", second, views)
-        while "being prepared by another process; waiting" not in caplog.text:
-            assert not result.done()
-            time.sleep(0.01)
-        (tmp_path / "00001.npy").rename(folder / "00001.npy")
-        fcntl.flock(lock, fcntl.LOCK_UN)
+    with ThreadPoolExecutor(1) as thread:
+        with FileLock(folder / ".00001.lock"):  # as the other process would hold it
+            result = thread.submit(cached_features, tmp_path / "cache", second, views)
+            while "other processes compute what is left; waiting" not in caplog.text:
+                assert not result.done()
+                time.sleep(0.01)
+            (tmp_path / "00001.npy").rename(folder / "00001.npy")
         assert result.result(timeout=60) == folder
     assert second.calls == 0 and contents(folder) == whole
 
 
-def test_only_the_first_process_computes(views, tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    naps = []
+def test_processes_divide_the_shards(views, tmp_path, monkeypatch):
+    """Two threads stand in for two processes: each computes what the other has not begun, to the same bytes."""
+    monkeypatch.setattr(features, "SHARD", 4)
+    expected = contents(cached_features(tmp_path / "expected", Pool(), views))
+    together = threading.Barrier(2)
 
-    def nap(seconds: float) -> None:
-        naps.append(seconds)
-        monkeypatch.setenv("LOCAL_RANK", "0")
+    class Meeting(Pool):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            if self.calls == 0:
+                together.wait(timeout=60)  # neither is done before the other has begun
+            return super().forward(images)
+
+    encoders = [Meeting(), Meeting()]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda encoder: cached_features(tmp_path / "cache", encoder, views), encoders))
+    assert found[0] == found[1] and contents(found[0]) == expected
+    assert sum(encoder.calls for encoder in encoders) == 10 and min(encoder.calls for encoder in encoders) > 0
+
+
+def test_half_a_line_of_a_killed_process_costs_one_shard(views, tmp_path, monkeypatch):
+    expected = contents(cached_features(tmp_path / "expected", Pool(), views))
+    write = features._write_shard
+
+    def stopping(path, *rest):
+        if path.name == "00002.npy":
+            raise KeyboardInterrupt
+        return write(path, *rest)
+
+    monkeypatch.setattr(features, "_write_shard", stopping)
+    with pytest.raises(KeyboardInterrupt):
         cached_features(tmp_path / "cache", Pool(), views)
+    (folder,) = (tmp_path / "cache").iterdir()
+    listed = folder / "shards.jsonl"
+    os.truncate(listed, listed.stat().st_size - 10)  # killed while it listed the second shard
+    monkeypatch.setattr(features, "_write_shard", write)
+    encoder = Pool()
+    cached_features(tmp_path / "cache", encoder, views)
+    assert contents(folder) == expected and encoder.calls == 2
 
-    monkeypatch.setattr(time, "sleep", nap)
-    idle = Pool()
-    cached_features(tmp_path / "cache", idle, views)
-    assert idle.calls == 0 and len(naps) == 1
+
+def test_a_cache_of_more_shards_than_a_process_may_open(views, tmp_path, monkeypatch):
+    monkeypatch.setattr(features, "SHARD", 1)
+    folder = cached_features(tmp_path / "cache", Pool(), views)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(features, "OPEN", 4)
+    opened = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 64
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 10, limits[1]))
+    try:
+        cache = Features(folder, "memmap", CPU)
+        found = cache.gather(np.arange(40), cache.space(40))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert found.isfinite().all() and found.std() > 0

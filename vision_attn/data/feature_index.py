@@ -1,13 +1,16 @@
-"""The index of a cache of annotation vectors: reads and checks `index.json` and the headers of the shards.
+"""The index of a cache of annotation vectors: reads and checks it, and the headers of the shards.
 
-A cache can be computed again, so damaged parts count as missing. A valid index of other features is an error, because
-computing would overwrite them.
+While a cache is being computed, each shard that is done is one line of `shards.jsonl`; when all are, `index.json` lists
+them. A cache can be computed again, so damaged parts count as missing. A valid index of other features is an error,
+because computing would overwrite them.
 """
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,10 @@ import numpy as np
 from torch import nn
 
 from vision_attn.data.images import View
-from vision_attn.files import brief, read_json
+from vision_attn.files import brief, read_json, replacing
 
 FORMAT = 1
+APPENDED = "shards.jsonl"
 Shard = dict[str, Any]
 """An entry of the index: file, shape, bytes, sha256, and the images that could not be read, with the reason."""
 
@@ -53,7 +57,7 @@ def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Sha
     try:
         index = _read(folder)
     except ValueError:
-        return [None] * ceil(header["shape"][0] / size)
+        index = {}
     if not all(type(index.get(key)) is type(value) for key, value in header.items()):
         index = {}
     for key in index and header:
@@ -63,6 +67,21 @@ def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Sha
                 "name another `cache` or remove the folder"
             )
     return _listed(folder, index.get("shards"), header["shape"], size)
+
+
+def append(folder: Path, shard: Shard) -> None:
+    """List a shard that is done, in `shards.jsonl`. The caller holds the lock of the folder."""
+    with open(folder / APPENDED, "ab") as file:
+        file.write(b"\n" + json.dumps(shard).encode() + b"\n")  # the line before may be of a killed process
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def complete(folder: Path, header: dict[str, Any], shards: Sequence[Shard]) -> None:
+    """Write `index.json` of a complete cache. The caller holds the lock of the folder."""
+    with replacing(folder / "index.json") as temporary:
+        temporary.write_text(json.dumps({**header, "shards": shards}, indent=1), encoding="utf-8")
+    (folder / APPENDED).unlink(missing_ok=True)
 
 
 def finished_shards(folder: Path, size: int) -> list[Shard]:
@@ -101,12 +120,23 @@ def _listed(folder: Path, entries: Any, shape: list[int], size: int) -> list[Sha
         name = entry.get("file") if isinstance(entry, dict) else None
         if isinstance(name, str):
             named[name] = None if name in named else entry
+    named |= {entry["file"]: entry for entry in _appended(folder)}
     shards: list[Shard | None] = []
     for number, first in enumerate(range(0, shape[0], size)):
         entry = named.get(f"{number:05}.npy")
         expected = [min(size, shape[0] - first), *shape[1:]]
         shards.append(entry if entry and _described(entry, expected) and _whole(folder, entry) else None)
     return shards
+
+
+def _appended(folder: Path) -> Iterator[Shard]:
+    """The entries of `shards.jsonl`; what is no entry, such as half a line of a killed process, is left out."""
+    with suppress(OSError), open(folder / APPENDED, "rb") as file:
+        for line in file:
+            with suppress(ValueError, RecursionError):
+                entry = json.loads(line)
+                if isinstance(entry, dict) and isinstance(entry.get("file"), str):
+                    yield entry
 
 
 def _described(entry: Shard, shape: list[int]) -> bool:

@@ -1,34 +1,47 @@
 """A cache of annotation vectors on disk, computed once by a frozen encoder.
 
 A cache is a folder of shards, `.npy` files of float16 (images, L, D), and `index.json`, which identifies the encoder
-and the images and holds a checksum of each shard. A shard is renamed into place when it is complete, then listed in the
-index. A process killed at any time leaves a cache that the next process completes to the same bytes.
+and the images and holds a checksum of each shard. A shard is renamed into place when it is complete, then listed. A
+process killed at any time leaves a cache that other processes, or the next one, complete to the same bytes.
 """
 
 import errno
-import json
 import logging
-import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from jaxtyping import Float16
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vision_attn.console import progress
-from vision_attn.data.feature_index import existing_shards, finished_shards, folder_name, make_header
+from vision_attn.data.feature_index import (
+    APPENDED,
+    Shard,
+    append,
+    complete,
+    existing_shards,
+    finished_shards,
+    folder_name,
+    make_header,
+)
 from vision_attn.data.images import View, in_threads
 from vision_attn.files import replacing, sha256
 
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
+LOCK = ".lock"
+OPEN = 256
+"""Shards that are open at a time: systems limit the files of a process, often to 1,024."""
 log = logging.getLogger(__name__)
 
 
@@ -40,16 +53,17 @@ class Features:
         shards = finished_shards(folder, SHARD)
         self.unreadable: dict[str, str] = {name: why for shard in shards for name, why in shard["unreadable"].items()}
         """Images that could not be read, with the reason; their vectors are those of a black image."""
-        self.shards: list[NDArray] = [np.load(folder / shard["file"], mmap_mode="r") for shard in shards]
-        self.shape = self.shards[0].shape[1:]
+        self.folder, self.shape = folder, tuple(shards[0]["shape"][1:])
+        self.shard = lru_cache(OPEN)(self._shard)
         self.pinned = residency != "device" and device.type == "cuda"
         self.table: Tensor | None = None
         if residency != "memmap":
-            rows = sum(len(shard) for shard in self.shards)
+            rows = sum(shard["shape"][0] for shard in shards)
             where = device if residency == "device" else torch.device("cpu")
             self.table = torch.empty((rows, *self.shape), dtype=torch.float16, device=where)
-            for number, shard in enumerate(self.shards):
-                self.table[number * SHARD : number * SHARD + len(shard)] = torch.from_numpy(np.array(shard))
+            for number in range(len(shards)):
+                shard = torch.from_numpy(np.load(self._path(number)))
+                self.table[number * SHARD : number * SHARD + len(shard)] = shard
 
     @property
     def on_device(self) -> bool:
@@ -69,88 +83,109 @@ class Features:
         if self.table is not None:
             return torch.index_select(self.table, 0, torch.from_numpy(rows), out=space)
         into = space.numpy()
-        for position, row in enumerate(rows):
-            into[position] = self.shards[row // SHARD][row % SHARD]
+        for position, row in enumerate(rows.tolist()):
+            into[position] = self.shard(row // SHARD)[row % SHARD]
         return space
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:05}.npy"
+
+    def _shard(self, number: int) -> Float16[NDArray, "N L D"]:
+        """Map a shard into memory. `shard` keeps the latest ones."""
+        return np.load(self._path(number), mmap_mode="r")
 
 
 def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, verify: bool = False) -> Path:
     """Return the folder under `cache` with the features of `views`. Missing features are computed.
 
-    Under torchrun the first process of each machine computes, and the others wait. A second process started by hand
-    waits too. `verify` reads all shards again and replaces damaged ones. Raises ValueError if the folder belongs to
-    another encoder or other images, or if the disk is full.
+    Processes that need the same cache divide its shards among themselves: those of torchrun, on one machine or on
+    several that share the disk, and those started by hand. `verify` reads all shards again and replaces damaged ones.
+    Raises ValueError if the folder belongs to another encoder or other images, or if the disk is full.
     """
     header = make_header(encoder, views)
     folder = cache / folder_name(header)
-    if int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))):
+    try:
+        if verify and folder.is_dir():
+            with FileLock(folder / LOCK):
+                _remove_damaged(folder, header)
         if not _finished(folder, header):
-            log.warning("%s: waiting until the first process has prepared it", folder)
-        while not _finished(folder, header):
-            time.sleep(0.5)
-        return folder
-    if verify or not _finished(folder, header):
-        try:
-            with _locked(folder):
-                _complete(folder, header, encoder, views)
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            cause = "the disk is full" if full else f"cannot write features ({error.strerror or error})"
-            raise ValueError(
-                f"{folder}: {cause}; finished parts are kept; run the same command again to continue"
-            ) from error
+            folder.mkdir(parents=True, exist_ok=True)
+            _complete(folder, header, encoder, views)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        cause = "the disk is full" if full else f"cannot write features ({error.strerror or error})"
+        raise ValueError(
+            f"{folder}: {cause}; finished parts are kept; run the same command again to continue"
+        ) from error
     return folder
 
 
 def _finished(folder: Path, header: dict[str, Any]) -> bool:
-    return folder.is_dir() and all(existing_shards(folder, header, SHARD))
+    return folder.is_dir() and not (folder / APPENDED).exists() and all(existing_shards(folder, header, SHARD))
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `folder`. The operating system releases it when the process ends."""
-    import fcntl
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.warning("%s is being prepared by another process; waiting for it", folder)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _remove_damaged(folder: Path, header: dict[str, Any]) -> None:
+    shards = [shard for shard in existing_shards(folder, header, SHARD) if shard]
+    for shard in progress(shards, what="checksums", unit="part"):
+        if sha256(folder / shard["file"]) != shard["sha256"]:
+            log.warning("%s: damaged; computing it again", folder / shard["file"])
+            (folder / shard["file"]).unlink()
 
 
 def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: Sequence[View]) -> None:
-    """Compute the shards that are missing or damaged, and add each to the index."""
-    for leftover in folder.glob(".*.part"):  # its writer no longer holds the lock
-        leftover.unlink()
+    """Compute the shards that are missing or damaged and that no other process is computing, until all are there."""
     shards = existing_shards(folder, header, SHARD)
-    if (folder / "index.json").exists() and None in shards:
+    if None in shards and ((folder / "index.json").exists() or (folder / APPENDED).exists()):
         log.warning(
             "%s: %d of %d parts are missing or damaged; computing them", folder, shards.count(None), len(shards)
         )
-    for number, shard in enumerate(shards):
-        if shard and sha256(folder / shard["file"]) != shard["sha256"]:
-            log.warning("%s: damaged; computing it again", folder / shard["file"])
-            shards[number] = None
-    missing = [number for number, shard in enumerate(shards) if shard is None]
-    count, regions, size = header["shape"]
-    left = sum(min(SHARD, count - number * SHARD) for number in missing)
-    _refuse_full_disk(folder, left * regions * size * 2)
-
+    parts = [views[first : first + SHARD] for first in range(0, len(views), SHARD)]
+    left = sum(len(part) for part, shard in zip(parts, shards, strict=True) if not shard)
+    _refuse_full_disk(folder, left * prod(header["shape"][1:]) * 2)
     training = encoder.training
     encoder.eval()
+    waiting = False
     try:
-        with progress(what="annotation vectors", unit="image", total=count, initial=count - left) as bar:
-            for number in missing:
-                part = slice(number * SHARD, (number + 1) * SHARD)
-                shards[number] = _write_shard(folder / f"{number:05}.npy", header, encoder, views[part], bar)
-                with replacing(folder / "index.json") as temporary:
-                    listed = [shard for shard in shards if shard]
-                    temporary.write_text(json.dumps({**header, "shards": listed}, indent=1), encoding="utf-8")
+        with progress(what="annotation vectors", unit="image", total=len(views), initial=len(views) - left) as bar:
+            while missing := [number for number, shard in enumerate(shards) if shard is None]:
+                for number in missing:
+                    if shards[number] is None:
+                        _compute(number, shards, folder, header, encoder, parts, bar)
+                if None in shards and shards.count(None) == len(missing):
+                    if not waiting:
+                        log.warning("%s: other processes compute what is left; waiting for them", folder)
+                    waiting = True
+                    time.sleep(0.5)
     finally:
         encoder.train(training)
+    with FileLock(folder / LOCK):
+        complete(folder, header, shards)
+        for claim in folder.glob(f".*{LOCK}"):
+            if claim.name != LOCK:
+                claim.unlink(missing_ok=True)
+
+
+def _compute(
+    number: int,
+    shards: list[Shard | None],
+    folder: Path,
+    header: dict[str, Any],
+    encoder: nn.Module,
+    parts: Sequence[Sequence[View]],
+    bar: Any,
+) -> None:
+    """Compute a shard and list it, unless another process does so now. If one has done so, list what others did."""
+    path = folder / f"{number:05}.npy"
+    with suppress(Timeout), FileLock(folder / f".{number:05}{LOCK}", blocking=False):
+        if path.exists():
+            for index, shard in enumerate(existing_shards(folder, header, SHARD)):
+                if shard and shards[index] is None:
+                    shards[index] = shard
+                    bar.update(len(parts[index]))
+        if shards[number] is None:
+            shards[number] = _write_shard(path, header, encoder, parts[number], bar)
+            with FileLock(folder / LOCK):
+                append(folder, shards[number])
 
 
 def _refuse_full_disk(folder: Path, needed: int) -> None:
