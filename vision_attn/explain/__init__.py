@@ -1,0 +1,1 @@
+"""Where models look that were written without this package: recording, and what to make of the maps."""
