@@ -16,6 +16,7 @@ from vision_attn.commands import demo, main
 
 ROOT = Path(__file__).parent.parent
 SCENES = str(ROOT / "configs" / "sat_soft_scenes.yaml")
+VERBS = sorted(path.stem for path in Path(commands.__file__).parent.glob("[a-z]*.py"))
 TINY = [
     "--task.encoder.region_size=8", "--task.encoder.width=16", "--task.model.hidden_size=8", "--task.model.word_size=8",
     "--task.model.score.attention_size=8", "--task.max_words=6", "--data.batch_size=4", "--data.epoch_images=8",
@@ -63,12 +64,12 @@ def test_help_imports_nothing_heavy() -> None:
     asked = "try: main(['--help'])\nexcept SystemExit: pass\n"
     done = shell("-c", f"import sys; from vision_attn.commands import main\n{asked}print('torch' in sys.modules)")
     assert done.stdout.splitlines()[-1] == "False"
-    for verb in ("train", "eval", "prepare", "score", "caption", "pack", "demo"):
+    for verb in VERBS:
         assert f"    {verb} " in done.stdout
     assert shell("-c", "import vision_attn, sys; print('torch' in sys.modules)").stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("verb", ["train", "eval", "prepare", "score", "caption", "pack", "demo"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as left:
         main([verb, "--help"])

@@ -176,7 +176,7 @@ def test_hooks_and_the_workflow_run_what_make_runs() -> None:
     assert hooks["repo"] == "local" and [hook["entry"] for hook in hooks["hooks"]] == lint.strip().split("\n\t")
     (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yaml").read_text())["jobs"].values()
     assert job["steps"][-1]["run"] == ".ci/run"
-    supported = re.search(r'requires-python = ">=([\d.]+),', (ROOT / "pyproject.toml").read_text())[1]
+    supported = re.search(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())[1]
     assert supported in job["strategy"]["matrix"]["python"]
 
 

@@ -133,7 +133,7 @@ def test_what_is_neither_a_run_nor_a_photograph_is_named(shipped, tmp_path, monk
     assert "runs/missing is not a folder: give the folder of a run" in capsys.readouterr().err
     monkeypatch.setattr(_opened, "SHIPPED", tmp_path / "nothing")
     assert main(["caption", str(PHOTOGRAPHS[0])]) == 1
-    assert f"{tmp_path / 'nothing'}, the captioner that comes with a checkout" in capsys.readouterr().err
+    assert f"{tmp_path / 'nothing'}, the captioner that comes with the project" in capsys.readouterr().err
 
 
 def test_photographs_of_all_sizes_and_colour_modes_are_captioned(shipped, tmp_path, capsys):

@@ -22,14 +22,21 @@ _LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
 _swept: set[Path] = set()
 
 
+def ours() -> Path:
+    """Return the folder that holds `configs`, `docs/photographs` and `weights`: the checkout of the project, or, if the
+    package was installed from a wheel, a folder inside it."""
+    packed = Path(__file__).parent / "shipped"
+    return packed if packed.is_dir() else Path(__file__).parent.parent
+
+
 def shipped(path: str | Path) -> Path:
-    """Return `path` if it exists, or else what lies there in the checkout of the project that this package belongs to,
-    such as `weights/photographs`. Returns `path` itself if neither exists."""
+    """Return `path` if it exists, or else what comes with the project under this name, such as `weights/photographs`.
+    Returns `path` itself if neither exists."""
     path = Path(path)
-    ours = Path(__file__).parent.parent / path
-    if os.path.exists(path) or not os.path.exists(ours):  # Path.exists raises for names that are too long
+    theirs = ours() / path
+    if os.path.exists(path) or not os.path.exists(theirs):  # Path.exists raises for names that are too long
         return path
-    return ours
+    return theirs
 
 
 def find(path: str | Path) -> Path:

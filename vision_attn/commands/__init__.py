@@ -15,13 +15,14 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from vision_attn import __version__
 from vision_attn.commands._collection import left_at_exit
+from vision_attn.commands._hints import joined
 from vision_attn.console import complain, log_to_terminal, printable
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -31,6 +32,11 @@ LONGEST = 2000  # characters of an error message, which may quote a whole file
 class Parser(argparse.ArgumentParser):
     """Escapes arguments in error messages: a shell wildcard may expand to any file name."""
 
+    @property
+    def options(self) -> Collection[str]:
+        """The options that were added, such as --debug."""
+        return self._option_string_actions
+
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
 
@@ -39,25 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status (see the module docstring)."""
     argv = list(sys.argv[1:] if argv is None else argv)
     left_at_exit()
-    parser = Parser(prog="vision-attn", description="Image captioners that show where they look.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"vision-attn {__version__}")
-    parsers = parser.add_subparsers(metavar="VERB", required=True, title="verbs")
-    verbs = {path.stem: path for path in sorted(Path(__file__).parent.glob("[a-z]*.py"))}
-    chosen = next((word for word in argv if not word.startswith("-")), None)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold any bytes
     try:
-        for name, path in verbs.items():
-            words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-            verb = parsers.add_parser(
-                name, help=words.split("\n")[0], description=words, allow_abbrev=False,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )  # fmt: skip
-            verb.add_argument("--debug", action="store_true", help="show the traceback of an error")
-            if name == chosen:
-                module = import_module(f"{__name__}.{name}")
-                module.add_arguments(verb)
-                verb.set_defaults(run=module.run, parser=verb)
+        chosen = next((word for word in argv if not word.startswith("-")), None)
+        parser, verbs = parser_of(chosen)
+        if chosen in verbs and verbs[chosen].get_default("overrides") is not None:
+            argv = joined(argv, verbs[chosen].options)
         arguments, rest = parser.parse_known_args(argv)
         if rest and not hasattr(arguments, "overrides"):
             arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -70,6 +64,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("VISION_ATTN_DEBUG", "0") not in ("", "0") or "--debug" in argv:
             raise
         return _tell(error)
+
+
+def parser_of(*chosen: str | None) -> tuple[Parser, dict[str, Parser]]:
+    """Create the parser of the command line, and of each verb. Only the `chosen` verbs are imported and have their
+    arguments."""
+    parser = Parser(prog="vision-attn", description="Image captioners that show where they look.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"vision-attn {__version__}")
+    parsers = parser.add_subparsers(metavar="VERB", required=True, title="verbs")
+    verbs = {}
+    for name, path in all_verbs().items():
+        words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        verb = verbs[name] = parsers.add_parser(
+            name, help=words.split("\n")[0], description=words, allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        verb.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        if name in chosen:
+            module = import_module(f"{__name__}.{name}")
+            module.add_arguments(verb)
+            verb.set_defaults(run=module.run, parser=verb)
+    return parser, verbs
+
+
+def all_verbs() -> dict[str, Path]:
+    """Return the file of each verb."""
+    return {path.stem: path for path in sorted(Path(__file__).parent.glob("[a-z]*.py"))}
 
 
 def _tell(error: BaseException) -> int:

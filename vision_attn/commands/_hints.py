@@ -4,12 +4,12 @@ import argparse
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import vision_attn
+from vision_attn.files import ours, shipped
 
 
 def read_config(arguments: argparse.Namespace) -> Any:
@@ -48,16 +48,21 @@ def marked(overrides: Sequence[str]) -> Iterator[tuple[str, bool]]:
 
 
 def config_file(name: str | Path) -> Path:
-    """Return the path of the config file `name`. Raises ValueError with suggestions if it does not exist."""
+    """Return the path of the config file `name`, which may also be the name of a config that comes with the project,
+    such as `sat_soft_scenes` or `configs/sat_soft_scenes.yaml`.
+
+    Raises ValueError with suggestions if it does not exist.
+    """
     path = Path(name)
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long
         inside = path / "config.yaml"
         hint = f"its config is {inside}" if inside.is_file() else "give a file such as configs/sat_soft_scenes.yaml"
         raise ValueError(f"{path} is a folder, not a config: {hint}")
-    if os.path.exists(path):
-        return path
-    checkout = Path(vision_attn.__file__).parent.parent
-    folders = dict.fromkeys([path.parent, Path("configs"), Path("runs") / path.name, shown(checkout / "configs")])
+    named = Path("configs", f"{path.stem if path.suffix == '.yaml' else path}.yaml")
+    for place in (path, shipped(path), *([shipped(named)] if path.parent == Path() else [])):
+        if os.path.exists(place):
+            return shown(place)
+    folders = dict.fromkeys([path.parent, Path("configs"), Path("runs") / path.name, shown(ours() / "configs")])
     files = [file for folder in folders if os.path.isdir(folder) for file in sorted(folder.glob("*.yaml"))]
     close = _similar(path.stem, files)
     raise ValueError(f"{path} does not exist" + (f"; did you mean {' or '.join(close)}?" if close else ""))
@@ -72,7 +77,8 @@ def _similar(stem: str, files: Sequence[Path]) -> list[str]:
     """Return the files called `stem`, or else at most three with similar names."""
     named = {}
     for file in files:
-        named.setdefault(file.parent.name if file.stem == "config" else file.stem, str(file))
+        known = Path("configs", file.name) if file.is_relative_to(ours()) else file  # a wheel's own path is long
+        named.setdefault(file.parent.name if file.stem == "config" else file.stem, str(known))
     names = [stem] if stem in named else difflib.get_close_matches(stem, named, n=2, cutoff=0.75)
     return [named[name] for name in names or [name for name in named if name.startswith(stem)][:3]]
 
@@ -99,6 +105,23 @@ def meant(message: str, config: Mapping[str, Any], options: Iterable[str] = ()) 
     names = [name] if name in places else difflib.get_close_matches(name, places, n=2, cutoff=0.75)
     close = [f"--{path}" for each in names for path in sorted(places[each], key=lambda path: path.count("."))[:3]]
     return f"--{key}: there is no such key; did you mean {' or '.join(close)}?" if close else message
+
+
+def joined(words: Sequence[str], known: Container[str]) -> list[str]:
+    """Join each option with the word after it, as --KEY=VALUE, unless it is one of the `known` options of a verb.
+
+    The parser does not know that options of a config take a value: it would take `3` in `--run.epochs 3 CONFIG` for
+    CONFIG.
+    """
+    found: list[str] = []
+    for word in words:
+        before = found[-1] if found else ""
+        alone = before.startswith("--") and len(before) > 2 and "=" not in before and before not in known
+        if alone and not word.startswith("--"):
+            found[-1] = f"{before}={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def dotted(config: Any, path: tuple[str, ...] = ()) -> Iterable[str]:

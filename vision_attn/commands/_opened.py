@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # or `--help` would import torch
 
 
 SHIPPED = Path("weights/photographs")
-"""The captioner that comes with a checkout of the project."""
+"""The captioner that comes with the project."""
 
 
 class Opened(NamedTuple):
@@ -46,7 +46,7 @@ def shipped_captioner() -> Path:
     folder = shown(shipped(SHIPPED))
     if not (folder / "model.safetensors").is_file():
         raise ValueError(
-            f"{folder}, the captioner that comes with a checkout of the project, is not here: name a run before the "
+            f"{folder}, the captioner that comes with the project, is not here: name a run before the "
             "photographs, such as runs/mine"
         )
     return folder
@@ -91,7 +91,7 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> Opened:
     from vision_attn.config import find_best, load, open_run
     from vision_attn.tasks.caption import Captioning
 
-    device = torch_device(arguments.device)
+    device, folder = torch_device(arguments.device), shipped(folder)
     options_only(arguments.overrides)
     try:
         task, source, config = open_run(folder, trust=arguments.trust, overrides=arguments.overrides)

@@ -15,7 +15,7 @@ from pathlib import Path
 from vision_attn.commands import _opened
 from vision_attn.commands._hints import shown
 from vision_attn.console import say
-from vision_attn.files import shipped
+from vision_attn.files import ours, shipped
 
 NAME = "sat_soft_scenes.yaml"
 SHOWN = 12
@@ -33,16 +33,13 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.commands import eval as evaluation
     from vision_attn.commands import train
 
-    root = Path(vision_attn.__file__).parent.parent
-    config, out = root / "configs" / NAME, arguments.out
-    if not config.is_file():
-        raise ValueError(f"{config} does not exist: the demo runs from a checkout of the project, not from a wheel")
+    config, out = ours() / "configs" / NAME, arguments.out
     if outdated(out, [config, *Path(vision_attn.__file__).parent.rglob("*.py")]):
         say(f"{out} was made by other code or another config: training from scratch")
         shutil.rmtree(out)
 
     if (shipped(_opened.SHIPPED) / "model.safetensors").is_file():
-        caption_photographs(root / "docs" / "photographs", out / "photographs")
+        caption_photographs(ours() / "docs" / "photographs", out / "photographs")
     start = time.perf_counter()
     overrides = [f"--run.folder={out}", *arguments.overrides]
     status = train.run(argparse.Namespace(config=config, overrides=overrides))

@@ -11,8 +11,10 @@ import json
 import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
 from vision_attn.commands._places import writable
 from vision_attn.console import progress, say
+from vision_attn.files import read_json
 from vision_attn.machine import processor
 
 
@@ -29,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("others", nargs="*", metavar="RUN", help="further captioners, for an ensemble")
     parser.add_argument("--split", default="test", help="train, val or test (default: test)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the run folder)")
+    parser.add_argument("--json", action="store_true", help="print the record that is written, as a JSON object")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
 
 
@@ -40,18 +44,23 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.engine.batches import few, on_device
 
     folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
-    out = writable(arguments.out or Path(folders[0], "ensemble" if len(folders) > 1 else ""), "--out")
+    place = Path(folders[0]) if Path(folders[0]).is_dir() else Path("runs", Path(folders[0]).name)  # comes along
+    out = writable(arguments.out or Path(place, "ensemble" if len(folders) > 1 else ""), "--out")
     if (out / "pictures").is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
         raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")
-    metrics = evaluate(opened, arguments.split, out, runs=folders, overrides=arguments.overrides)
-    width = max(map(len, metrics))
-    for name, value in metrics.items():
-        say(f"{name:{width}}  {value:8.4f}")
-    say(f"written to {out / f'metrics_{arguments.split}.json'}")
-    if arguments.show > 0:
-        batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
-        paths = opened.task.show(on_device(batch, opened.device), out / "pictures")
-        say(f"{len(paths)} files of pictures: {paths[0]} and others" if paths else "no pictures")
+    written = out / f"metrics_{arguments.split}.json"
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
+        metrics = evaluate(opened, arguments.split, out, runs=folders, overrides=arguments.overrides)
+        width = max(map(len, metrics))
+        for name, value in metrics.items() if not arguments.json else ():
+            say(f"{name:{width}}  {value:8.4f}")
+        say(f"written to {written}")
+        if arguments.show > 0:
+            batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
+            paths = opened.task.show(on_device(batch, opened.device), out / "pictures")
+            say(f"{len(paths)} files of pictures: {paths[0]} and others" if paths else "no pictures")
+    if arguments.json:
+        say(json.dumps(read_json(written)))
     return 1 if any(math.isnan(value) for value in metrics.values()) else 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vision_attn.commands._hints import shown
 from vision_attn.console import say
+from vision_attn.files import shipped
 
 KEPT = ("README.md",)
 COPIED = ("config.yaml", "vocabulary.json", "metrics_val.json")
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.engine.folders import replacing_folder
     from vision_attn.engine.weights import NAME, in_half, read_shapes
 
-    best, out = find_best(arguments.run_folder), Path(arguments.out)
+    best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)
     load(best / "config.yaml")
     read_shapes(best / NAME)
     foreign = out.exists() and not (out / NAME).is_file() and (not out.is_dir() or set(listed(out)) - set(KEPT))

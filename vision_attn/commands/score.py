@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE.json", help="where to write (default: RESULTS_metrics.json next to RESULTS)"
     )
+    parser.add_argument("--json", action="store_true", help="print what is written, as a JSON object, not the table")
     parser.add_argument("--metrics", nargs="+", metavar="NAME", help=f"only these of {', '.join(METRICS)}")
     parser.add_argument("--time-limit", type=float, default=1800.0, metavar="SECONDS", help="for each metric (1800)")
 
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     coverage = f"{len(candidates):,} of {len(references):,} annotated images have a caption"
     if len(candidates) < len(references):
         coverage += "; the others are skipped"
-    for line in (str(results), coverage, "", *report.table().split("\n")):
+    for line in () if arguments.json else (str(results), coverage, "", *report.table().split("\n")):
         say(line)
     content = {**report.metrics, "images": len(candidates), "annotated_images": len(references)}
     content |= {"failed": report.failed, "notes": report.notes}
@@ -49,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
             temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{out} cannot be written: {error.strerror}; name another file with --out") from error
-    say("")
-    say(f"written to {out}")
+    for line in (json.dumps(content),) if arguments.json else ("", f"written to {out}"):
+        say(line)
     return 1 if report.failed else 0
 
 

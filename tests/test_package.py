@@ -1,0 +1,128 @@
+"""The package away from its checkout: the wheel, its metadata, and what it brings along."""
+
+import email
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.untrained import SIZES
+from vision_attn.commands import _hints, main
+
+ROOT = Path(__file__).parents[1]
+NEEDED = "building the package needs hatchling, of the extra [dev]"
+ADDRESS = "https://example.org/vision_attn"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A folder that holds the installed wheel and nothing else. Without hatchling, these tests are skipped."""
+    wheels = pytest.importorskip("hatchling.builders.wheel", reason=NEEDED)
+    dist, target = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("target")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VISION_ATTN_REPOSITORY", ADDRESS)
+        list(wheels.WheelBuilder(str(ROOT)).build(directory=str(dist), versions=["standard"]))
+    with zipfile.ZipFile(next(dist.iterdir())) as wheel:
+        wheel.extractall(target)
+    return target
+
+
+def test_commands_of_an_installed_wheel_find_what_comes_along(installed, tmp_path) -> None:
+    """From an empty folder: a config by its name, the photographs, and the captioner of photographs."""
+    script = """
+import sys
+sys.modules["numba"] = None  # which would compile its loops again in a new folder
+import vision_attn
+from vision_attn.commands import main
+from vision_attn.files import ours
+assert vision_attn.__file__.startswith(sys.argv[1])
+assert main(["train", "sat_soft_scenes", "--run.epochs", "1", *sys.argv[2:]]) == 0
+assert main(["keys", "configs/finetune_photographs.yaml"]) == 0
+assert main(["caption", str(ours() / "docs/photographs/coffee.jpg"), "--out", "look"]) == 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(installed), *SIZES["sat_soft_scenes"]], cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "--run.start_from=weights/photographs" in lines
+    assert re.fullmatch(r".*coffee\.jpg\t\w+( \S+){3,}", lines[-1])
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "look"}
+    assert (tmp_path / "runs/sat_soft_scenes/best/model.safetensors").is_file()
+
+
+def test_the_wheel_is_typed_and_says_where_the_project_is(installed) -> None:
+    assert (installed / "vision_attn/py.typed").is_file()
+    (path,) = installed.glob("*.dist-info/METADATA")
+    metadata = email.message_from_string(path.read_text())
+    assert f"Repository, {ADDRESS}" in metadata.get_all("Project-URL")
+    assert metadata["Requires-Python"] == ">=3.10" and "Typing :: Typed" in metadata.get_all("Classifier")
+    links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
+    assert f"{ADDRESS}/raw/main/docs/pictures/scene.png" in links
+    assert f"{ADDRESS}/blob/main/docs/captioning.md" in links
+    assert all(link.startswith(ADDRESS) for link in links)
+    readme = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert len(readme) == len(links) and not any(link.startswith("http") for link in readme)
+
+
+def test_the_sdist_is_complete() -> None:
+    """All that git tracks."""
+    sdists = pytest.importorskip("hatchling.builders.sdist", reason=NEEDED)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("this is no git repository")
+    packed = {file.relative_path for file in sdists.SdistBuilder(str(ROOT)).recurse_included_files()}
+    always = {"pyproject.toml", "LICENSE", ".gitignore"}  # which hatchling adds
+    assert {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()} <= packed | always
+
+
+def test_python_m_runs_commands() -> None:
+    done = subprocess.run([sys.executable, "-m", "vision_attn", "--version"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("vision-attn ")
+
+
+def test_a_config_is_found_by_its_name(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    theirs = ROOT / "configs" / "sat_soft_scenes.yaml"
+    for name in ("sat_soft_scenes", "sat_soft_scenes.yaml", "configs/sat_soft_scenes.yaml"):
+        assert _hints.config_file(name) == theirs
+    with pytest.raises(ValueError, match=r"sat_soft_scene does not exist; did you mean configs/sat_soft_scenes\.yaml"):
+        _hints.config_file("sat_soft_scene")
+    with pytest.raises(ValueError, match="does not exist"):
+        _hints.config_file("elsewhere/sat_soft_scenes")
+    Path("configs").mkdir()
+    Path("configs/sat_soft_scenes.yaml").write_text("of mine")
+    assert _hints.config_file("sat_soft_scenes") == Path("configs/sat_soft_scenes.yaml")
+
+
+def test_options_may_stand_before_the_config_with_their_value_as_the_next_word(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["keys", "--run.epochs", "3", "--optimizer.lr", "1e-3", "sat_soft_scenes", "--run.seed", "-1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"--run.epochs=3", "--optimizer.lr=0.001", "--run.seed=-1"} <= set(lines)
+    assert "--task.model=vision_attn.models.show_attend_tell.ShowAttendTell" in lines
+    assert main(["keys", "--run.epoch", "3", "sat_soft_scenes"]) == 1
+    assert "did you mean epochs" in capsys.readouterr().err
+    assert _hints.joined(["--beams", "3", "--data.images", "x", "--a=b", "c", "--", "d"], {"--beams"}) == [
+        "--beams", "3", "--data.images=x", "--a=b", "c", "--", "d",
+    ]  # fmt: skip
+
+
+def test_every_key_that_is_listed_can_be_overridden(capsys) -> None:
+    assert main(["keys", "sat_soft_scenes"]) == 0
+    listed = [line for line in capsys.readouterr().out.splitlines() if not line.endswith("=null")]
+    assert len(listed) > 60
+    assert main(["keys", "sat_soft_scenes", *listed]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if not line.endswith("=null")] == listed
+
+
+def test_completion_knows_verbs_and_options(capsys) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert "--recursive" in script and all(verb in script for verb in ("train", "caption", "completion"))
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
