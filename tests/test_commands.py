@@ -65,7 +65,7 @@ def test_help_imports_nothing_heavy() -> None:
     done = shell("-c", f"import sys; from vision_attn.commands import main\n{asked}print('torch' in sys.modules)")
     assert done.stdout.splitlines()[-1] == "False"
     for verb in VERBS:
-        assert f"    {verb} " in done.stdout
+        assert f"\n    {verb}" in done.stdout
     assert shell("-c", "import vision_attn, sys; print('torch' in sys.modules)").stdout.strip() == "False"
 
 

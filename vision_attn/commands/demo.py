@@ -45,7 +45,15 @@ def run(arguments: argparse.Namespace) -> int:
     status = train.run(argparse.Namespace(config=config, overrides=overrides))
     say("")
     say("on scenes with combinations that are not in the training data:")
-    options = {"beams": None, "device": "auto", "trust": [], "overrides": [], "out": None, "split": "test"}
+    options = {
+        "beams": None,
+        "device": "auto",
+        "trust": [],
+        "overrides": [],
+        "out": None,
+        "split": "test",
+        "json": False,
+    }
     status = status or evaluation.run(argparse.Namespace(folder=out, others=[], show=SHOWN, **options))
     if (out / "metrics_test.json").is_file():
         metrics = json.loads((out / "metrics_test.json").read_text(encoding="utf-8"))
