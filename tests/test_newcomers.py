@@ -392,7 +392,7 @@ def test_a_config_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("configs/sat_soft_scenes.yaml", "configs/ram_small.yaml", "runs/mine/config.yaml"):
         (tmp_path / name).write_text("")
     for given, said in {
-        "sat_soft_scene": "sat_soft_scene does not exist; did you mean configs/sat_soft_scenes.yaml?",
+        "sat_soft_scene": "sat_soft_scene does not exist; did you mean configs/sat_soft_scenes.yaml or",
         "configs/sat_sof_scenes.yaml": "does not exist; did you mean configs/sat_soft_scenes.yaml",
         "ram": "ram does not exist; did you mean configs/ram_small.yaml",
         "runs/mine": "runs/mine is a folder, not a config: its config is runs/mine/config.yaml",
