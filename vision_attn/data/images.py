@@ -14,14 +14,14 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.console import progress
-from vision_attn.data.photographs import decoded, open_photograph
+from vision_attn.data.photographs import Encoded, decoded, open_photograph
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def read_image(path: str | Path, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
-    """Read an encoder input: the centre square of `path`, resized to `resolution` (bicubic, antialiased).
+def read_image(path: str | Path | Encoded, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
+    """Read an encoder input: the centre square of a photograph, resized to `resolution` (bicubic, antialiased).
 
     Raises ValueError naming the file if it cannot be read.
     """

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from io import BufferedIOBase
+from io import BufferedIOBase, BytesIO
 from math import ceil
 from pathlib import Path
+from typing import NamedTuple
 
 from PIL import Image, ImageFile
 
@@ -53,6 +54,17 @@ _TRANSPOSES = {
 """The transpose that brings an image upright, by EXIF orientation."""
 
 
+class Encoded(NamedTuple):
+    """A photograph in memory, as its file holds it."""
+
+    name: str
+    """For messages."""
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Budget:
     """An amount shared by threads, which take parts of it and return them; first come, first served."""
 
@@ -90,12 +102,15 @@ def open_photograph(path: str | Path, at_least: int | None = None) -> Image.Imag
 
 
 @contextmanager
-def decoded(path: str | Path, at_least: int | None = None) -> Iterator[Image.Image]:
+def decoded(path: str | Path | Encoded, at_least: int | None = None) -> Iterator[Image.Image]:
     """Like `open_photograph`, but its memory counts against the budget of all threads until the block ends."""
     with ExitStack() as held:
         with _named(path):
-            _refuse_special(path)
-            file = held.enter_context(open(path, "rb"))
+            if isinstance(path, Encoded):
+                file = BytesIO(path.content)
+            else:
+                _refuse_special(path)
+                file = held.enter_context(open(path, "rb"))
             image = _identified(file)
             whole = _draft(image, at_least)
             memory = _checked_memory(image, whole, file)
@@ -119,7 +134,7 @@ class _Refused(ValueError):
 
 
 @contextmanager
-def _named(path: str | Path) -> Iterator[None]:
+def _named(path: str | Path | Encoded) -> Iterator[None]:
     """Turn any exception into a ValueError of one line that names `path`."""
     try:
         yield
@@ -130,7 +145,7 @@ def _named(path: str | Path) -> Iterator[None]:
     except Image.DecompressionBombError as error:
         raise ValueError(f"{path}: too large for PIL.Image.MAX_IMAGE_PIXELS ({error})") from error
     except Exception as error:  # a damaged file can make Pillow raise almost anything
-        why = " ".join(str(error).replace(str(path), Path(path).name).split())
+        why = " ".join(str(error).replace(str(path), Path(str(path)).name).split())
         raise ValueError(f"{path}: not a readable image ({type(error).__name__}: {why})") from error
 
 
@@ -193,7 +208,9 @@ def _checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase
             f"too large, {image.width:,} x {image.height:,} pixels{few}: make it smaller, or set "
             f"VISION_ATTN_MAX_PIXELS to at least {needed} (now {most})"
         )
-    size = os.fstat(file.fileno()).st_size
+    place = file.tell()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(place)
     if size > max(most, MAX_PIXELS) * BYTES_PER_PIXEL:  # some decoders read the whole file at once
         raise _Refused(f"too large, {size / 1e6:,.0f} MB: make it smaller, or set VISION_ATTN_MAX_PIXELS")
     if sum((x1 - x0) * (y1 - y0) for _, (x0, y0, x1, y1), *_ in image.tile) > _PLANES * whole:

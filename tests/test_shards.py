@@ -1,0 +1,197 @@
+"""Photographs streamed from tar and Parquet files: the same in every run, divided among processes, resumed exactly."""
+
+import io
+import json
+import tarfile
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from vision_attn.commands import main
+from vision_attn.data.shards import Shards, shuffled
+from vision_attn.task import Task
+
+pytest.importorskip("webdataset", reason="the extra [scale] is not installed")
+SHARDS, EACH = 4, 5
+
+
+class Small(Task):
+    resolution = 24
+
+
+def photograph(number: int) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, (30, 34, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def captions(number: int) -> list[str]:
+    return [f"a dog number {number % 3} runs", f"the dog number {number % 3}"]
+
+
+def write_tar(path: Path, members: list[tuple[str, bytes]]) -> None:
+    with tarfile.open(path, "w") as file:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture(scope="module")
+def tars(tmp_path_factory) -> Path:
+    """Four shards of five photographs; captions as lines of text or in JSON."""
+    folder = tmp_path_factory.mktemp("tars")
+    for shard in range(SHARDS):
+        members = []
+        for number in range(EACH * shard, EACH * (shard + 1)):
+            said = captions(number)
+            text = ("txt", "\n".join(said)) if number % 2 else ("json", json.dumps({"caption": said}))
+            members += [(f"{number:03}.png", photograph(number)), (f"{number:03}.{text[0]}", text[1].encode())]
+        write_tar(folder / f"train-{shard}.tar", members)
+    write_tar(folder / "val-0.tar", members)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def parquets(tmp_path_factory) -> Path:
+    arrow = pytest.importorskip("pyarrow", reason="the extra [scale] is not installed")
+    from pyarrow.parquet import write_table
+
+    folder = tmp_path_factory.mktemp("parquets")
+    for shard in range(SHARDS):
+        numbers = range(EACH * shard, EACH * (shard + 1))
+        images = [{"bytes": photograph(number), "path": f"{number}.png"} for number in numbers]
+        table = arrow.table({"image": images, "text": [captions(number) for number in numbers]})
+        write_table(table, folder / f"train-{shard}.parquet")
+    return folder
+
+
+def opened(folder: Path, *, ending: str = "tar", **settings) -> Shards:
+    patterns = {"train": f"{folder}/train-{{0..{SHARDS - 1}}}.{ending}"}
+    settings = {"shards": patterns, "batch_size": 4, "min_count": 1, "shuffle": 6, "rows": 2} | settings
+    source = Shards(**settings)
+    source.prepare(Small())
+    return source
+
+
+def names(batches) -> list[str]:
+    return [name for batch in batches for name in batch.ids]
+
+
+def test_an_epoch_is_the_same_again_and_another_epoch_another(tars: Path) -> None:
+    source = opened(tars, shuffle=20)
+    assert len(source) == 5
+    first, again, other = (list(source.train(epoch, seed=3)) for epoch in (0, 0, 1))
+    for batch, same in zip(first, again, strict=True):
+        assert torch.equal(batch.images, same.images) and torch.equal(batch.words, same.words)
+    assert sorted(names(first)) == sorted(names(other)) == sorted(set(names(first)))  # every photograph, once
+    assert names(first) != names(other) and names(first) != names(opened(tars, shuffle=20).train(0, seed=4))
+
+
+def test_pixels_and_words_belong_together(tars: Path) -> None:
+    source = opened(tars)
+    for batch in source.train(0, seed=0):
+        for image, words, name in zip(batch.images, batch.words, batch.ids, strict=True):
+            number = int(name.split("/")[1])
+            whole = Image.open(io.BytesIO(photograph(number)))
+            square = whole.resize((24, 24), Image.Resampling.BICUBIC, box=(2, 0, 32, 30))
+            assert torch.equal(image, torch.from_numpy(np.array(square)).permute(2, 0, 1))
+            assert {source.vocabulary.decode(row.tolist()) for row in words} == set(captions(number))
+
+
+@pytest.mark.parametrize("skip", [1, 4])
+def test_a_resumed_epoch_goes_on_with_the_next_photograph(tars: Path, skip: int) -> None:
+    source = opened(tars)
+    whole, rest = list(source.train(2, seed=1)), list(source.train(2, seed=1, skip=skip))
+    assert len(rest) == 5 - skip
+    for batch, same in zip(whole[skip:], rest, strict=True):
+        assert batch.ids == same.ids and torch.equal(batch.words, same.words) and torch.equal(batch.images, same.images)
+
+
+def test_processes_read_shards_of_their_own(tars: Path) -> None:
+    source = opened(tars, shuffle=1)
+    parts = [names(source.train(0, seed=0, rank=rank, world=2)) for rank in range(2)]
+    shards = [{name.split("/")[0] for name in part} for part in parts]
+    assert len(parts[0]) == len(parts[1]) == 10 and len(shards[0]) == len(shards[1]) == 2
+    assert not shards[0] & shards[1]
+    with pytest.raises(ValueError, match="4 shards cannot be divided among 5 processes"):
+        next(opened(tars, batch_size=5).train(0, seed=0, rank=0, world=5))
+
+
+def test_parquet_files_give_what_tar_files_give(tars: Path, parquets: Path) -> None:
+    both = [opened(tars, shuffle=1), opened(parquets, ending="parquet", shuffle=1, caption="text")]
+    ours, theirs = (list(islice(source.train(0, seed=0), 5)) for source in both)
+    for batch, same in zip(ours, theirs, strict=True):
+        assert torch.equal(batch.images, same.images) and batch.references == same.references
+    with pytest.raises(ValueError, match="no column 'caption', but image, text"):
+        next(opened(parquets, ending="parquet").train(0, seed=0))
+
+
+def test_evaluation_takes_each_photograph_once(tars: Path) -> None:
+    split = opened(tars, shards={"train": f"{tars}/train-*.tar", "val": f"{tars}/val-0.tar"}).split("val")
+    assert len(split) == 2 and len(list(split)) == 2
+    assert sorted(names(split)) == [f"val-0.tar/{number:03}" for number in range(15, 20)]
+
+
+def test_an_unreadable_photograph_is_replaced_and_the_rest_of_the_order_stays(tars: Path, tmp_path, caplog) -> None:
+    for path in tars.glob("train-*.tar"):
+        with tarfile.open(path) as file:
+            members = [(member.name, file.extractfile(member).read()) for member in file]
+        write_tar(tmp_path / path.name, [(name, b"no image" if name == "007.png" else part) for name, part in members])
+    whole, damaged = (list(opened(folder).train(0, seed=0)) for folder in (tars, tmp_path))
+    for batch, other in zip(whole, damaged, strict=True):
+        assert len(other.ids) == 4 and set(other.ids) == {name for name in batch.ids if not name.endswith("007")}
+    assert "train-1.tar/007: not a readable image" in caplog.text
+
+
+def test_what_cannot_be_streamed_is_said(tars: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "half.tar").write_bytes((tars / "train-0.tar").read_bytes()[:3000])
+    write_tar(tmp_path / "bare.tar", [("1.png", photograph(1)), ("2.txt", b"a caption without an image")])
+    for pattern, said in {
+        f"{tmp_path}/half.tar": "half.tar is not a readable tar file",
+        f"{tmp_path}/bare.tar": "no photograph with a caption",
+        f"{tmp_path}/none-*.tar": "no such shards",
+        f"{tmp_path}/*/x.tar": "only the name of the file",
+        "pipe:touch run": "was not found",
+        f"{tars}/train-0.tar*": None,
+    }.items():
+        source = Shards(shards={"train": pattern}, batch_size=2, min_count=1, epoch_images=4)
+        if said is None:
+            source.prepare(Small())
+            continue
+        with pytest.raises(ValueError, match=said):
+            source.prepare(Small())
+            list(source.train(0, seed=0))
+    with pytest.raises(ValueError, match="unknown split 'training'"):
+        Shards(shards={"training": "x.tar"})
+
+
+def test_the_shuffle_buffer_keeps_every_sample() -> None:
+    mixed = list(shuffled(range(100), 10, Random(0)))
+    assert sorted(mixed) == list(range(100)) and mixed != list(range(100))
+    assert all(number <= place + 10 for place, number in enumerate(mixed))  # none comes before it was read
+
+
+def test_a_captioner_trains_from_shards_and_is_evaluated(tars: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = yaml.safe_load((Path(__file__).parents[1] / "configs" / "sat_soft_scenes.yaml").read_text())
+    config["data"] = {
+        "class_path": "vision_attn.data.shards.Shards",
+        "init_args": {
+            "shards": {"train": f"{tars}/train-*.tar", "val": f"{tars}/val-0.tar", "test": f"{tars}/val-0.tar"},
+            "batch_size": 4, "min_count": 1, "shuffle": 4,
+        },
+    }  # fmt: skip
+    config["task"]["init_args"]["encoder"]["init_args"] = {"resolution": 24}
+    config["run"] |= {"epochs": 1, "device": "cpu", "warmup": 1}
+    Path("stream.yaml").write_text(yaml.safe_dump(config))
+    assert main(["train", "stream.yaml", "--task.model.hidden_size=8"]) == 0
+    lines = [json.loads(line) for line in Path("runs/stream/metrics.jsonl").read_text().splitlines()]
+    assert any("nll" in line for line in lines) and Path("runs/stream/best/vocabulary.json").is_file()

@@ -1,0 +1,359 @@
+"""Captioned photographs that are streamed from shards: tar files in WebDataset's convention, or Parquet files as
+Hugging Face writes them. Memory holds a shuffle buffer and a few batches, however many photographs there are.
+
+Needs the extra `[scale]`.
+"""
+
+import json
+import logging
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from glob import glob
+from itertools import chain, cycle, islice
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vision_attn.console import printable
+from vision_attn.contracts import END, PAD
+from vision_attn.data.batches import CaptionBatch
+from vision_attn.data.images import in_threads, read_image
+from vision_attn.data.photographs import ENDINGS, Encoded
+from vision_attn.data.vocabulary import Vocabulary, continued
+from vision_attn.files import find
+from vision_attn.ranges import check_range
+from vision_attn.task import SPLITS, Source, Task
+
+NEEDED = "shards need the packages webdataset and pyarrow: pip install 'vision-attn[scale]'"
+Item = TypeVar("Item")
+log = logging.getLogger(__name__)
+
+
+class Sample(NamedTuple):
+    """A photograph of a shard with its captions."""
+
+    photograph: Encoded
+    captions: tuple[str, ...]
+
+
+class Picked(NamedTuple):
+    """A decoded sample with the captions of a batch, as word ids that end with END, longest first."""
+
+    name: str
+    pixels: Tensor
+    words: list[list[int]]
+    captions: tuple[str, ...]
+
+
+class Shards(Source):
+    """Captioned photographs in shards that are read from beginning to end.
+
+    In training, each process reads its own part of the shards, in an order that depends on the seed and the epoch, and
+    mixes the photographs in a shuffle buffer. A process that reaches the end of its shards begins them again. One that
+    cannot be read is replaced by another of its batch.
+
+    A resumed run reads what it skips, without decoding it, and goes on with the next photograph if the number of
+    processes is the same. Another number of processes means other batches, unlike with other sources.
+    """
+
+    def __init__(
+        self,
+        *,
+        shards: dict[str, str],
+        epoch_images: int | None = None,
+        photograph: str = "image",
+        caption: str = "caption",
+        vocabulary: str | None = None,
+        vocabulary_images: int = 200_000,
+        min_count: int = 5,
+        max_words: int | None = None,
+        max_length: int = 30,
+        batch_size: int = 64,
+        rows: int = 1,
+        shuffle: int = 2000,
+    ) -> None:
+        """Stores its arguments and reads nothing.
+
+        Args:
+            shards: for train, val and test a pattern such as `pairs/train-*.tar` or `pairs/val-{00..07}.parquet`, also
+                searched for under `$VISION_ATTN_DATA` and `data/`. All shards of a split are of one kind.
+            epoch_images: photographs of one epoch over all processes; None: count those of the training shards.
+            photograph, caption: the columns of a Parquet file; `photograph` holds the bytes of an image file, or
+                `{bytes, path}`, and `caption` a text or a list of texts. In a tar file, the members that share a name
+                are one sample: an image by its extension, and captions in `.txt` (one per line) or in `.json` (under
+                the name `caption`).
+            vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images`
+                photographs of training. Its words occur there at least `min_count` times, `max_words` of them at most.
+            max_length: the number of words kept of a caption; `references` keep all.
+            batch_size: photographs of a batch, over all processes together.
+            rows: captions per photograph in a batch; one with fewer captions repeats them.
+            shuffle: photographs of the shuffle buffer of a process, in memory as files.
+        """
+        for split in shards:
+            if split not in SPLITS:
+                raise ValueError(f"Shards: unknown split {split!r} of shards; expected {', '.join(SPLITS)}")
+        check_range("Shards", 1, 10**6, batch_size=batch_size, shuffle=shuffle)
+        check_range("Shards", 1, 1000, rows=rows, max_length=max_length)
+        if epoch_images is not None and epoch_images < batch_size:
+            raise ValueError(f"Shards: epoch_images is {epoch_images}, but a batch holds {batch_size}")
+        self.shards, self.epoch_images = shards, epoch_images
+        self.fields = photograph, caption
+        self.vocabulary_file, self.vocabulary_images = vocabulary, vocabulary_images
+        self.min_count, self.max_words, self.max_length = min_count, max_words, max_length
+        self.batch_size, self.rows, self.shuffle = batch_size, rows, shuffle
+        self._resolution: int | None = None
+
+    def prepare(self, task: Task) -> None:
+        """Find the shards. No photograph is read."""
+        if task.resolution is None:
+            raise ValueError("Shards: photographs of all sizes need an encoder with a resolution")
+        for split in self.shards:
+            self._paths(split)
+        self._resolution = task.resolution
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary: restored with a run, read from a file, or built from training captions."""
+        if self.vocabulary_file:
+            return Vocabulary.load(find(self.vocabulary_file))
+        captions = chain.from_iterable(self.references())
+        return Vocabulary.build(captions, min_count=self.min_count, max_words=self.max_words)
+
+    def references(self) -> Iterator[tuple[str, ...]]:
+        samples = chain.from_iterable(map(self._read, self._paths("train")))
+        return (sample.captions for sample in islice(samples, self.vocabulary_images))
+
+    def export(self, folder: Path) -> None:
+        self.vocabulary.save(Path(folder) / "vocabulary.json")
+
+    def restore(self, folder: Path) -> None:
+        self.vocabulary = Vocabulary.load(Path(folder) / "vocabulary.json")
+
+    def extend(self, folder: Path) -> tuple[int, int] | None:
+        self.vocabulary, sizes = continued(folder, self.vocabulary)
+        return sizes
+
+    @cached_property
+    def _counted(self) -> int:
+        return sum(map(self._count, self._paths("train")))
+
+    def __len__(self) -> int:
+        return max(1, (self.epoch_images or self._counted) // self.batch_size)
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+        paths, size = self._paths("train"), self.batch_size // world
+        if self.batch_size % world:
+            raise ValueError(f"a batch of {self.batch_size} cannot be split among {world} processes: set batch_size")
+        if len(paths) < world:
+            raise ValueError(f"{len(paths)} shards cannot be divided among {world} processes: write more, smaller ones")
+        rng = np.random.default_rng([seed, epoch])
+        mine = [paths[index] for index in rng.permutation(len(paths))[rank::world]]
+        random = Random(f"{seed} {epoch} {rank} {world}")  # a text is hashed alike in every process
+        numbered = ((sample, random.random()) for sample in self._endless(mine, random))
+        decoded = in_threads(self._picked, islice(numbered, skip * size, None), ahead=2 * size)
+        for _ in range(skip, len(self)):
+            batch = list(islice(decoded, size))
+            yield self._batch(list(islice(cycle(_readable(batch)), size)))
+
+    def split(self, name: str) -> "Split":
+        return Split(self, name)
+
+    def _endless(self, paths: Sequence[Path], random: Random) -> Iterator[Sample]:
+        """The samples of shards in random order, again and again: all of them once before any of them twice."""
+        while True:
+            empty = True
+            for sample in shuffled(chain.from_iterable(map(self._read, paths)), self.shuffle, random):
+                empty = False
+                yield sample
+            if empty:
+                raise ValueError(f"{self.shards['train']}: no photograph with a caption is in {paths[0]}, ...")
+
+    def _picked(self, numbered: tuple[Sample, float | None]) -> Picked | str:
+        """Decode a sample and pick its captions, in an order drawn from a number; with None as given. Returns why it
+        cannot be read if so."""
+        sample, number = numbered
+        try:
+            pixels = read_image(sample.photograph, self._resolution)
+        except ValueError as error:
+            return str(error)
+        captions = list(sample.captions)
+        if number is not None:
+            Random(number).shuffle(captions)
+        texts = islice(cycle(captions), self.rows)
+        words = [[*self.vocabulary.encode(text)[: self.max_length], END] for text in texts]
+        return Picked(sample.photograph.name, pixels, sorted(words, key=len, reverse=True), sample.captions)
+
+    def _batch(self, items: Sequence[Picked]) -> CaptionBatch:
+        """Photographs with the longest caption come first."""
+        items = sorted(items, key=lambda item: -len(item.words[0]))
+        longest = len(items[0].words[0])
+        words = [[row + [PAD] * (longest - len(row)) for row in item.words] for item in items]
+        return CaptionBatch(
+            images=torch.stack([item.pixels for item in items]).contiguous(memory_format=torch.channels_last),
+            words=torch.tensor(words),
+            ids=tuple(item.name for item in items),
+            references=tuple(item.captions for item in items),
+            files=(None,) * len(items),
+            boxes=(None,) * len(items),
+        )
+
+    def _paths(self, split: str) -> list[Path]:
+        """The shards of a split, in the order of their names. Only local files: `webdataset` would run the command that
+        an address such as `pipe:` names."""
+        if split not in self.shards:
+            raise ValueError(f"no shards are given for split {split}: set --data.shards.{split}")
+        found = [path for pattern in expanded(self.shards[split]) for path in matching(pattern)]
+        if not found:
+            raise ValueError(f"{self.shards[split]}: no such shards")
+        kinds = {path.suffix for path in found}
+        if kinds not in ({".tar"}, {".parquet"}):
+            raise ValueError(f"{self.shards[split]}: shards must all end in .tar, or all in .parquet")
+        return found
+
+    def _read(self, path: Path) -> Iterator[Sample]:
+        return parquet(path, *self.fields) if path.suffix == ".parquet" else tar(path)
+
+    def _count(self, path: Path) -> int:
+        """The samples of a shard, without reading its photographs."""
+        if path.suffix == ".parquet":
+            return _parquet_file(path).metadata.num_rows
+        try:
+            with tarfile.open(path, "r:") as file:
+                names = (member.name for member in file if member.isreg())
+                return len({name for name in map(Path, names) if name.suffix.lower() in ENDINGS})
+        except (tarfile.TarError, OSError) as error:
+            raise ValueError(f"{path} is not a readable tar file: {error}") from error
+
+
+class Split:
+    """The batches of a split for evaluation: every photograph that can be read, once, in the order of the shards."""
+
+    def __init__(self, source: Shards, name: str) -> None:
+        self.source, self.paths = source, source._paths(name)
+        self.images = sum(map(source._count, self.paths))
+
+    def __len__(self) -> int:
+        return -(-self.images // self.source.batch_size)
+
+    def __iter__(self) -> Iterator[CaptionBatch]:
+        samples = ((sample, None) for path in self.paths for sample in self.source._read(path))
+        decoded = in_threads(self.source._picked, samples, ahead=2 * self.source.batch_size)
+        while batch := list(islice(decoded, self.source.batch_size)):
+            yield self.source._batch(_readable(batch))
+
+
+def _readable(items: Iterable[Picked | str]) -> list[Picked]:
+    """The samples of a batch that could be read. The others are logged. Raises ValueError if there is none."""
+    found = []
+    for item in items:
+        if isinstance(item, str):
+            log.warning("%s", printable(item))
+        else:
+            found.append(item)
+    if not found:
+        raise ValueError(f"no photograph of a whole batch can be read, such as {printable(item)}")
+    return found
+
+
+def expanded(pattern: str) -> list[str]:
+    """The patterns that one with ranges such as `{000..331}` stands for."""
+    if "{" not in pattern:
+        return [pattern]
+    try:
+        from webdataset.shardlists import expand_urls
+    except ImportError as error:
+        raise ValueError(NEEDED) from error
+    return expand_urls(pattern)
+
+
+def matching(pattern: str) -> list[Path]:
+    """The files that match a pattern with `*` and `?`, as given or under the folders of data sets."""
+    if not any(sign in pattern for sign in "*?["):
+        return [find(pattern).absolute()]
+    if any(sign in str(Path(pattern).parent) for sign in "*?["):
+        raise ValueError(f"{pattern}: only the name of the file may hold * or ?")
+    folder = find(Path(pattern).parent)
+    return [folder.absolute() / name for name in sorted(glob(Path(pattern).name, root_dir=folder))]
+
+
+def shuffled(samples: Iterable[Item], size: int, random: Random) -> Iterator[Item]:
+    """Yield items in random order out of a buffer of `size`, each replaced by the next one when it is taken."""
+    samples = iter(samples)
+    buffer = list(islice(samples, size))
+    for sample in samples:
+        index = random.randrange(size)
+        buffer[index], sample = sample, buffer[index]
+        yield sample
+    random.shuffle(buffer)
+    yield from buffer
+
+
+def tar(path: Path) -> Iterator[Sample]:
+    """Read the samples of a tar file. One without an image or without a caption is left out. Raises ValueError naming
+    the file if it is damaged."""
+    try:
+        from webdataset import tariterators
+    except ImportError as error:
+        raise ValueError(NEEDED) from error
+    try:
+        with open(path, "rb") as file:
+            members = ({**member, "__url__": str(path)} for member in tariterators.tar_file_iterator(file))
+            for record in tariterators.group_by_keys(members):
+                images = [ending for ending in record if f".{ending}" in ENDINGS]
+                captions = _captions(record)
+                if images and captions:
+                    yield Sample(Encoded(f"{path.name}/{record['__key__']}", record[images[0]]), captions)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise ValueError(f"{path} is not a readable tar file: {error}") from error
+
+
+def _captions(record: dict[str, Any]) -> tuple[str, ...]:
+    """The captions of a sample of a tar file: lines of text, or JSON with `caption`, a text or a list."""
+    if "txt" in record:
+        return _texts(record["txt"].decode("utf-8", "replace").split("\n"))
+    try:
+        content = json.loads(record.get("json", b"null"))
+    except (ValueError, RecursionError):
+        return ()
+    return _texts(content.get("caption") if isinstance(content, dict) else None)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """One caption or several as a tuple of lines that are not empty; () for anything else."""
+    values = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    lines = (" ".join(text.split()) for text in values if isinstance(text, str))
+    return tuple(line for line in lines if line)
+
+
+def parquet(path: Path, photograph: str, caption: str) -> Iterator[Sample]:
+    """Read the samples of a Parquet file, a few rows at a time. Raises ValueError if it lacks one of the columns."""
+    file = _parquet_file(path)
+    for column in (photograph, caption):
+        if column not in file.schema_arrow.names:
+            names = ", ".join(file.schema_arrow.names[:20])
+            raise ValueError(f"{path} has no column {column!r}, but {names}: set photograph and caption")
+    number = 0
+    for rows in file.iter_batches(batch_size=16, columns=[photograph, caption]):
+        for row in rows.to_pylist():
+            image, captions = row[photograph], _texts(row[caption])
+            content = image.get("bytes") if isinstance(image, dict) else image
+            if isinstance(content, bytes) and captions:
+                yield Sample(Encoded(f"{path.name}/{number}", content), captions)
+            number += 1
+
+
+def _parquet_file(path: Path) -> Any:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ValueError(NEEDED) from error
+    try:
+        return ParquetFile(path, memory_map=False)
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"{path} is not a readable Parquet file: {' '.join(str(error).split())}") from error
