@@ -52,7 +52,7 @@ def test_entropy_and_log_prob_are_finite_where_a_map_is_sharp():
 def test_a_sharp_map_is_seen_alike_in_every_way(way, kind):
     alpha = torch.zeros(B, R, L).scatter_(-1, torch.randint(L, (B, R, 1)), 1)
     regions = torch.randn(B, L, D)
-    seen, found, region = kind(at_test=way).eval()(alpha.log(), regions)
+    seen, found, region, _ = kind(at_test=way).eval()(alpha.log(), regions)
     torch.testing.assert_close(seen, alpha @ regions)
     torch.testing.assert_close(found, alpha)
     assert (region is None) == (way == "expectation")
@@ -62,7 +62,7 @@ def test_a_sharp_map_is_seen_alike_in_every_way(way, kind):
 def test_an_image_in_the_mask_sees_the_expectation():
     attention, alpha, regions = Hard().train(), maps(B, R), torch.randn(B, L, D).double()
     mask = torch.tensor([True, False, True])
-    seen, _, region = attention(alpha.log(), regions, mask)
+    seen, _, region, _ = attention(alpha.log(), regions, mask)
     torch.testing.assert_close(seen[mask], (alpha @ regions)[mask])
     torch.testing.assert_close(seen[1], regions[1, region[1]])
 

@@ -37,7 +37,7 @@ class Encoder(nn.Module):
     region_size: int
     """D, the size of an annotation vector."""
     grid: tuple[int, int]
-    """Rows and columns of regions; L is their product."""
+    """Rows and columns of regions; L is their product. (1, -1): one row of as many columns as an image has."""
     trainable: bool = False
     """Whether the encoder is trained along with the captioner. Annotation vectors of a frozen encoder are cached."""
 
@@ -115,6 +115,11 @@ class Captioner(nn.Module):
     ) -> tuple[Float[Tensor, "B R V"], Nested, Look | None]:
         """Return logits of the word after `word`, the new state, and where the model looked (None without a map)."""
         raise NotImplementedError
+
+    def frames(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"] | None:
+        """log p of each word at each region, where word 0 is the blank of CTC; None for a model that produces words one
+        after the other. A model with frames is decoded by `decode/ctc.py`."""
+        return None
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
         """Run on given words (teacher forcing). Where `reinforced`, each caption is run `runs` times with independent
@@ -200,6 +205,9 @@ class Results(NamedTuple):
 
 class Evaluator:
     """One group of metrics, collected batch by batch. Constructed for each evaluation."""
+
+    notes: Sequence[str] = ()
+    """Remarks for the user, printed after `compute`."""
 
     def update(self, batch: Any, results: Any) -> None:
         """Add one batch of the source and the output of the task for it (`Results` of a captioning task)."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vision_attn.attention.reinforce import Choice
 from vision_attn.attention.soft import Attention, Seen, expected_context, normalised
+from vision_attn.layers.nested import Nested
 
 Way = Literal["expectation", "mode", "draw"]
 
@@ -39,7 +40,7 @@ class Hard(Attention):
         self.register_buffer("batches", torch.zeros(()))
 
     @contextmanager
-    def looking(self, way: Way) -> Iterator[None]:
+    def looking(self, way: str) -> Iterator[None]:
         before, self.at_test = self.at_test, way
         try:
             yield
@@ -50,7 +51,7 @@ class Hard(Attention):
         self.batches.zero_()
 
     @property
-    def way(self) -> Way:
+    def way(self) -> str:
         """The way in use: a sample in training, `at_test` otherwise."""
         return "draw" if self.training else self.at_test
 
@@ -66,6 +67,7 @@ class Hard(Attention):
         scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
+        carry: Nested = None,
     ) -> Seen:
         alpha = normalised(scores)
         if self.way == "expectation":
@@ -112,6 +114,7 @@ class StraightThrough(Hard):
         scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
+        carry: Nested = None,
     ) -> Seen:
         if not self.training:
             return super().forward(scores, regions)

@@ -178,7 +178,8 @@ class ContentLocation(Score):
 
     f = F * alpha_{t-1} (Chorowski et al. 2015, eq. 8) and e_i = v^T tanh(W_a a_i + W_h h + U f_i + b) (eq. 9).
 
-    Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time.
+    Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time. A grid of (1, -1)
+    is the paper's: one row of any number of columns.
 
     Computes the tanh of every (row, region) pair, so it costs several times the additive score. The backward pass
     recomputes the pairs instead of storing them.
@@ -206,7 +207,7 @@ class ContentLocation(Score):
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
         """k_i = W_a a_i + b. Raises ValueError if the number of regions is not that of `grid`."""
-        if regions.shape[1] != self.grid[0] * self.grid[1]:
+        if -1 not in self.grid and regions.shape[1] != self.grid[0] * self.grid[1]:
             raise ValueError(
                 f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]} regions"
             )

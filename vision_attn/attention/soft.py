@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice
 from vision_attn.layers.accumulate import weighted_sum
+from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
 
 
@@ -21,6 +22,8 @@ class Seen(NamedTuple):
     """The weight of each region; sums to 1."""
     region: Int[Tensor, "B R"] | None = None
     """The one region that was seen; None where z_t is a mixture of all."""
+    carry: Nested = None
+    """What the attention remembers for the next word; see `Attention.start`."""
 
 
 class Attention(nn.Module):
@@ -44,11 +47,19 @@ class Attention(nn.Module):
         """
         return None
 
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Nested:
+        """The initial `carry` of `rows` rows: tensors (B, R, ...), or None for an attention that remembers nothing.
+
+        The carry is part of the captioner's state, so beam search reorders it.
+        """
+        return None
+
     def forward(
         self,
         scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
+        carry: Nested = None,
     ) -> Seen:
         """z_t = phi({a_i}, {alpha_ti}) (eq. 6). `expectation_mask` is what `sample_expectation_mask` returned."""
         raise NotImplementedError
@@ -86,6 +97,7 @@ class Soft(Attention):
         scores: Float[Tensor, "B R L"],
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
+        carry: Nested = None,
     ) -> Seen:
         alpha = normalised(scores)
         return Seen(expected_context(alpha, regions), alpha)

@@ -77,6 +77,14 @@ class AttentionCorrectness:
         return ((centres >= corners[:, :2]) & (centres <= corners[:, 2:])).all(dim=2).any(dim=1)
 
 
+def joined(parts: Sequence[AttentionCorrectness]) -> AttentionCorrectness:
+    """One that averages over the content words of all `parts`, whose grids may differ."""
+    whole = AttentionCorrectness(parts[0].grid)
+    whole.num_words = sum(part.num_words for part in parts)
+    whole.totals = {name: sum(part.totals[name] for part in parts) for name in whole.totals}
+    return whole
+
+
 class AttentionMotion:
     """Measures the sharpness and the movement of the maps of captions. Averages over all words of `update`."""
 

@@ -39,6 +39,8 @@ class State(NamedTuple):
     cell: Float[Tensor, "B R H"]
     carry: Nested
     """What the score remembers, such as the previous map."""
+    seen_before: Nested = None
+    """What the attention remembers, such as the column that it has reached."""
 
 
 class ShowAttendTell(Captioner):
@@ -124,7 +126,7 @@ class ShowAttendTell(Captioner):
         if torch.is_autocast_enabled(regions.device.type) and not regions.requires_grad:  # or each word would cast them
             regions = regions.to(torch.get_autocast_dtype(regions.device.type))
         memory = Memory(regions, keys, self.attention.sample_expectation_mask(len(regions), regions))
-        return memory, State(hidden, cell, self.score.start(keys, rows))
+        return memory, State(hidden, cell, self.score.start(keys, rows), self.attention.start(regions, rows))
 
     def step(
         self, word: Int[Tensor, "B R"], state: State, memory: Memory
@@ -171,11 +173,11 @@ class ShowAttendTell(Captioner):
     def look(self, from_word: Tensor, state: State, memory: Memory, runs: int = 1) -> tuple[State, Seen]:
         """One time step: attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM."""
         scores, carry = self.score(state.hidden, memory.keys, state.carry)
-        seen = self.attention(scores, memory.regions, memory.expectation_mask)
+        seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
         context = self.gate(state.hidden).sigmoid() * seen.context
         remembered = self.remembered(context, runs) if self.training and self.forget_looks else context
         gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(remembered)
-        return State(*lstm(gates, state.cell), carry), seen._replace(context=context)
+        return State(*lstm(gates, state.cell), carry, seen.carry), seen._replace(context=context)
 
     def remembered(self, context: Tensor, runs: int) -> Tensor:
         """z_t as the LSTM sees it in training: zero for some words, the same in all runs of a caption."""

@@ -171,8 +171,7 @@ class Captioning(Task):
         """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
         whether attention lies in them. With a folder, all metrics, and captions.json."""
         device = next(self.parameters()).device
-        scores = CaptionScores(None if folder else self.validate_with)
-        evaluators = [scores, ReferenceLikelihood(), Motion(), Pointing(), *(new() for new in self.evaluators.values())]
+        evaluators = [*self.standard_evaluators(folder is not None), *(new() for new in self.evaluators.values())]
         measured: dict[str, list[float]] = {}
         empty = True
         for batch in batches:
@@ -196,9 +195,13 @@ class Captioning(Task):
             metrics |= evaluator.compute()
             if folder is not None:
                 evaluator.write(folder)
-        for line in scores.notes:
-            say(line)
+            for line in evaluator.notes:
+                say(line)
         return metrics | {name: sum(values) / len(values) for name, values in measured.items()}
+
+    def standard_evaluators(self, full: bool) -> list[Evaluator]:
+        """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
+        return [CaptionScores(None if full else self.validate_with), ReferenceLikelihood(), Motion(), Pointing()]
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:

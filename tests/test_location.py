@@ -1,0 +1,83 @@
+"""Scores by location: Gaussian mixtures that move forward, a predicted position, coverage."""
+
+import pytest
+import torch
+
+from vision_attn.attention.location import Coverage, GaussianMixture, LocalPredictive
+from vision_attn.attention.scores import Additive
+from vision_attn.attention.soft import Soft
+
+B, R, L, D, H = 2, 3, 9, 4, 5
+
+
+def test_gaussian_mixtures_are_the_papers_and_move_only_forward() -> None:
+    torch.manual_seed(0)
+    score = GaussianMixture(D, H, num_components=2)
+    keys, kappa = score.project(torch.randn(B, L, D)), score.start(torch.zeros(B, L, 0), R)
+    for _ in range(4):
+        query = 3 * torch.randn(B, R, H)
+        log_phi, after = score(query, keys, kappa)
+        assert (after > kappa).all()
+        a, b, k = score.query(query).chunk(3, dim=-1)
+        u = torch.arange(L)
+        terms = a.softmax(-1)[..., None] * torch.exp(-b.exp()[..., None] * ((kappa + k.exp())[..., None] - u) ** 2)
+        torch.testing.assert_close(log_phi.exp(), terms.sum(dim=2), atol=1e-6, rtol=1e-4)
+        kappa = after
+
+
+def test_a_sharp_gaussian_is_indexing() -> None:
+    score, regions = GaussianMixture(D, H, num_components=1, step=1.0), torch.randn(B, L, D)
+    with torch.no_grad():
+        score.query.weight.zero_()
+        score.query.bias.copy_(torch.tensor([0.0, 6.0, 0.0]))  # beta = e^6, one column for each character
+    carry = score.start(score.project(regions), R)
+    for character in range(1, 4):
+        scores, carry = score(torch.randn(B, R, H), score.project(regions), carry)
+        seen = Soft()(scores, regions)
+        torch.testing.assert_close(seen.context, regions[:, character, None].expand(-1, R, -1))
+
+
+def test_coverage_with_zero_weights_is_additive() -> None:
+    torch.manual_seed(1)
+    additive, coverage = Additive(D, H, attention_size=6), Coverage(D, H, attention_size=6)
+    coverage.load_state_dict(additive.state_dict(), strict=False)
+    regions, carry = torch.randn(B, L, D), None
+    keys = coverage.project(regions)
+    for _ in range(3):
+        query = torch.randn(B, R, H)
+        expected, _ = additive(query, additive.project(regions))
+        scores, carry = coverage(query, keys, carry)
+        torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(carry.sum(dim=-1), torch.full((B, R), 3.0))
+    with torch.no_grad():
+        coverage.coverage.fill_(1.0)
+    with_weights, _ = coverage(query, keys, carry)
+    wanted = torch.tanh(keys[:, None] + coverage.query(query)[:, :, None] + carry[..., None]) @ coverage.weight
+    torch.testing.assert_close(with_weights, wanted)
+
+
+def test_a_predicted_position_multiplies_a_gaussian() -> None:
+    torch.manual_seed(2)
+    score, regions, query = (
+        LocalPredictive(D, H, attention_size=6, window=2.0),
+        torch.randn(B, L, D),
+        torch.randn(B, R, H),
+    )
+    keys = score.project(regions)
+    content, _ = Additive.forward(score, query, keys)
+    centre = L * score.position(query).sigmoid()
+    gaussian = torch.exp(-((torch.arange(L) + 0.5 - centre) ** 2) / 2)
+    product = content.exp() * gaussian
+    torch.testing.assert_close(score(query, keys)[0].softmax(-1), product / product.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: GaussianMixture(D, H, num_components=0), "num_components=0"),
+        (lambda: LocalPredictive(D, H, window=0.0), "window=0.0"),
+    ],
+)
+def test_mistakes_are_named(make, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

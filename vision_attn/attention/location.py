@@ -1,0 +1,129 @@
+"""Scores of columns in a line that use positions: where attention was, or where it should be next."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from vision_attn.attention.scores import UNPROJECTED, Additive, Score
+from vision_attn.layers.linear import Linear
+from vision_attn.layers.nested import Nested
+from vision_attn.layers.precise import precise
+from vision_attn.shapes import require
+
+
+class GaussianMixture(Score):
+    """The log of a mixture of K Gaussians that move forward only (Graves 2013, arXiv:1308.0850).
+
+    (alpha^, beta^, kappa^) = W h + b (eq. 48), alpha = exp(alpha^) (eq. 49), beta = exp(beta^) (eq. 50),
+    kappa_t = kappa_t-1 + exp(kappa^) (eq. 51), phi(t, u) = sum_k alpha_k exp(-beta_k (kappa_k - u)^2) (eq. 46). The
+    score is log phi, so that `Soft` gives phi divided by its sum. u counts columns from 0. The keys are empty: only the
+    number of columns matters.
+
+    step: the initial distance, in columns, that a component moves for each character.
+
+    Differs from the paper: weights sum to 1 over columns (without which a narrow component between two columns sees
+    nothing), and alpha sums to 1 over components.
+    """
+
+    def __init__(self, region_size: int, query_size: int, *, num_components: int = 3, step: float = 2.0):
+        super().__init__()
+        if num_components < 1 or step <= 0:
+            raise ValueError(
+                f"GaussianMixture: num_components={num_components} must be at least 1, and step={step} positive"
+            )
+        self.num_components = num_components
+        self.query = Linear(query_size, 3 * num_components)
+        with torch.no_grad():
+            bias = self.query.bias.view(3, num_components)
+            bias[0].zero_()
+            bias[1].fill_(-1.0)  # a standard deviation of 1.2 columns
+            bias[2].fill_(torch.tensor(step).log())
+            bias.add_(0.1 * torch.randn_like(bias))
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 0"]:
+        return regions[..., :0]
+
+    def start(self, keys: Float[Tensor, "B L 0"], rows: int) -> Float[Tensor, "B R K"]:
+        """kappa_0: every component is at the first column."""
+        return precise(keys.new_zeros(len(keys), rows, self.num_components))
+
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], carry: Float[Tensor, "B R K"] | None = None
+    ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R K"]]:
+        """`carry` is kappa_{t-1}. Return log phi and kappa_t."""
+        require("keys", keys, "B L 0", "float", hint=UNPROJECTED)
+        alpha, beta, kappa = precise(self.query(query)).chunk(3, dim=-1)
+        before = self.start(keys, query.shape[1]) if carry is None else carry
+        kappa = before + kappa.clamp(max=10).exp()
+        column = torch.arange(keys.shape[1], device=keys.device, dtype=kappa.dtype)
+        distance = (kappa[..., None] - column).square()  # (B, R, K, L)
+        terms = alpha.log_softmax(dim=-1)[..., None] - beta.clamp(-10, 10).exp()[..., None] * distance
+        return terms.logsumexp(dim=2), kappa
+
+
+class LocalPredictive(Additive):
+    """Local attention around a predicted position, local-p (Luong et al. 2015): the additive score plus the log of a
+    Gaussian.
+
+    p_t = L sigmoid(v_p^T tanh(W_p h)) (eq. 9), and e_ti - (i - p_t)^2 / (2 sigma^2) with sigma = D / 2 (eq. 10).
+
+    window: D, in columns. The paper reads columns within D of p_t.
+
+    Differs from the paper: the Gaussian multiplies weights before they are normalised, not after; columns outside the
+    window keep their small weights; and the score inside is additive.
+    """
+
+    def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512, window: float = 4.0):
+        super().__init__(region_size, query_size, attention_size=attention_size)
+        if window <= 0:
+            raise ValueError(f"LocalPredictive: window={window} must be positive")
+        self.sigma = window / 2
+        self.position = nn.Sequential(Linear(query_size, attention_size), nn.Tanh(), Linear(attention_size, 1))
+
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        scores, _ = super().forward(query, keys)
+        number = keys.shape[1]
+        centre = number * precise(self.position(query)).sigmoid()  # p_t, (B, R, 1)
+        column = torch.arange(number, device=keys.device, dtype=centre.dtype) + 0.5
+        return scores - (column - centre).square() / (2 * self.sigma**2), None
+
+
+class Coverage(Score):
+    """The additive score with coverage: it also sees how much each column has been read so far.
+
+    c_t = sum_{s<t} alpha_s (See et al. 2017, eq. 10) and e_ti = v^T tanh(W_a a_i + W_h h + w_c c_ti + b) (eq. 11). With
+    w_c = 0 it is `Additive`; it starts there.
+
+    Computes the tanh of every (row, column) pair, as `ContentLocation` does.
+    """
+
+    def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512):
+        super().__init__()
+        self.key = Linear(region_size, attention_size)
+        self.query = Linear(query_size, attention_size, bias=False)
+        self.coverage = nn.Parameter(torch.zeros(attention_size))  # w_c
+        self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
+        """k_i = W_a a_i + b."""
+        return self.key(regions)
+
+    def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
+        """Nothing has been read."""
+        return precise(keys.new_zeros(len(keys), rows, keys.shape[1]))
+
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
+    ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
+        """`carry` is c_t. Return the scores and c_{t+1} = c_t + softmax(e_t)."""
+        require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
+        covered = self.start(keys, query.shape[1]) if carry is None else carry
+        scores = checkpoint(self._pairs, self.query(query), keys, covered, use_reentrant=False)
+        return scores, covered + precise(scores).softmax(dim=-1)
+
+    def _pairs(self, query: Tensor, keys: Tensor, covered: Tensor) -> Tensor:
+        return F.tanh(keys[:, None] + query[:, :, None] + covered[..., None] * self.coverage) @ self.weight

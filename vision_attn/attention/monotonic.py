@@ -1,0 +1,153 @@
+"""Attention that only moves forward along a line of columns.
+
+For each character, a search starts at the column that the character before has read. It stops at column j with
+probability p_ij = sigmoid(e_ij), else it goes on to the next one. The column where it stops is read.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.attention.hard import Hard, sample
+from vision_attn.attention.soft import Attention, Seen, expected_context
+from vision_attn.layers.precise import precise
+
+Way = Literal["expectation", "online"]
+
+
+class Monotonic(Attention):
+    """Monotonic attention trained by its exact expectation (Raffel et al., ICML 2017).
+
+    In training, alpha_ij is the probability that the search for character i stops at column j (eq. 9); the weights of
+    the context are these. At test time ("online") the search is run: it stops at the first column with p_ij > 1/2, and
+    columns that have been passed are never read again (algorithm 1).
+
+    offset: the initial r, a learned number that is added to scores; the more negative, the further a search reaches at
+        the start of training (section 2.4).
+    noise: standard deviation of the Gaussian noise that is added to scores in training, which makes p nearly 0 or 1.
+
+    Differs from the paper: a search that reaches the last column stops there, so that weights sum to 1; the paper reads
+    nothing then.
+    """
+
+    ways = ("expectation", "online")
+
+    def __init__(self, *, offset: float = -2.0, noise: float = 1.0, at_test: Way = "online"):
+        super().__init__()
+        if noise < 0:
+            raise ValueError(f"Monotonic: noise={noise} is a standard deviation, and must not be negative")
+        self.offset, self.noise, self.at_test = nn.Parameter(torch.tensor(float(offset))), noise, at_test
+
+    @property
+    def way(self) -> Way:
+        return "expectation" if self.training else self.at_test
+
+    @contextmanager
+    def looking(self, way: str) -> Iterator[None]:
+        before, self.at_test = self.at_test, way
+        try:
+            yield
+        finally:
+            self.at_test = before
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
+        """alpha_0: the first search starts at the first column."""
+        return first_column(regions, rows)
+
+    def forward(
+        self,
+        scores: Float[Tensor, "B R L"],
+        regions: Float[Tensor, "B L D"],
+        expectation_mask: Bool[Tensor, "B"] | None = None,
+        carry: Float[Tensor, "B R L"] | None = None,
+    ) -> Seen:
+        """`carry` is alpha_{i-1}, one-hot where a search was run."""
+        carry = first_column(regions, scores.shape[1]) if carry is None else carry
+        energy = precise(scores) + self.offset
+        if self.training and self.noise:
+            energy = energy + self.noise * torch.randn_like(energy)
+        stops = energy.sigmoid() if self.way == "expectation" else (energy > 0).to(energy.dtype)
+        alpha = stopping(stops, carry)
+        return Seen(expected_context(alpha, regions), alpha, carry=alpha)
+
+
+class HardMonotonic(Hard):
+    """Monotonic attention whose columns are sampled, trained by REINFORCE (Luo et al. 2016, arXiv:1608.01281).
+
+    The decisions to stop or to go on are Bernoulli samples (section 2). Those of a character together are one sample of
+    its column, from alpha_ij: `stopping` with the sampled column of the character before. Their log-probability is
+    log alpha_ij, so that the criterion `ReinforceLooks` serves as for hard attention.
+
+    expected, soft_start: as for `Hard`; the expectation is that of `Monotonic`.
+    offset: the initial r, a learned number that is added to scores.
+    at_test: "online" stops at the first column with p_ij > 1/2; "expectation" and "draw" are those of training.
+
+    Differs from the paper: each character stops once, and decisions are computed from annotations by a score; the
+    paper's network runs along the columns and may say a character at each.
+    """
+
+    ways = ("expectation", "online", "draw")
+
+    def __init__(
+        self,
+        *,
+        expected: float = 0.5,
+        soft_start: int = 0,
+        offset: float = -2.0,
+        at_test: Literal["expectation", "online", "draw"] = "online",
+    ):
+        super().__init__(expected=expected, soft_start=soft_start)
+        self.at_test = at_test
+        self.offset = nn.Parameter(torch.tensor(float(offset)))
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
+        return first_column(regions, rows)
+
+    def forward(
+        self,
+        scores: Float[Tensor, "B R L"],
+        regions: Float[Tensor, "B L D"],
+        expectation_mask: Bool[Tensor, "B"] | None = None,
+        carry: Float[Tensor, "B R L"] | None = None,
+    ) -> Seen:
+        """`carry` is the map that the character before has seen: one-hot, or for an expectation alpha_{i-1}."""
+        carry = first_column(regions, scores.shape[1]) if carry is None else carry
+        energy = precise(scores) + self.offset
+        stops = (energy > 0).to(energy.dtype) if self.way == "online" else energy.sigmoid()
+        alpha = stopping(stops, carry)
+        if self.way == "expectation":
+            return Seen(expected_context(alpha, regions), alpha, carry=alpha)
+        region = alpha.argmax(dim=-1) if self.way == "online" else sample(alpha.detach())
+        seen = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
+        if expectation_mask is not None:
+            seen = torch.where(expectation_mask[:, None, None], alpha, seen)
+        return Seen(expected_context(seen, regions), alpha, region, seen)
+
+
+def first_column(regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
+    """The map of the first column, in float32 or wider."""
+    zeros = precise(regions.new_zeros(len(regions), rows, regions.shape[1]))
+    return torch.cat([torch.ones_like(zeros[..., :1]), zeros[..., 1:]], dim=-1)
+
+
+def stopping(stops: Float[Tensor, "*rows L"], before: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
+    """The probability that a search stops at each column, alpha_i, from p_i and alpha_{i-1} = `before`.
+
+    alpha_ij = p_ij q_ij with q_ij = (1 - p_i,j-1) q_i,j-1 + alpha_i-1,j: the probability that the search reaches column
+    j (Raffel et al. 2017, eq. 8 and eq. 9). At the last column p is taken to be 1.
+
+    The paper divides by a cumulative product, which underflows. Here the recurrence is a parallel scan of log2 L steps
+    that only multiplies by probabilities and adds: no division, no logarithm, and exact for p of 0 and 1.
+    """
+    reached, passes = before, F.pad(1 - stops[..., :-1], (1, 0))
+    shift = 1
+    while shift < stops.shape[-1]:
+        reached = reached + passes * F.pad(reached[..., :-shift], (shift, 0))
+        passes = passes * F.pad(passes[..., :-shift], (shift, 0))
+        shift *= 2
+    return torch.cat([stops[..., :-1] * reached[..., :-1], reached[..., -1:]], dim=-1)

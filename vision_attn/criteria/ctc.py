@@ -1,0 +1,28 @@
+"""The loss of connectionist temporal classification."""
+
+from jaxtyping import Int
+from torch import Tensor
+
+from vision_attn.contracts import END, Caption, Captioner, Criterion
+
+
+class CTCLoss(Criterion):
+    """-log p(transcript | line) of `models/ctc.py`, a mean over transcripts (Graves et al. 2006, eq. 5).
+
+    A transcript that does not fit into its line, which has fewer columns than characters, is left out. Logs `nll`, the
+    mean per character, in nats, and `too_long`, the share of transcripts that do not fit.
+    """
+
+    def __init__(self, model: Captioner):
+        super().__init__()
+
+    def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
+        log_prob = caption.log_prob.sum(dim=-1)
+        fits = log_prob > -float("inf")
+        nll = -log_prob.where(fits, 0).sum()
+        characters = ((words > END) & fits[..., None]).sum().clamp(min=1)
+        return {
+            "loss": nll / log_prob.numel(),
+            "nll": (nll / characters).detach(),
+            "too_long": 1 - fits.to(nll.dtype).mean(),
+        }

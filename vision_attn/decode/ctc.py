@@ -1,0 +1,149 @@
+"""Decoding of models that label columns: best path and prefix beam search over log p (B, L, V), where 0 is the blank.
+
+Both decode all lines of a batch together. Each character of the result comes with its map: the columns that are
+labelled with it in the most likely alignment, by their probability.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vision_attn.contracts import END, PAD
+from vision_attn.decode.rows import Decoded
+
+BLANK = PAD
+NEVER = -1e30
+MULTIPLIER = 6364136223846793005
+"""Of the hash of a prefix, h(prefix c) = h(prefix) MULTIPLIER + c + 1 modulo 2^64 (Knuth's generator)."""
+
+
+@torch.no_grad()
+def best_path(frames: Float[Tensor, "B L V"], *, max_words: int = 1000, never: Sequence[int] = ()) -> Decoded:
+    """The most likely label of each column, without repetitions and blanks (Graves et al. 2006, eq. 4).
+
+    `score` is log p of this one alignment. Transcripts are cut after `max_words` characters, END included.
+    """
+    best, label = _barred(frames, never).max(dim=-1)
+    begins = label != torch.nn.functional.pad(label, (1, 0))[:, :-1]
+    said = begins & (label != BLANK)
+    length = said.sum(dim=1).clamp(max=max_words - 1)
+    order = (~said).int().argsort(dim=1, stable=True)
+    words = label.gather(1, order)[:, : int(length.max())] if len(length) else label[:, :0]
+    words = words * (torch.arange(words.shape[1], device=words.device) < length[:, None])
+    return _decoded(frames, words[:, None], length[:, None], best.sum(dim=1)[:, None])
+
+
+@torch.no_grad()
+def prefix_beam_search(
+    frames: Float[Tensor, "B L V"], *, beams: int = 8, max_words: int = 1000, never: Sequence[int] = ()
+) -> Decoded:
+    """The most likely transcripts that a beam of `beams` prefixes finds, summed over alignments (Hannun et al. 2014,
+    algorithm 1), best first.
+
+    Extending a prefix may give another prefix of the beam; their alignments are then added. Equal prefixes are found by
+    64-bit hashes.
+    """
+    if beams < 1:
+        raise ValueError(f"beams is {beams}, but must be at least 1")
+    frames = _barred(frames, never)
+    B, L, V = frames.shape
+    device, limit = frames.device, min(max_words - 1, L)
+    most = max(1, limit)
+    words = torch.zeros(B, 1, most, dtype=torch.long, device=device)
+    length, code = words.new_zeros(B, 1), words.new_ones(B, 1)
+    blank, character = frames.new_zeros(B, 1), frames.new_full((B, 1), NEVER)
+    labels = torch.arange(V, device=device)
+    for column in range(L):
+        emitted = frames[:, column, None]  # (B, 1, V)
+        K = blank.shape[1]
+        last = words.gather(2, (length - 1).clamp(min=0)[..., None])[..., 0].where(length > 0, BLANK)
+        total = torch.logaddexp(blank, character)
+        stays_blank = total + emitted[..., BLANK]
+        stays = character + emitted.expand(-1, K, -1).gather(2, last[..., None])[..., 0]
+        # p of a prefix with one more character: after an equal character only from a blank
+        same = labels == last[..., None]
+        longer = torch.where(same, blank[..., None], total[..., None]) + emitted
+        longer = longer.masked_fill((labels == BLANK) | (labels == END) | (length >= limit)[..., None], NEVER)
+        # prefix i and the last character of prefix j make prefix j: add, and do not list it twice
+        equal = code[:, :, None] * MULTIPLIER + last[:, None] + 1 == code[:, None]  # (B, i, j)
+        real = total > NEVER / 2  # a wide beam also keeps extensions that are not possible, or were added elsewhere
+        equal &= (real & (length > 0))[:, None] & real[:, :, None]
+        joins = longer.gather(2, last[:, None].expand(-1, K, -1)).masked_fill(~equal, NEVER)  # (B, i, j)
+        stays = torch.logaddexp(stays, joins.logsumexp(dim=1))
+        listed = torch.zeros_like(longer, dtype=torch.int32)
+        listed.scatter_add_(2, last[:, None].expand(-1, K, -1), equal.int())
+        longer = longer.masked_fill(listed > 0, NEVER)
+
+        stay_total = torch.logaddexp(stays_blank, stays)
+        value, kept = torch.cat([stay_total, longer.flatten(1)], dim=1).topk(min(beams, K + K * V), dim=1)
+        old = kept < K
+        parent = kept.where(old, (kept - K).div(V, rounding_mode="floor"))
+        label = ((kept - K) % V).where(~old, BLANK)
+        words = words.gather(1, parent[..., None].expand(-1, -1, most))
+        length, code = length.gather(1, parent), code.gather(1, parent)
+        place = length.clamp(max=most - 1)[..., None]
+        words = words.scatter(2, place, torch.where(old, words.gather(2, place)[..., 0], label)[..., None])
+        length = length + (~old & (value > NEVER / 2)).long()
+        code = torch.where(old, code, code * MULTIPLIER + label + 1)
+        blank = stays_blank.gather(1, parent).where(old, NEVER)
+        character = torch.where(old, stays.gather(1, parent), value)
+    score, order = torch.logaddexp(blank, character).sort(dim=1, descending=True, stable=True)
+    length = length.gather(1, order)
+    words = words.gather(1, order[..., None].expand(-1, -1, most))
+    score = score.masked_fill(score < NEVER / 2, -torch.inf)
+    return _decoded(frames, words[..., : int(length.max())], length * score.isfinite(), score)
+
+
+@torch.no_grad()
+def align(frames: Float[Tensor, "B L V"], words: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T L"]:
+    """The columns of each character in the most likely alignment of a transcript, weighted by their probability.
+
+    `words` are ids of characters, then END or PAD. Weights of a character sum to 1; all are 0 where a transcript has
+    too few columns, and at END.
+    """
+    (B, R, T), L = words.shape, frames.shape[1]
+    words = words * (words > END)
+    length = (words > 0).sum(dim=-1)
+    labels = torch.stack([torch.full_like(words, BLANK), words], dim=-1).flatten(2)
+    labels = torch.nn.functional.pad(labels, (0, 1))  # blank, y_1, blank, y_2, .. blank: (B, R, S)
+    emitted = frames.mT.gather(1, labels.flatten(1)[..., None].expand(-1, -1, L)).view(B, R, -1, L)
+    skips = (labels != BLANK) & (labels != torch.nn.functional.pad(labels, (2, 0))[..., :-2])
+    state = torch.arange(labels.shape[-1], device=words.device)
+    value = emitted[..., 0].where(state < 2, NEVER)
+    steps = []
+    for column in range(1, L):
+        one, two = (torch.nn.functional.pad(value, (n, 0), value=NEVER)[..., :-n] for n in (1, 2))
+        value, step = torch.stack([value, one, two.where(skips, NEVER)], dim=-1).max(dim=-1)
+        value = value + emitted[..., column]
+        steps.append(step)
+    last = torch.stack([2 * length, (2 * length - 1).clamp(min=0)], dim=-1)
+    found, best = value.gather(2, last).max(dim=-1)
+    place = last.gather(2, best[..., None])[..., 0]
+    path = [place]
+    for step in reversed(steps):
+        place = place - step.gather(2, place[..., None])[..., 0]
+        path.append(place)
+    here = torch.stack(path[::-1], dim=-1)[:, :, None] == (2 * torch.arange(T, device=words.device) + 1)[:, None]
+    weight = emitted[:, :, 1::2].exp() * here * (found > NEVER / 2)[..., None, None]
+    return weight / weight.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+
+
+def _barred(frames: Tensor, never: Sequence[int]) -> Tensor:
+    """END, and the labels `never`, are not produced."""
+    barred = torch.zeros(frames.shape[-1], dtype=torch.bool, device=frames.device)
+    for label in (END, *never):
+        barred[label] = True
+    return frames.masked_fill(barred, NEVER)
+
+
+def _decoded(frames: Tensor, words: Tensor, length: Tensor, score: Tensor) -> Decoded:
+    """Add END after the characters of each transcript, its log-probability there, and the maps."""
+    T = words.shape[2] + 1
+    position = torch.arange(T, device=words.device)
+    words = torch.nn.functional.pad(words, (0, 1)).masked_fill(position >= length[..., None], PAD)
+    end = (position == length[..., None]) & score.isfinite()[..., None]
+    words = words.masked_fill(end, END)
+    log_prob = torch.where(end, score[..., None], 0.0)
+    return Decoded(words, log_prob, score, align(frames, words))

@@ -1,0 +1,116 @@
+"""Evaluators of transcripts: edit distance, and the path of attention along a strip."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from rapidfuzz.distance import Levenshtein
+from torch import Tensor
+
+from vision_attn.contracts import Described, Evaluator, Results
+from vision_attn.files import replacing
+
+
+class TranscriptErrors(Evaluator):
+    """Errors of decoded transcripts, in percent.
+
+    error: the character error rate, insertions, deletions and substitutions (Levenshtein distance) per character of the
+    references. It can exceed 100. error_sequence: transcripts that are not exactly right. error_short, error_long: the
+    character error rate of references up to the middle of the lengths, and above it.
+
+    `write` saves transcripts.json, with the error for each length and every transcript next to its reference. Of
+    several references, the first is used.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+
+    def update(self, batch: Any, results: Results) -> None:
+        for image, caption, references in zip(batch.ids, results.described, batch.references, strict=True):
+            edits = Levenshtein.distance(caption.text, references[0])
+            self.records.append({"image_id": image, "text": caption.text, "reference": references[0], "edits": edits})
+
+    def compute(self) -> dict[str, float]:
+        wrong = sum(record["edits"] > 0 for record in self.records)
+        metrics = {"error": character_error(self.records), "error_sequence": 100 * wrong / len(self.records)}
+        lengths = sorted({len(record["reference"]) for record in self.records})
+        middle = (lengths[0] + lengths[-1]) / 2
+        for name, part in {
+            "error_short": [record for record in self.records if len(record["reference"]) <= middle],
+            "error_long": [record for record in self.records if len(record["reference"]) > middle],
+        }.items():
+            metrics |= {name: character_error(part)} if part else {}
+        return metrics
+
+    def by_length(self) -> dict[int, float]:
+        """The character error rate of the references of each length, in percent."""
+        lengths = sorted({len(record["reference"]) for record in self.records})
+        return {
+            length: character_error([record for record in self.records if len(record["reference"]) == length])
+            for length in lengths
+        }
+
+    def write(self, folder: Path) -> None:
+        content = {"error_by_length": self.by_length(), "transcripts": self.records}
+        with replacing(folder / "transcripts.json") as path:
+            path.write_bytes(json.dumps(content, ensure_ascii=False, indent=0).encode(errors="backslashreplace"))
+
+
+def character_error(records: Sequence[Mapping[str, Any]]) -> float:
+    """Edits per character of the references, in percent."""
+    return 100 * sum(each["edits"] for each in records) / max(1, sum(len(each["reference"]) for each in records))
+
+
+class Alignment(Evaluator):
+    """The path of attention along a strip: where the centre of each map is, and where it should be.
+
+    on_character: the share of characters whose map has its centre of mass inside the box of that very character, if
+    boxes are known: of the n-th "7" that is said, the n-th box of "7". (`pointing` accepts any box of a "7".)
+    forward: the share of steps from one character to the next on which the centre does not move back by more than half
+    a column: 1 for a monotonic path. travelled: the distance that the centre moves, in widths of the strip.
+
+    No metrics for a captioner without maps.
+    """
+
+    def __init__(self) -> None:
+        self.hits: list[bool] = []
+        self.forward: list[bool] = []
+        self.travelled: list[float] = []
+
+    def update(self, batch: Any, results: Results) -> None:
+        for caption, boxes in zip(results.described, batch.boxes, strict=True):
+            if caption.alpha is None or not caption.words:
+                continue
+            centre = centres(caption)
+            steps = centre.diff()
+            self.forward += (steps >= -1 / caption.alpha.shape[-1]).tolist()
+            self.travelled.append(steps.abs().sum().item() / 2)
+            if boxes is not None:
+                self.hits += on_characters(caption.words, centre.tolist(), boxes)
+
+    def compute(self) -> dict[str, float]:
+        found = {"on_character": self.hits, "forward": self.forward, "travelled": self.travelled}
+        return {name: sum(values) / len(values) for name, values in found.items() if values}
+
+
+def centres(caption: Described) -> Float[Tensor, "T"]:
+    """The centre of mass of each map along the strip, x in [-1, 1]. A map of zeros counts as the middle."""
+    columns = caption.alpha.sum(dim=1).double()  # (T, X)
+    number = columns.shape[1]
+    x = (2 * torch.arange(number, dtype=columns.dtype) + 1) / number - 1
+    return columns @ x / columns.sum(dim=1).clamp(min=torch.finfo(columns.dtype).tiny)
+
+
+def on_characters(words: Sequence[str], centre: Sequence[float], boxes: Mapping[str, Sequence]) -> list[bool]:
+    """Whether each centre lies in the box of its character. A character that is not there has none."""
+    count: dict[str, int] = {}
+    hits = []
+    for word, x in zip(words, centre, strict=True):
+        number = count.get(word, 0)
+        count[word] = number + 1
+        known = boxes.get(word, ())
+        hits.append(number < len(known) and float(known[number][0]) <= x <= float(known[number][2]))
+    return hits

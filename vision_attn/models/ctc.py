@@ -1,0 +1,139 @@
+"""Connectionist temporal classification (Graves et al., ICML 2006): every column is labelled with a character or a
+blank, and the probability of a transcript is the sum over all alignments that spell it."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.contracts import END, PAD, Caption, Captioner, Look
+from vision_attn.layers.likelihood import class_log_prob
+from vision_attn.layers.linear import Linear
+from vision_attn.models.encoder_decoder import Recurrent
+from vision_attn.shapes import require
+
+BLANK = PAD
+"""The label of columns without a character. PAD is never a character of a transcript, so it has no other use here."""
+NEVER = -1e30
+"""The logarithm of 0. Unlike -inf, sums of it have no NaN."""
+
+
+class State(NamedTuple):
+    """The forward variables of each row's prefix: log p of all alignments of columns 0..l that spell it."""
+
+    blank: Float[Tensor, "B R L"]
+    """Those that end in a blank."""
+    character: Float[Tensor, "B R L"]
+    """Those that end in the last character of the prefix."""
+    last: Int[Tensor, "B R"]
+    """The last character of the prefix; BLANK for the empty one."""
+
+
+class CTC(Captioner):
+    """A bidirectional recurrent network that labels columns: p(k, l) = softmax of its output (Graves et al. 2006,
+    section 3.1). Spaces of transcripts are characters like others.
+
+    A monotonic alignment by construction: it cannot sort. A strip needs a column for each character, and one more
+    between equal neighbours.
+
+    `forward` returns log p of a whole transcript at its END (eq. 3; torch's `ctc_loss` computes the sum), and zeros at
+    its characters. `step` gives the same product character by character: p(next | prefix), by prefix search (section
+    3.2). So any decoding works; `decode/ctc.py` is the faster one.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        region_size: int,
+        *,
+        hidden_size: int = 128,
+        encoder: Literal["gru", "lstm"] = "lstm",
+        both_ways: bool = True,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.region_size = region_size
+        self.encoder = Recurrent(region_size, hidden_size, encoder, both_ways)
+        self.dropout = nn.Dropout(dropout)
+        self.output = Linear(self.encoder.size, num_words)
+
+    def frames(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
+        """log p of each character at each column; 0 is the blank. END is no label."""
+        require("regions", regions, "B L D", "float", D=self.region_size)
+        annotations, _ = self.encoder(regions)
+        scores = self.output(self.dropout(annotations))
+        end = torch.arange(scores.shape[-1], device=scores.device) == END
+        return class_log_prob(scores.masked_fill(end, NEVER))
+
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
+        """-inf at END where a strip has too few columns for the transcript."""
+        require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
+        B, R, T = words.shape
+        frames = self.frames(regions).repeat_interleave(R, dim=0).transpose(0, 1)  # (L, B R, V)
+        flat = words.flatten(0, 1)
+        length = (flat > END).sum(dim=-1)
+        columns = torch.full_like(length, len(frames))
+        nll = F.ctc_loss(frames, flat, columns, length, blank=BLANK, reduction="none", zero_infinity=True)
+        repeated = ((flat[:, 1:] == flat[:, :-1]) & (flat[:, 1:] > END)).sum(dim=-1)
+        total = torch.where(length + repeated <= columns, -nll, -torch.inf)
+        spoken = (flat != PAD).sum(dim=-1)
+        last = torch.arange(T, device=words.device) == spoken[:, None] - 1
+        return Caption(torch.where(last, total[:, None], 0.0).unflatten(0, (B, R)))
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B L V"], State]:
+        """The empty prefix: every column so far is blank."""
+        frames = self.frames(regions)
+        blank = frames[..., BLANK].cumsum(dim=1)[:, None].expand(-1, rows, -1)
+        last = torch.full(blank.shape[:2], BLANK, device=frames.device)
+        return frames, State(blank, torch.full_like(blank, NEVER), last)
+
+    def step(
+        self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B L V"]
+    ) -> tuple[Float[Tensor, "B R V"], State, Look]:
+        """Logits are log p(prefix and then the character, or END). The map says where the next character begins."""
+        going = (word > END)[..., None]  # PAD starts a transcript; rows that have ended are not used
+        extended = self._extended(word, state, memory)
+        state = State(
+            torch.where(going, extended.blank, state.blank),
+            torch.where(going, extended.character, state.character),
+            torch.where(going[..., 0], extended.last, state.last),
+        )
+        begins = _before(state)[..., None] + memory[:, None]  # (B, R, L, V): all c but the last one
+        last = state.last[..., None]
+        emitted = memory[:, None].expand_as(begins).gather(-1, last[..., None].expand(*begins.shape[:3], 1))
+        again = _shifted(state.blank, state.last == BLANK)[..., None] + emitted
+        begins = begins.scatter(-1, last[..., None].expand_as(again), again)
+        begins[..., BLANK] = NEVER
+        logits = begins.logsumexp(dim=2)
+        ends = torch.logaddexp(state.blank[..., -1], state.character[..., -1])
+        logits[..., END] = ends
+        return logits, state, Look(begins.logsumexp(dim=-1).softmax(dim=-1))
+
+    def _extended(self, word: Tensor, state: State, frames: Tensor) -> State:
+        """The forward variables of the prefix with one more character."""
+        word_log_prob = frames.mT.gather(1, word[..., None].expand(-1, -1, frames.shape[1]))  # (B, R, L)
+        same = (word == state.last)[..., None]
+        before = torch.where(same, _shifted(state.blank, state.last == BLANK), _before(state))
+        blank, character = torch.full_like(before[..., 0], NEVER), torch.full_like(before[..., 0], NEVER)
+        blanks, characters = [], []
+        for column in range(frames.shape[1]):
+            blank, character = (
+                torch.logaddexp(blank, character) + frames[:, column, BLANK, None],
+                torch.logaddexp(character, before[..., column]) + word_log_prob[..., column],
+            )
+            blanks.append(blank)
+            characters.append(character)
+        return State(torch.stack(blanks, dim=-1), torch.stack(characters, dim=-1), word)
+
+
+def _before(state: State) -> Float[Tensor, "B R L"]:
+    """log p of the prefix in the columns before each column."""
+    return _shifted(torch.logaddexp(state.blank, state.character), state.last == BLANK)
+
+
+def _shifted(columns: Float[Tensor, "B R L"], empty: Tensor) -> Float[Tensor, "B R L"]:
+    """Each column's left neighbour. Before the first column only the empty prefix is possible."""
+    first = torch.where(empty, 0.0, NEVER)[..., None].to(columns.dtype)
+    return torch.cat([first, columns[..., :-1]], dim=-1)

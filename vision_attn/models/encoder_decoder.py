@@ -1,0 +1,157 @@
+"""RNN encoder-decoders over the columns of a line: RNNsearch (Bahdanau et al. 2015), which looks at all annotations of
+the line once for each character, and its predecessor (Cho et al. 2014), which sees one fixed vector."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.attention.scores import Additive, Score
+from vision_attn.attention.soft import Attention, Soft
+from vision_attn.contracts import Caption, Captioner
+from vision_attn.layers import ragged
+from vision_attn.layers.linear import Linear
+from vision_attn.models.show_attend_tell import Memory, ShowAttendTell, State
+from vision_attn.shapes import require
+
+CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
+
+
+class Recurrent(nn.Module):
+    """A recurrent network over columns, in both directions: h_j = [forward h_j; backward h_j], the annotations
+    (Bahdanau et al. 2015, section 3.2; eq. 7)."""
+
+    def __init__(self, region_size: int, hidden_size: int, cell: str, both_ways: bool):
+        super().__init__()
+        self.both_ways = both_ways
+        self.network = CELLS[cell](region_size, hidden_size, batch_first=True, bidirectional=both_ways)
+        self.size = hidden_size * (2 if both_ways else 1)
+
+    def forward(self, regions: Float[Tensor, "B L D"]) -> tuple[Float[Tensor, "B L A"], Float[Tensor, "B H"]]:
+        """Annotations, and the last state of one direction: the backward one, which has read the line from its end to
+        its beginning, where there is one."""
+        annotations, last = self.network(regions)
+        hidden = last[0] if isinstance(last, tuple) else last
+        return annotations, hidden[-1]
+
+
+class RNNsearch(ShowAttendTell):
+    """The decoder of Show, Attend and Tell over annotations of a bidirectional recurrent network, whose last backward
+    state gives the initial state, s_0 = tanh(W_s h_1) (Bahdanau et al. 2015, section A.2.2).
+
+    Its score e_ij = a(s_{i-1}, h_j), weights and context are the paper's (eq. 5 and eq. 6): `Additive` and `Soft`.
+    Any other score and attention can take their place.
+
+    encoder_size: hidden size of each direction. encoder: "gru" (the paper) or "lstm". both_ways: False for a decoder
+    that can run while the line is still being written, with `attention/monotonic.py`.
+    hidden_size, word_size, score, attention, dropout: as for `ShowAttendTell`.
+
+    Differs from the paper: the decoder is an LSTM, with the gate of the context and the tanh before the output layer
+    that Show, Attend and Tell has; the paper has a GRU and a maxout layer.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        region_size: int,
+        *,
+        encoder_size: int = 128,
+        encoder: Literal["gru", "lstm"] = "lstm",
+        both_ways: bool = True,
+        hidden_size: int = 256,
+        word_size: int = 64,
+        score: Callable[[int, int], Score] = Additive,
+        attention: Callable[[], Attention] = Soft,
+        dropout: float = 0.0,
+    ):
+        annotation_size = encoder_size * (2 if both_ways else 1)
+        super().__init__(
+            num_words, annotation_size, hidden_size=hidden_size, word_size=word_size, score=score, attention=attention,
+            dropout=dropout,
+        )  # fmt: skip
+        self.column_size = region_size
+        self.encoder = Recurrent(region_size, encoder_size, encoder, both_ways)
+        self.initial_hidden = nn.Sequential(Linear(encoder_size, hidden_size), nn.Tanh())  # W_s
+        self.initial_cell = nn.Sequential(Linear(encoder_size, hidden_size), nn.Tanh())
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
+        require("regions", regions, "B L D", "float", D=self.column_size)
+        annotations, last = self.encoder(regions)
+        hidden, cell = (
+            initial(last)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
+        )
+        keys = self.score.project(annotations)
+        memory = Memory(annotations, keys, self.attention.sample_expectation_mask(len(regions), annotations))
+        return memory, State(hidden, cell, self.score.start(keys, rows), self.attention.start(annotations, rows))
+
+
+class Decoding(NamedTuple):
+    """The state of a decoder, held once per row; beams reorder it."""
+
+    hidden: Float[Tensor, "B R H"]
+    cell: Float[Tensor, "B R H"]
+
+
+class EncoderDecoder(Captioner):
+    """The RNN encoder-decoder with one fixed vector c, the last state of the encoder (Cho et al. 2014, section 2.2):
+    h_t = f(h_{t-1}, y_{t-1}, c), p(y_t) = g(h_t, y_{t-1}, c). No attention: the whole line has to fit into c.
+
+    Differs from the paper: c comes from both directions, and f is an LSTM.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        region_size: int,
+        *,
+        encoder_size: int = 128,
+        encoder: Literal["gru", "lstm"] = "lstm",
+        hidden_size: int = 256,
+        word_size: int = 64,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.region_size = region_size
+        self.encoder = CELLS[encoder](region_size, encoder_size, batch_first=True, bidirectional=True)
+        self.initial = Linear(2 * encoder_size, 2 * hidden_size)
+        self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)
+        self.lstm = nn.LSTM(word_size + 2 * encoder_size, hidden_size, batch_first=True)
+        self.deep = Linear(hidden_size + word_size + 2 * encoder_size, word_size)
+        self.output = Linear(word_size, num_words)
+        self.dropout = nn.Dropout(dropout)
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B A"], Decoding]:
+        """The fixed vector c is all that is remembered of a line."""
+        require("regions", regions, "B L D", "float", D=self.region_size)
+        _, last = self.encoder(regions)
+        hidden = last[0] if isinstance(last, tuple) else last
+        fixed = torch.cat([hidden[0], hidden[1]], dim=-1)
+        hidden, cell = self.initial(fixed).tanh()[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
+        return fixed, Decoding(hidden, cell)
+
+    def step(
+        self, word: Int[Tensor, "B R"], state: Decoding, memory: Float[Tensor, "B A"]
+    ) -> tuple[Float[Tensor, "B R V"], Decoding, None]:
+        deep, state = self._decode(word[..., None], state, memory)
+        return self.output(deep.squeeze(2)), state, None
+
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
+        require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
+        memory, state = self.start(regions, words.shape[1])
+        deep, _ = self._decode(F.pad(words, (1, -1)), state, memory)
+        position = torch.arange(words.numel(), device=words.device)
+        return Caption(ragged.caption_log_prob(self.output, deep.flatten(0, 2), words, position))
+
+    def _decode(
+        self, words: Int[Tensor, "B R T"], state: Decoding, fixed: Float[Tensor, "B A"]
+    ) -> tuple[Float[Tensor, "B R T E"], Decoding]:
+        """The decoder over `words`, up to the input of the output layer."""
+        rows = words.shape[:2]
+        given = torch.cat([self.embedding(words), fixed[:, None, None].expand(*words.shape, -1)], dim=-1)
+        before = tuple(part.flatten(0, 1)[None].contiguous() for part in state)
+        hidden, after = self.lstm(given.flatten(0, 1), before)
+        deep = self.deep(torch.cat([self.dropout(hidden).unflatten(0, rows), given], dim=-1)).tanh()
+        return self.dropout(deep), Decoding(*(part.squeeze(0).unflatten(0, rows) for part in after))
