@@ -87,7 +87,7 @@ def test_a_soft_start_uses_the_expectation_of_every_image():
 def test_straight_through_looks_at_one_and_learns_from_all():
     alpha = maps(B, R).requires_grad_()
     regions = torch.randn(B, L, D).double()
-    seen, _, region = StraightThrough(temperature=0.5).train()(alpha.log(), regions)
+    seen, _, region, _ = StraightThrough(temperature=0.5).train()(alpha.log(), regions)
     torch.testing.assert_close(seen, hard.at(regions, region))
     seen.square().sum().backward()
     assert (alpha.grad != 0).all()

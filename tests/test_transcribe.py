@@ -67,6 +67,7 @@ def no_change() -> None:
 
 def test_two_processes_train_ctc_as_one_does(tmp_path) -> None:
     settings = {**TINY, "data__folder": write_mnist(tmp_path / "mnist"), "run__epochs": 2, "run__validate_every": 0}
+    settings |= {"optimizer": "torch.optim.SGD", "optimizer__lr": 0.001}
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(train("strings_read_ctc", run__folder=one, **settings)) == 0
     in_two_processes(train("strings_read_ctc", run__folder=two, **settings), no_change)
