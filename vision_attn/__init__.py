@@ -1,3 +1,16 @@
-"""Image captioning and recurrent visual attention: models that look, trained, measured and shown."""
+"""Image captioning and recurrent visual attention: models that look, trained, measured and shown.
+
+`vision_attn.load(RUN)` opens a trained run: see `vision_attn/api.py`.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import `load` when it is used: it needs torch, and `import vision_attn` does not."""
+    if name == "load":
+        return import_module("vision_attn.api").load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+WINDOWS = os.name == "nt"
 LONGEST_NAME = 150
 """Bytes of a file name to keep in the name of its temporary file. File systems allow 255 in total."""
 
@@ -113,7 +114,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         if temporary.is_file():
-            with open(temporary, "rb") as file:
+            with open(temporary, "r+b" if WINDOWS else "rb") as file:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
@@ -189,6 +190,8 @@ def _temporary(name: str) -> str:
 
 
 def _alive(process: int) -> bool:
+    if WINDOWS:  # where signal 0 is Ctrl-C
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:

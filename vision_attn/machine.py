@@ -3,6 +3,7 @@
 import platform
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -17,6 +18,25 @@ def processor() -> str:
 def is_intel() -> bool:
     """Whether the processor is Intel's."""
     return "GenuineIntel" in (_field("vendor_id") or platform.processor())
+
+
+def best_device() -> str:
+    """The device that `auto` stands for: cuda, mps (Apple's GPUs) or cpu."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def torch_device(name: str) -> Any:
+    """Return the torch device `name`, or the one that "auto" stands for. Raises ValueError if it is not there."""
+    import torch
+
+    try:
+        return torch.empty(0, device=best_device() if name == "auto" else name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error
 
 
 def _field(name: str) -> str:

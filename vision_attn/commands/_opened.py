@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vision_attn.commands._collection import collected_later
 from vision_attn.commands._hints import marked, meant, options_only, shown, unknown_key
 from vision_attn.files import shipped
+from vision_attn.machine import torch_device
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.task import Source, Task
@@ -34,7 +35,9 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False
         help="the folder of a run, or a copy of its best/" + without * optional,
     )  # fmt: skip
     parser.add_argument("--beams", type=int, metavar="N", help="width of the beam search (default: as trained)")
-    parser.add_argument("--device", default="auto", help="auto (cuda where there is one), cpu, cuda, cuda:1, ...")
+    parser.add_argument(
+        "--device", default="auto", help="auto (cuda or mps where there is one), cpu, cuda, cuda:1, ..."
+    )
     parser.add_argument(
         "--trust", action="append", default=[], metavar="PACKAGE", help="let the run's config import this package too"
     )
@@ -89,9 +92,10 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> Opened:
     import torch
 
     from vision_attn.config import find_best, load, open_run
+    from vision_attn.hub import local
     from vision_attn.tasks.caption import Captioning
 
-    device, folder = torch_device(arguments.device), shipped(folder)
+    device, folder = torch_device(arguments.device), local(folder)
     options_only(arguments.overrides)
     try:
         task, source, config = open_run(folder, trust=arguments.trust, overrides=arguments.overrides)
@@ -109,15 +113,3 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> Opened:
         task.beams = arguments.beams
     torch.manual_seed(config.get("run", {}).get("seed", 0))
     return Opened(task.to(device), source, config, device)
-
-
-def torch_device(name: str) -> Any:
-    """A device that is there. Raises ValueError for others."""
-    import torch
-
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error

@@ -24,25 +24,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folder. Raises ValueError if there is no run, or if FOLDER holds something else."""
-    from vision_attn.config import find_best, load
+    from vision_attn.config import find_best
     from vision_attn.engine.folders import replacing_folder
-    from vision_attn.engine.weights import NAME, in_half, read_shapes
+    from vision_attn.engine.weights import NAME
 
     best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)
-    load(best / "config.yaml")
-    read_shapes(best / NAME)
     foreign = out.exists() and not (out / NAME).is_file() and (not out.is_dir() or set(listed(out)) - set(KEPT))
     if foreign or (out / "last").exists() or (out.exists() and out.resolve() == best.resolve()):
         raise ValueError(f"{out} holds something else than packed weights: name another folder")
     with replacing_folder(out) as part:
-        for folder, names in ((best, COPIED), (out, KEPT)):
-            for name in names:
-                if (folder / name).is_file():
-                    shutil.copyfile(folder / name, part / name)
-        in_half(best / NAME, part / NAME)
+        pack(best, part)
+        for name in KEPT:
+            if (out / name).is_file():
+                shutil.copyfile(out / name, part / name)
     size = sum(path.stat().st_size for path in out.iterdir())
     say(f"{shown(out)}: {size / 1e6:.1f} MB, of {sum(path.stat().st_size for path in best.iterdir()) / 1e6:.1f} MB")
     return 0
+
+
+def pack(best: Path, part: Path) -> None:
+    """Write packed weights into the folder `part`. Raises ValueError if those in `best` are damaged."""
+    from vision_attn.config import load
+    from vision_attn.engine.weights import NAME, in_half, read_shapes
+
+    load(best / "config.yaml")
+    read_shapes(best / NAME)
+    for name in COPIED:
+        if (best / name).is_file():
+            shutil.copyfile(best / name, part / name)
+    in_half(best / NAME, part / NAME)
 
 
 def listed(folder: Path) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from vision_attn.commands._hints import read_config
 from vision_attn.commands._places import writable
 from vision_attn.console import say
+from vision_attn.machine import torch_device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build the task of the config, with its pretrained encoder or from `run.start_from`, and let the source prepare
     for it."""
-    from vision_attn.commands._opened import torch_device
     from vision_attn.config import build
     from vision_attn.engine.start import started_from
     from vision_attn.tasks.caption import Captioning

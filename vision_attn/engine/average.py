@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from vision_attn.layers.precise import double
+
 
 class Average:
     """Exponential moving average of the trained weights. Buffers and frozen weights are not averaged.
@@ -22,7 +24,7 @@ class Average:
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the current weights. The first update copies them."""
-        steps = self.steps.double()
+        steps = double(self.steps)
         decay = ((1 + steps) / (10 + steps)).clamp(max=self.decay) * (steps > 0)
         for averaged, live in zip(self.averaged, self.live, strict=True):
             averaged.lerp_(live, (1 - decay).to(averaged.dtype))

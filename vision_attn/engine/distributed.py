@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vision_attn.machine import best_device
+
 
 class World(NamedTuple):
     """This process among all processes of the run. `hosts` is a gloo group, for communication between CPUs."""
@@ -70,7 +72,7 @@ class World(NamedTuple):
 def join(device: str) -> Iterator[World]:
     """Join the process group of torchrun; without torchrun, a world of size 1."""
     size, rank, local = (int(os.environ.get(name, default)) for name, default in WORLD.items())
-    kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    kind = best_device() if device == "auto" else device
     try:
         place = torch.device(kind)
     except RuntimeError as error:

@@ -1,14 +1,15 @@
 """Atomic replacement of folders, and the lock on the folder of a run."""
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
+
+from vision_attn.files import WINDOWS
 
 
 @contextmanager
@@ -74,7 +75,9 @@ def _sibling(path: Path, name: str) -> Path:
 
 
 def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    if WINDOWS and path.is_dir():  # which has no descriptor there
+        return
+    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -87,45 +90,25 @@ def claim(folder: Path) -> Iterator[None]:
 
     Raises ValueError if another process holds the lock, or if the folder or its lock cannot be created.
     """
-    file = _open_lock(folder)
-    with file:
-        # A data loader worker must not hold the lock after its parent was killed.
-        os.register_at_fork(after_in_child=file.close)
-        with suppress(OSError):  # The disk may be full; only the name of the holder is lost.
-            os.truncate(file.fileno(), 0)
-            os.write(file.fileno(), f"process {os.getpid()}".encode())
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                os.unlink(file.name)
-
-
-def _open_lock(folder: Path) -> TextIO:
-    """Open and lock the lock file of `folder`."""
-    while True:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = open(folder / ".lock", "a+")  # noqa: SIM115
-        except OSError as error:
-            reason = "it is a file" if folder.is_file() else error.strerror or str(error)
-            raise ValueError(f"{folder} cannot be used as a run folder: {reason}; choose another run.folder") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _still_there(file):
-                return file
-        except BlockingIOError as error:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise ValueError(f"{folder} is being trained by {holder}: wait for it, or choose another folder") from error
-        except OSError as error:
-            raise ValueError(f"{file.name} cannot be locked: {error.strerror or error}") from error
-        file.close()
-
-
-def _still_there(file: TextIO) -> bool:
-    """Return whether a file just locked is still the one at its path: its previous holder removes it when it ends."""
+    path = folder / ".lock"
+    lock = FileLock(path)
     try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
-    except FileNotFoundError:
-        return False
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0.1, poll_interval=0.02)  # again, if its holder has just removed it
+    except Timeout as error:
+        holder = ""
+        with suppress(OSError):  # Windows lets nobody else read it.
+            holder = path.read_text().strip()
+        holder = holder or "another process"
+        raise ValueError(f"{folder} is being trained by {holder}: wait for it, or choose another folder") from error
+    except OSError as error:
+        reason = "it is a file" if folder.is_file() else error.strerror or str(error)
+        raise ValueError(f"{folder} cannot be used as a run folder: {reason}; choose another run.folder") from error
+    try:
+        with suppress(OSError):  # The disk may be full; only the name of the holder is lost.
+            path.write_text(f"process {os.getpid()}")
+        yield
+    finally:
+        with suppress(OSError):  # Before the release: afterwards it may be another process's. Windows keeps the file.
+            path.unlink()
+        lock.release()

@@ -45,7 +45,7 @@ class Log:
 
     def train(self, *, step: int, epoch: int, learning_rate: float) -> dict[str, float]:
         """Write the means since the last line, over all processes, and reset the sums."""
-        values = torch.stack([value.double() for value in self.sums.values()]).cpu() / self.steps
+        values = torch.stack([*self.sums.values()]).cpu().double() / self.steps
         means = dict(zip(self.sums, self.world.mean(values).tolist(), strict=True))
         now = time.monotonic()
         rate = self.items * self.world.size / max(now - self.since, 1e-9)

@@ -59,8 +59,9 @@ class Rates:
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
-        # CUDA's fused kernels read float32. A CPU reads any type, and float64 holds a plain number exactly.
-        dtype = torch.float32 if device.type == "cuda" else torch.float64
+        # CUDA's fused kernels read float32, and MPS has no float64. A CPU reads any type, and float64 holds a plain
+        # number exactly.
+        dtype = torch.float64 if device.type == "cpu" else torch.float32
         self.tensors = [torch.zeros((), device=device, dtype=dtype) for _ in optimizer.param_groups]
         self.optimizer = optimizer
 

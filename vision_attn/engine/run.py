@@ -55,7 +55,7 @@ class Run:
     show: int = 0
     """Number of images of the first validation batch to draw into pictures/ after training, with the best weights."""
     device: str = "auto"
-    """`auto` (cuda where there is one, else cpu), `cpu`, `cuda`, `cuda:1`, ..."""
+    """`auto` (cuda or mps where there is one, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`, ..."""
     wandb: bool = False
     """Also log to Weights & Biases. WANDB_MODE=offline works without a network."""
 

@@ -137,6 +137,8 @@ def _is_own(name: str, task: Task) -> bool:
 
 def _check_memory(path: Path) -> None:
     """Raise ValueError if the weights exceed the machine's memory: a sparse file can have any size."""
+    if not hasattr(os, "sysconf"):  # Windows
+        return
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if path.stat().st_size > machine:
         raise ValueError(f"{path} holds {path.stat().st_size:,} bytes of weights, and this machine has {machine:,}")

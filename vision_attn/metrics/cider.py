@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.contracts import END, PAD
+from vision_attn.layers.precise import double
 
 ORDERS = 4
 """n-grams of 1 to 4 words."""
@@ -71,33 +72,33 @@ class CiderD(nn.Module):
     def forward(self, captions: Int[Tensor, "B R T"], references: Int[Tensor, "B M S"]) -> Float[Tensor, "B R"]:
         """The score of R captions of each image against its M references, both ended by END and filled up with PAD.
 
-        In float64. An image with fewer references has rows of PAD in their place.
+        In float64 (float32 on MPS). An image with fewer references has rows of PAD in their place.
         """
         captions, references = self._counted(captions), self._counted(references)
         mine, theirs = hashed(captions), hashed(references)
         my_weight, their_weight = self.idf(mine).square(), self.idf(theirs).square()
-        my_count = _occurrences(mine, mine).double()
-        their_count = _occurrences(theirs, theirs).double()
-        common = _occurrences(mine[:, :, None], theirs[:, None]).double()  # (B, R, M, 4, T): in each reference
+        my_count = double(_occurrences(mine, mine))
+        their_count = double(_occurrences(theirs, theirs))
+        common = double(_occurrences(mine[:, :, None], theirs[:, None]))  # (B, R, M, 4, T): in each reference
         # A sum over positions, where an n-gram that occurs c times is met c times: hence one factor c less.
         clipped = torch.minimum(my_count[:, :, None], common) * common / my_count.clamp(min=1)[:, :, None]
         product = (clipped * my_weight[:, :, None]).sum(dim=-1)
         norms = (my_count * my_weight).sum(dim=-1)[:, :, None] * (their_count * their_weight).sum(dim=-1)[:, None]
         similarity = (product / norms.where(norms > 0, 1).sqrt()).mean(dim=-1)  # (B, R, M)
         difference = _bigrams(captions)[:, :, None] - _bigrams(references)[:, None]
-        similarity = similarity * torch.exp(-difference.double().square() / (2 * self.sigma**2))
+        similarity = similarity * torch.exp(-double(difference).square() / (2 * self.sigma**2))
         return 10 * similarity.sum(dim=-1) / (references[..., 0] != PAD).sum(dim=-1, keepdim=True).clamp(min=1)
 
     def idf(self, ngrams: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64; 0 where
-        there is no n-gram."""
+        """log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64 (float32 on
+        MPS); 0 where there is no n-gram."""
         if not self.num_images:
             raise ValueError("CIDEr-D has no document frequencies: call count() first, or load a checkpoint")
         frequency = torch.ones_like(ngrams)
         if len(self.ngrams):
             place = torch.searchsorted(self.ngrams, ngrams).clamp(max=len(self.ngrams) - 1)
             frequency = self.frequencies[place].long().where(self.ngrams[place] == ngrams, 1)
-        return (self.num_images.double().log() - frequency.double().log()).where(ngrams != 0, 0)
+        return (double(self.num_images).log() - double(frequency).log()).where(ngrams != 0, 0)
 
     def _counted(self, words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows T"]:
         """The words that count, which END may not."""

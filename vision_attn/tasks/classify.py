@@ -121,7 +121,7 @@ class Classification(Task):
                 cost = self._cost(batch.images[:1])
             num_images += len(batch.labels)
             for way in ways:
-                glance = self.model(batch.images, **self._options(way))
+                glance = self.model(batch.images, **self.options(way))
                 mistakes = predictions(glance) != batch.labels[:, None]
                 wrong[way] += mistakes[:, -1].sum()
                 if way == self.at_test and glance.locations is not None:
@@ -152,7 +152,7 @@ class Classification(Task):
         filterbank: one picture and one animation of all images. For a model that sees the whole image: nothing. Of
         several copies, the first is shown.
         """
-        glance = self.model(batch.images, **self._options(self.at_test))
+        glance = self.model(batch.images, **self.options(self.at_test))
         view = self.model.view(batch.images, glance)
         if isinstance(view, Reads):
             return self._show_reads(batch, glance, view, folder)
@@ -178,13 +178,13 @@ class Classification(Task):
             write_reads_animation(folder / "reads.gif", batch.images, reads, *answers),
         ]
 
-    def _options(self, way: Testing) -> dict[str, int | str]:
+    def options(self, way: Testing) -> dict[str, int | str]:
         """The arguments that the model is called with to answer in the given `way`."""
         return {"rows": self.test_copies} if way == "copies" else {"way": way}
 
     def _cost(self, images: Float[Tensor, "1 C Y X"]) -> dict[str, float]:
         """The cost of one answer of the kind that `error` is measured on."""
-        options = self._options(self.at_test)
+        options = self.options(self.at_test)
         rows = options.get("rows", 1) if self.model.reinforced else 1
         return {
             "pixels": float(rows * self.model.pixels),

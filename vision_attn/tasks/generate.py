@@ -71,11 +71,11 @@ class Generation(Task):
                 wanted = None if wanted is None else wanted - len(few)
         if not kl:
             raise ValueError("there are no images to evaluate: the split is empty")
-        reconstruction, kl_per_step = -torch.cat(log_prob).double(), torch.cat(kl).double()
+        reconstruction, kl_per_step = -torch.cat(log_prob).cpu().double(), torch.cat(kl).cpu().double()
         bound = reconstruction + kl_per_step.sum(dim=1)
         metrics = {"bound": bound.mean(), "reconstruction": reconstruction.mean(), "kl": kl_per_step.sum(dim=1).mean()}
         if estimates:
-            estimate = -torch.cat(estimates).double()
+            estimate = -torch.cat(estimates).cpu().double()
             metrics |= {"nll": estimate.mean(), "nll_bound": bound[: len(estimate)].mean()}
             metrics |= {"nll_images": len(estimate), "nll_samples": self.importance_samples}
         if folder is not None:

@@ -1,0 +1,232 @@
+"""`vision_attn.load` in Python and in notebooks, and runs on the Hugging Face Hub."""
+
+import ast
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vision_attn
+from tests.untrained import write_run
+from vision_attn import hub
+from vision_attn.commands import main
+
+ROOT = Path(__file__).parents[1]
+PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {name: write_run(name, folder / name) for name in ("sat_soft_scenes", "ram_mnist28", "draw_mnist")}
+
+
+def test_a_caption_is_that_of_the_command_whatever_the_image_comes_as(runs, capsys) -> None:
+    model = vision_attn.load(runs["sat_soft_scenes"], device="cpu")
+    with Image.open(PHOTOGRAPHS[0]) as picture:
+        picture.load()
+    caption = model.caption(PHOTOGRAPHS[0])
+    array = np.array(picture)
+    forms = [str(PHOTOGRAPHS[0]), picture, array, torch.from_numpy(array).permute(2, 0, 1), array / 255.0]
+    several = model.caption([*forms, *[picture] * 20])
+    assert {each.text for each in several} == {caption.text} and len(several) == 25
+    assert caption.alpha.shape[0] == len(caption.words) == len(caption.log_prob)
+    torch.testing.assert_close(several[1].alpha, several[2].alpha)
+    assert main(["caption", str(runs["sat_soft_scenes"]), str(PHOTOGRAPHS[0])]) == 0
+    assert capsys.readouterr().out.split("\t")[1].strip() == caption.text == str(caption)
+
+
+def test_results_show_themselves_and_are_saved(runs, tmp_path) -> None:
+    captions = vision_attn.load(runs["sat_soft_scenes"]).caption(PHOTOGRAPHS[:2])
+    answers = vision_attn.load(runs["ram_mnist28"]).classify([torch.rand(1, 28, 28), np.zeros((90, 60), np.uint8)])
+    drawn = vision_attn.load(runs["draw_mnist"]).draw(3)
+    assert drawn.images.shape == (3, 1, 28, 28) and 0 <= drawn.images.min() <= drawn.images.max() <= 1
+    assert answers[0].locations.shape == (2, 2) and answers[0].probabilities.shape == (2, 10)
+    assert answers[0].label == int(answers[0].probabilities[-1].argmax())
+    for number, result in enumerate((captions, captions[0], answers, answers[0], drawn)):
+        assert result._repr_html_().startswith("<iframe srcdoc=") and "data:image" in result._repr_html_()
+        picture = result.save(tmp_path / "new" / f"{number}.png")
+        assert Image.open(picture).size[0] > 100 and result._repr_png_()[:4] == b"\x89PNG"
+        page = result.save(tmp_path / f"{number}.html").read_text()
+        assert page.startswith("<!doctype html>") and "http" not in page.replace("http-equiv", "")
+    assert page.count("data:image/gif") == 1
+    with pytest.raises(ValueError, match=r"look: give a name that ends in \.html"):
+        drawn.save("look")
+
+
+def test_mistakes_say_what_to_do(runs) -> None:
+    model = vision_attn.load(runs["ram_mnist28"])
+    with pytest.raises(ValueError, match=r"writes captions, and this one is a Classification: use classify\(\)"):
+        model.caption("photo.jpg")
+    for image, said in (
+        ("missing.png", "missing.png: no such file"), (np.full((4, 4), 7.0), r"must lie in \[0, 1\]"),
+        (np.zeros((2, 2, 7)), r"this one is \(2, 2, 7\)"), (np.zeros((4, 4), int), "int64"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            model.classify(image)
+    with pytest.raises(ValueError, match="runs/missing is not a folder"):
+        vision_attn.load("runs/missing")
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        vision_attn.lod  # noqa: B018
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_run(path, tmp_path, monkeypatch) -> None:
+    """Cell by cell, each with what it displays; and they hold no outputs."""
+    monkeypatch.chdir(tmp_path)
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    names: dict = {}
+    shown = 0
+    for cell in cells:
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, str(path), "exec"), names)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), str(path), "eval"), names)
+            shown += hasattr(value, "_repr_html_") and len(value._repr_html_()) > 10_000
+    assert shown >= 1
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A stand-in for the hub: repositories in memory, with the requests that huggingface_hub makes."""
+
+    repositories: dict[str, dict[str, bytes]] = {}
+    sha = "0123456789abcdef0123456789abcdef01234567"
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            raise NotImplementedError
+        if self.headers.get("Authorization") != "Bearer hf_secret":
+            self.answer({"error": "log in"}, 401)
+        elif self.path == "/api/repos/create":
+            asked = json.loads(content)
+            name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+            self.repositories.setdefault(name, {})
+            self.answer({"url": f"http://{self.headers['Host']}/{name}"})
+        elif "/preupload/" in self.path:
+            files = [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in json.loads(content)["files"]]
+            self.answer({"files": files})
+        elif "/commit/" in self.path:
+            name = "/".join(self.path.split("/")[3:5])
+            for line in content.splitlines():
+                if (entry := json.loads(line))["key"] == "file":
+                    self.repositories[name][entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+            self.answer({"success": True, "commitOid": self.sha, "commitUrl": f"http://{self.headers['Host']}/{name}"})
+        else:
+            self.answer({"errors": [], "warnings": []})
+
+    def do_GET(self) -> None:
+        parts = self.path.partition("?")[0].strip("/").split("/")
+        name = "/".join(parts[2:4] if parts[0] == "api" else parts[:2])
+        if name not in self.repositories:
+            self.answer({"error": "Repository not found"}, 404)
+        elif "tree" in parts:
+            self.answer([{"type": "file", "path": path, "size": len(content), "oid": "0"}
+                         for path, content in self.repositories[name].items()])  # fmt: skip
+        elif parts[0] == "api":
+            siblings = [{"rfilename": path} for path in self.repositories[name]]
+            self.answer({"id": name, "sha": self.sha, "siblings": siblings, "private": False, "tags": []})
+        else:
+            self.answer(self.repositories[name]["/".join(parts[4:])])
+
+    do_HEAD = do_GET
+
+    def answer(self, content: object, status: int = 200) -> None:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for key, value in {
+            "Content-Type": "application/json", "Content-Length": len(body), "X-Repo-Commit": self.sha,
+            "ETag": f'"{hash(body)}"', **({"X-Error-Code": "RepoNotFound"} if status == 404 else {}),
+        }.items():  # fmt: skip
+            self.send_header(key, str(value))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def test_a_run_goes_to_the_hub_and_comes_back(runs, tmp_path, monkeypatch, capsys) -> None:
+    """Against a stand-in, in a process of its own, which reads the address of the hub from its environment."""
+    sent: dict[str, Path] = {}
+
+    def upload(folder: Path, name: str, *, private: bool) -> str:
+        folder.rename(tmp_path / "sent")
+        folder.mkdir()
+        return f"hf://{name}"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hub, "upload", upload)
+        assert main(["push", str(runs["sat_soft_scenes"]), "me/scenes"]) == 0
+    assert 'vision_attn.load("hf://me/scenes")' in capsys.readouterr().out
+    sent = {path.name: path for path in (tmp_path / "sent").iterdir()}
+    assert {"config.yaml", "model.safetensors", "vocabulary.json", "README.md"} <= set(sent)
+    card = sent["README.md"].read_text()
+    assert card.startswith('---\nlibrary_name: "vision_attn"\npipeline_tag: "image-to-text"')
+    assert "# sat_soft_scenes" in card and "vision_attn.models.show_attend_tell.ShowAttendTell" in card
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    code = """
+import sys
+from pathlib import Path
+from vision_attn.hub import local, upload
+assert upload(Path(sys.argv[1]), "me/scenes") == "hf://me/scenes"
+for name in ("hf://me/scenes", "hf://me/other"):
+    try: print(local(name))
+    except ValueError as error: print(error)
+assert "torch" not in sys.modules
+"""
+    environment = os.environ | {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home"),
+        "HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "*",
+    }  # fmt: skip
+
+    def ask(**others: str) -> subprocess.CompletedProcess:
+        call = [sys.executable, "-c", code, str(tmp_path / "sent")]
+        return subprocess.run(call, env=environment | others, capture_output=True, text=True)
+
+    done = ask()
+    assert done.returncode == 0, done.stderr
+    folder, refused = done.stdout.splitlines()
+    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == {
+        name: path.read_bytes() for name, path in sent.items()
+    }
+    assert refused == "hf://me/other could not be downloaded: there is no such repository, or it is private"
+    assert "log in with `hf auth login`" in ask(HF_TOKEN="hf_wrong").stderr
+    server.shutdown()
+    server.server_close()
+    assert "me/scenes could not be uploaded: is there a network?" in ask().stderr
+
+
+def test_names_on_the_hub() -> None:
+    for name in ("hf://me", "hf://me/a/b", "hf://../x/y z"):
+        with pytest.raises(ValueError, match="give hf://USER/NAME"):
+            hub.local(name)
+    with pytest.raises(ValueError, match="give USER/NAME"):
+        hub.upload(Path(), "mine")
+
+
+def test_auto_takes_the_best_device_that_is_there(monkeypatch) -> None:
+    from vision_attn.layers import precise
+    from vision_attn.machine import best_device
+
+    for cuda, mps, best in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
+        assert best_device() == best
+    assert precise.double(torch.ones(2)).dtype == torch.float64
+    monkeypatch.setattr(precise, "WITHOUT_DOUBLE", {"cpu"})
+    assert precise.double(torch.ones(2).half()).dtype == torch.float32

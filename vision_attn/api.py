@@ -1,0 +1,167 @@
+"""What a notebook needs: `load` opens a run, whose results show themselves.
+
+    model = vision_attn.load("runs/mine")
+    model.caption("photo.jpg")  # a page in which pointing at a word shows where the model looked
+
+Loading runs no code of a run folder: see `vision_attn.config.open_run`.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from vision_attn.config import open_run
+from vision_attn.contracts import Glimpses, Reads
+from vision_attn.data.conversion import in_rgb
+from vision_attn.data.images import centre_square
+from vision_attn.data.photographs import open_photograph
+from vision_attn.hub import local
+from vision_attn.machine import torch_device
+from vision_attn.shown import Answer, Captioned, Drawn, Several
+from vision_attn.tasks.caption import Captioning
+from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.generate import Generation, pictures, rectangles
+
+Picture = str | Path | Image.Image | np.ndarray | Tensor
+"""A file, a picture, or an array: (Y, X), (Y, X, 3), or a tensor (C, Y, X); uint8, or floats in [0, 1]."""
+
+SIDE = 672
+"""Pixels that a photograph keeps for pictures."""
+BATCH = 16
+
+
+def load(name: str | Path = "weights/photographs", *, device: str = "auto", trust: Sequence[str] = ()) -> "Model":
+    """Open a trained run: its folder, a copy of its `best/`, the name of one that comes along (`weights/photographs`,
+    `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub.
+
+    device: as `run.device`. trust: packages whose code the run may use. Raises ValueError saying what is missing.
+    """
+    place = torch_device(device)
+    task, _, config = open_run(local(name), trust=trust)
+    return Model(task.to(place), config, place)
+
+
+class Model:
+    """A trained run. Which of `caption`, `classify` and `draw` works depends on its task."""
+
+    def __init__(self, task: Any, config: dict[str, Any], device: torch.device) -> None:
+        self.task, self.config, self.device = task, config, device
+
+    def __repr__(self) -> str:
+        return f"<vision_attn model: {type(self.task).__name__}, {type(self.task.model).__name__}, on {self.device}>"
+
+    def caption(self, images: Picture | Sequence[Picture]) -> Any:
+        """Caption an image, or each image of a list. Returns a `Captioned` with `text`, `words`, `log_prob` and `alpha`
+        (one map per word), or a list of them."""
+        self._check(Captioning, "writes captions", "caption")
+
+        def batch(named: Sequence[tuple[str, Image.Image]]) -> list[Captioned]:
+            side = self.task.resolution
+            small = [square.resize((side, side), Image.Resampling.BICUBIC) for _, square in named]
+            stacked = torch.from_numpy(np.stack([np.array(picture) for picture in small])).permute(0, 3, 1, 2)
+            described = self.task.describe(stacked.contiguous().to(self.device))
+            return [Captioned(title, square, each) for (title, square), each in zip(named, described, strict=True)]
+
+        return _each(images, lambda image, number: _square(image, number), batch)
+
+    @torch.no_grad()
+    def classify(self, images: Picture | Sequence[Picture]) -> Any:
+        """Classify an image, or each image of a list. Images of another size are converted: cropped to the centre
+        square, in grey if the model reads grey. Returns an `Answer` with `label`, `probabilities` (T, N) after each
+        glimpse and `locations` (T, 2), or a list of them."""
+        self._check(Classification, "classifies images", "classify")
+        channels, height, width = self.task.image_shape
+
+        def read(image: Picture, number: int) -> tuple[str, Tensor]:
+            title, square = _square(image, number)
+            square = square.convert("L" if channels == 1 else "RGB")
+            if square.size != (width, height):
+                square = square.resize((width, height), Image.Resampling.BICUBIC)
+            pixels = torch.from_numpy(np.array(square)).float() / 255
+            return title, pixels[None] if channels == 1 else pixels.permute(2, 0, 1).contiguous()
+
+        def batch(named: Sequence[tuple[str, Tensor]]) -> list[Answer]:
+            stacked = torch.stack([pixels for _, pixels in named]).to(self.device)
+            options = {"way": "mean"} if self.task.at_test == "copies" else self.task.options(self.task.at_test)
+            glance = self.task.model(stacked, **options)
+            view = self.task.model.view(stacked, glance)
+            answers = []
+            for number, (title, pixels) in enumerate(named):
+                seen = None
+                if isinstance(view, Glimpses | Reads):
+                    seen = type(view)(*(part[number].cpu() for part in view))
+                where = None if glance.locations is None else glance.locations[number, 0].cpu()
+                answers.append(Answer(title, pixels, glance.log_prob[number, 0].exp().cpu(), where, seen))
+            return answers
+
+        return _each(images, read, batch)
+
+    @torch.no_grad()
+    def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> Drawn:
+        """Draw new images. `steps`: time steps, by default as trained. Returns a `Drawn` with `images` (N, C, Y, X)."""
+        self._check(Generation, "draws images", "draw")
+        drawing = self.task.model.sample(number, steps, torch.Generator().manual_seed(seed))
+        return Drawn(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
+
+    def _check(self, kind: type, does: str, verb: str) -> None:
+        if not isinstance(self.task, kind):
+            can = {Captioning: "caption", Classification: "classify", Generation: "draw"}
+            other = next((name for task, name in can.items() if isinstance(self.task, task)), None)
+            hint = f": use {other}()" if other else ""
+            raise ValueError(f"{verb}() needs a model that {does}, and this one is a {type(self.task).__name__}{hint}")
+
+
+def _each(
+    images: Picture | Sequence[Picture], read: Callable[[Picture, int], Any], batch: Callable[[Sequence[Any]], list]
+) -> Any:
+    """Read images and process them in batches; the result of one image that is not in a list is returned alone."""
+    if not isinstance(images, list | tuple):
+        return batch([read(images, 1)])[0]
+    results: list[Any] = []
+    for first in range(0, len(images), BATCH):
+        some = images[first : first + BATCH]
+        results += batch([read(image, first + number) for number, image in enumerate(some, 1)])
+    return Several(results)
+
+
+def _square(image: Picture, number: int) -> tuple[str, Image.Image]:
+    """The title of an image, and its centre square in RGB. Raises ValueError for what is no image."""
+    if isinstance(image, str | Path):
+        title, picture = Path(image).name, open_photograph(image, at_least=SIDE)
+    else:
+        title = f"image {number}"
+        if isinstance(image, np.ndarray | Tensor):
+            image = _pictured(image)
+        if not isinstance(image, Image.Image):
+            raise ValueError(f"{title} is a {type(image).__name__}: give a path, a PIL image, an array or a tensor")
+        title = Path(getattr(image, "filename", "") or title).name
+        picture = in_rgb(ImageOps.exif_transpose(image))
+    square = picture.crop(tuple(round(edge) for edge in centre_square(*picture.size)))
+    square.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+    return title, square
+
+
+def _pictured(array: np.ndarray | Tensor) -> Image.Image:
+    """A picture of an array (Y, X) or (Y, X, 3), or of a tensor (C, Y, X). Raises ValueError for others."""
+    shape = tuple(array.shape)
+    if isinstance(array, Tensor):
+        array = array.detach().cpu()
+        array = (array.permute(1, 2, 0) if array.ndim == 3 else array).numpy()
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    if array.ndim not in (2, 3) or 0 in shape or (array.ndim == 3 and array.shape[2] != 3):
+        raise ValueError(
+            f"an array is (Y, X) or (Y, X, 3), a tensor (C, Y, X) with 1 or 3 channels; this one is {shape}"
+        )
+    if array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating):
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+            raise ValueError("an array of floats must lie in [0, 1]; for pixels from 0 to 255 use uint8")
+        array = (array * 255.0).round().astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise ValueError(f"an array is uint8, or floats in [0, 1]; this one is {array.dtype}")
+    return Image.fromarray(np.ascontiguousarray(array))

@@ -1,0 +1,217 @@
+"""Results that show themselves in a notebook, and are saved as a page or a picture."""
+
+import base64
+from abc import abstractmethod
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.contracts import Described, Glimpses, Reads
+from vision_attn.files import replacing, scratch
+from vision_attn.viz.attention import attention_sheet
+from vision_attn.viz.canvases import Rectangles, write_strips
+from vision_attn.viz.canvases import write_animation as write_drawing
+from vision_attn.viz.foveated import Glimpsed, as_picture
+from vision_attn.viz.glimpses import grid, write_animation, write_gallery
+from vision_attn.viz.page import Looked, write_page
+from vision_attn.viz.reads import write_reads, write_reads_animation
+from vision_attn.viz.sheet import DARK, Panel, fitted, sheet
+
+HEIGHT = 640
+"""Height of a page in a notebook, in pixels."""
+
+
+class Shown:
+    """A result that a notebook displays. `save("look.html")` writes its page, `save("look.png")` its picture."""
+
+    @abstractmethod
+    def write_page(self, path: Path) -> None:
+        """Write a self-contained HTML page."""
+
+    @abstractmethod
+    def write_picture(self, path: Path) -> None:
+        """Write a PNG."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page (.html) or the picture (.png). Raises ValueError for other names."""
+        path, writers = Path(path), {".html": self.write_page, ".png": self.write_picture}
+        if path.suffix.lower() not in writers:
+            raise ValueError(f"{path}: give a name that ends in .html (the page) or .png (the picture)")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writers[path.suffix.lower()](path)
+        return path
+
+    def _repr_html_(self) -> str:
+        with scratch("page") as folder:
+            self.write_page(folder / "page.html")
+            page = (folder / "page.html").read_text(encoding="utf-8")
+        return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: {HEIGHT}px; border: 0"></iframe>'
+
+    def _repr_png_(self) -> bytes:
+        with scratch("picture") as folder:
+            self.write_picture(folder / "picture.png")
+            return (folder / "picture.png").read_bytes()
+
+
+@dataclass(repr=False)
+class Captioned(Shown):
+    """A photograph with its caption."""
+
+    title: str
+    picture: Image.Image
+    """The centre square, which the model saw."""
+    described: Described
+
+    @property
+    def text(self) -> str:
+        return self.described.text
+
+    @property
+    def words(self) -> list[str]:
+        return self.described.words
+
+    @property
+    def log_prob(self) -> list[float]:
+        """Of each word, in nats."""
+        return self.described.log_prob
+
+    @property
+    def alpha(self) -> Float[Tensor, "T Y X"] | None:
+        """The map of each word; None for a captioner without maps."""
+        return self.described.alpha
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {self.text}>"
+
+    @property
+    def looked(self) -> Looked:
+        found = self.described
+        return Looked(self.title, self.picture, found.words, found.alpha, log_prob=found.log_prob, regions=found.region)
+
+    def write_page(self, path: Path) -> None:
+        write_page(path, [self.looked])
+
+    def write_picture(self, path: Path) -> None:
+        found = self.described
+        options = {"title": self.title, "log_prob": found.log_prob, "regions": found.region}
+        _save(path, attention_sheet(self.picture, found.words, found.alpha, **options))
+
+
+@dataclass(repr=False)
+class Answer(Shown):
+    """An image with its class, and where the classifier looked."""
+
+    title: str
+    image: Float[Tensor, "C Y X"]
+    probabilities: Float[Tensor, "T N"]
+    """Of each class, after each glimpse."""
+    locations: Float[Tensor, "T 2"] | None
+    """(x, y) of each glimpse in [-1, 1]; None for a model that sees the whole image."""
+    view: Glimpses | Reads | None
+    """What each glimpse saw."""
+
+    @property
+    def label(self) -> int:
+        return int(self.probabilities[-1].argmax())
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {self.label}, p {float(self.probabilities[-1].max()):.2f}>"
+
+    @property
+    def reads(self) -> tuple:
+        """The arguments that the pictures of reads share."""
+        boxes = Rectangles(self.view.boxes[None], self.view.sigma[None])
+        return self.image[None], boxes, [None], self.probabilities[None]
+
+    @property
+    def glimpsed(self) -> Glimpsed:
+        patches = self.view.patches
+        return Glimpsed(self.image, self.locations, patches, None, self.label, self.probabilities, self.title)
+
+    def write_page(self, path: Path) -> None:
+        with scratch("page") as folder:
+            moving = folder / "animation.gif"
+            if isinstance(self.view, Glimpses):
+                write_animation(moving, **self.glimpsed._asdict())
+            elif isinstance(self.view, Reads):
+                write_reads_animation(moving, *self.reads)
+            else:
+                self.write_picture(moving := folder / "picture.png")
+            _embed(path, self.title, moving)
+
+    def write_picture(self, path: Path) -> None:
+        if isinstance(self.view, Glimpses):
+            write_gallery(path, [self.glimpsed])
+        elif isinstance(self.view, Reads):
+            images, boxes, truths, probabilities = self.reads
+            write_reads(path, images, boxes, self.view.patches[None], truths, probabilities)
+        else:
+            note = f"p {float(self.probabilities[-1].max()):.2f}"
+            panel = Panel(fitted(as_picture(self.image)), str(self.label), note)
+            _save(path, sheet([panel], caption="", title=self.title))
+
+
+@dataclass(repr=False)
+class Drawn(Shown):
+    """New images, and how they were drawn."""
+
+    canvases: Float[Tensor, "N T C Y X"]
+    writes: Rectangles | None
+
+    @property
+    def images(self) -> Float[Tensor, "N C Y X"]:
+        return self.canvases[:, -1]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.canvases)} images, drawn in {self.canvases.shape[1]} time steps>"
+
+    def write_page(self, path: Path) -> None:
+        with scratch("page") as folder:
+            _embed(path, repr(self)[1:-1], write_drawing(folder / "drawn.gif", self.canvases, self.writes))
+
+    def write_picture(self, path: Path) -> None:
+        write_strips(path, self.canvases, self.writes)
+
+
+class Several(Shown, list):
+    """The results of a list of images. Displayed on one page."""
+
+    def write_page(self, path: Path) -> None:
+        if all(isinstance(item, Captioned) for item in self):
+            write_page(path, [item.looked for item in self])
+            return
+        with scratch("page") as folder:
+            self.write_picture(folder / "picture.png")
+            _embed(path, f"{len(self)} images", folder / "picture.png")
+
+    def write_picture(self, path: Path) -> None:
+        with scratch("pictures") as folder:
+            drawn = []
+            for number, item in enumerate(self):
+                item.write_picture(folder / f"{number}.png")
+                drawn.append(Image.open(folder / f"{number}.png").convert("RGB"))
+            _save(path, grid(drawn, 1))
+
+
+def _save(path: Path, picture: Image.Image) -> None:
+    with replacing(path) as temporary:
+        picture.save(temporary, "PNG", optimize=True)
+
+
+def _embed(path: Path, title: str, picture: Path) -> None:
+    """Write a page that holds one picture."""
+    data = base64.b64encode(picture.read_bytes()).decode()
+    page = (
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<body style="margin: 0; background: {DARK.paper}">\n'
+        f'<img alt="{escape(title)}" style="max-width: 100%" src="data:image/{picture.suffix[1:]};base64,{data}">\n'
+    )
+    with replacing(path) as temporary:
+        temporary.write_bytes(page.encode("utf-8", errors="replace"))
