@@ -90,8 +90,8 @@ class CiderD(nn.Module):
         return 10 * similarity.sum(dim=-1) / (references[..., 0] != PAD).sum(dim=-1, keepdim=True).clamp(min=1)
 
     def idf(self, ngrams: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64 (float32 on
-        MPS); 0 where there is no n-gram."""
+        """log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64 (float32
+        on MPS); 0 where there is no n-gram."""
         if not self.num_images:
             raise ValueError("CIDEr-D has no document frequencies: call count() first, or load a checkpoint")
         frequency = torch.ones_like(ngrams)
