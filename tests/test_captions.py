@@ -241,20 +241,25 @@ def test_what_cannot_be_used_is_counted_and_left_out(folder, caplog):
     for options in ({}, {"cache": None}):
         caplog.clear()
         captions = source(folder, **options)
-        seen = {image for batch in captions.split("train") for image in batch.ids}
+        batches = list(captions.split("train"))
+        seen = {image for batch in batches for image in batch.ids}
         assert seen == set(range(100, 112)) - {101, 102, 103}
+        for batch in batches:
+            assert len(batch.images) == len(batch.words) == len(batch.ids) == len(batch.references)
         for said in (
             "1 images of split train have no caption and are left out, such as 01.png",
             "1 captions of images that the file does not list",
             "1 photographs do not exist and are left out, such as",
             "03.png: not a readable image",
-            "1 of 17 photographs cannot be read",
+            "03.png" if options else "1 of 17 photographs cannot be read",
         ):
             assert said in caplog.text
     for number in range(12, 15):
         (folder / "images" / f"{number}.png").write_text("")
     with pytest.raises(ValueError, match="no photograph of split val can be read"):
         source(folder).split("val")
+    with pytest.raises(ValueError, match="no photograph of a whole batch can be read, such as .*1[234].png"):
+        list(source(folder, cache=None).split("val"))
 
 
 def test_a_cache_may_complain_of_strangers_and_in_any_words(folder, caplog):
@@ -397,7 +402,7 @@ def test_an_error_in_the_reading_thread_reaches_the_caller(folder):
     batches = iter(captions.split("test"))
     (folder / "images" / "18.png").write_text("")
     assert len(next(batches).ids) == 3
-    with pytest.raises(ValueError, match="18.png: not a readable image"):
+    with pytest.raises(ValueError, match="no photograph of a whole batch can be read, such as .*18.png"):
         next(batches)
 
 

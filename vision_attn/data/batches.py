@@ -106,8 +106,15 @@ class Batches:
         order = np.argsort(-lengths.max(axis=1), kind="stable")
         members, captions = members[order], captions[order]
         photographs = [table.photographs[member] for member in members]
+        images = self.pictures.gather(self.rows[members], space)
+        kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
+        if not kept:
+            raise ValueError(f"no photograph of a whole batch can be read, such as {photographs[0].file}")
+        if len(kept) < len(photographs):
+            images, captions, lengths = images[kept], captions[kept], table.lengths[captions[kept]]
+            photographs = [photographs[number] for number in kept]
         return CaptionBatch(
-            images=self.pictures.gather(self.rows[members], space),
+            images=images,
             words=torch.from_numpy(table.words[captions][:, :, : lengths.max()].astype(np.int64)),
             ids=tuple(photograph.id for photograph in photographs),
             references=tuple(photograph.captions for photograph in photographs),

@@ -107,10 +107,10 @@ class Captions(Source):
         return sizes
 
     def prepare(self, task: Task) -> None:
-        """Find the photographs and cache the vectors of a frozen `task.encoder`. Without a cache, open each photograph
-        once.
+        """Find the photographs and cache the vectors of a frozen `task.encoder`.
 
-        Photographs that are missing or cannot be read are logged and left out.
+        Photographs that are missing or cannot be read are logged and left out; without a cache, those that cannot be
+        read are found when their batch is.
         """
         encoder = task.encoder
         if self._prepared is encoder:

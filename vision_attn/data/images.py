@@ -1,5 +1,6 @@
 """Read photographs as encoder inputs: upright, in RGB, cropped to a square and resized."""
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.console import progress
+from vision_attn.console import printable
 from vision_attn.data.photographs import Encoded, decoded, open_photograph
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+log = logging.getLogger(__name__)
 
 
 def read_image(path: str | Path | Encoded, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
@@ -49,27 +51,28 @@ class Pixels:
     on_device = False
 
     def __init__(self, views: Sequence[View], resolution: int) -> None:
-        """Opens every file once, so that an unreadable one does not stop training later."""
         self.views, self.resolution = views, resolution
-        complaints = progress(in_threads(self._complaint, views), what="photographs", unit="image", total=len(views))
-        self.unreadable = {view.name: why for view, why in zip(views, complaints, strict=True) if why}
-        """The photographs that cannot be read, with the reason."""
+        self.unreadable: dict[str, str] = {}
+        """The photographs that could not be read so far, with the reason."""
 
     def space(self, count: int) -> None:
         """Return None: pixels are not written into preallocated memory. See `Features.space`."""
 
     def gather(self, rows: NDArray[np.int64], space: None = None) -> UInt8[Tensor, "B 3 S S"]:
-        """Read the pixels of views `rows`, channels last in memory. Raises ValueError naming an unreadable file."""
-        pictures = in_threads(lambda row: self.views[row].read(self.resolution), rows, ahead=len(rows))
+        """Read the pixels of views `rows`, channels last in memory. A photograph that cannot be read is black, logged
+        and listed in `unreadable`."""
+        pictures = in_threads(self._read, rows.tolist(), ahead=len(rows))
         return torch.stack(list(pictures)).contiguous(memory_format=torch.channels_last)
 
-    def _complaint(self, view: View) -> str:
+    def _read(self, row: int) -> UInt8[Tensor, "3 S S"]:
+        view = self.views[row]
         try:
-            if not view.mirrored:
-                open_photograph(view.file, at_least=2 * self.resolution)
+            return view.read(self.resolution)
         except ValueError as error:
-            return str(error).removeprefix(f"{view.file}: ")
-        return ""
+            if view.name not in self.unreadable:
+                self.unreadable[view.name] = str(error)
+                log.warning("%s; it is left out", printable(str(error)))
+            return torch.zeros(3, self.resolution, self.resolution, dtype=torch.uint8)
 
 
 def open_square(path: str | Path, at_least: int | None = None) -> Image.Image:
