@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import measure
+from benchmarks import measure, scale
 from benchmarks.__main__ import TABLES, main
 from benchmarks.peers import operations
 from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
@@ -33,6 +33,14 @@ def test_every_table_is_made(name: str, monkeypatch) -> None:
     rows = [line for line in lines if line.startswith("| ")]
     assert len(rows) >= 2 and any(line.startswith("**") for line in lines)
     assert len({line.count("|") for line in rows}) <= 2  # of two tables at most
+
+
+def test_training_on_more_vectors_than_fit_into_memory(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["scale", "--quick", f"--folder={tmp_path}"])
+    scale.main()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row.split("|")[2].strip() for row in rows] == ["images", "600", "600"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_says_how_long_each_table_took(monkeypatch, capsys) -> None:
