@@ -1,5 +1,6 @@
 """Transcription: every config takes its first steps; criteria resume and split exactly; metrics against formulas."""
 
+import csv
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image, ImageDraw
 from safetensors.torch import load_file
 from test_resume import assert_same
 from whole_runs import CONFIGS, elsewhere, in_two_processes, steps, train, two_steps
@@ -15,10 +17,17 @@ from whole_runs import CONFIGS, elsewhere, in_two_processes, steps, train, two_s
 from tests.fake_mnist import write_mnist
 from vision_attn.commands import main
 from vision_attn.contracts import Caption, Described, Results
+from vision_attn.data.lines import Lines, read_transcripts
 from vision_attn.data.streams import FRESH
 from vision_attn.data.strings import Strings
+from vision_attn.encoders.strips import Columns
 from vision_attn.metrics.evaluators import Pointing
 from vision_attn.metrics.transcripts import Alignment, TranscriptErrors
+from vision_attn.models.ctc import CTC
+from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
+from vision_attn.tasks.transcribe import Transcription, compare
+from vision_attn.viz.alignment import LABEL, ROW, Transcribed, alignment_sheet
+from vision_attn.viz.sheet import MARGIN
 
 TINY = {
     "data__batch_size": 4, "data__epoch_images": 8, "data__val_images": 4, "data__test_images": 6, "run__epochs": 1,
@@ -121,3 +130,95 @@ def test_pointing_averages_over_strips_of_different_widths() -> None:
     pointing.update(SimpleNamespace(boxes=[boxes] * 3), results(*captions))
     found = pointing.compute()
     assert found["pointing"] == pytest.approx(3 / 4) and found["pointing_uniform"] == pytest.approx(0.2)
+
+
+LINES = {"straße": "white", "12:30 é": "black", "ab": "white", "日": "white"}
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """Ten images of dark ink on white paper, or light ink on black, of different widths."""
+    records = []
+    for number, (text, paper) in enumerate([*LINES.items()] * 3):
+        image = Image.new("RGB", (20 + 30 * number, 40), paper)
+        ImageDraw.Draw(image).rectangle((4, 10, 10, 30), fill="black" if paper == "white" else "white")
+        image.save(tmp_path / f"{number:02d}.png")
+        records.append({"image": f"{number:02d}.png", "text": text})
+    return tmp_path, records
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_lines_are_read_from_a_folder_and_a_file(lines, kind) -> None:
+    folder, records = lines
+    file = folder / f"transcripts.{kind}"
+    if kind == "csv":
+        with open(file, "w", encoding="utf-8", newline="") as content:
+            writer = csv.DictWriter(content, ["image", "text"])
+            writer.writeheader()
+            writer.writerows(records)
+    else:
+        file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    source = Lines(images=str(folder), transcripts=str(file), batch_size=4, height=16)
+    assert {name: len(several) for name, several in source.lines.items()} == {"train": 10, "val": 1, "test": 1}
+    assert "ß" in source.vocabulary.words and " " in source.vocabulary.words
+    epoch = list(source.train(0, seed=0))
+    assert len(epoch) == len(source) == 2
+    seen = {key for batch in epoch for key in batch.ids}
+    assert len(seen) == 8
+    for batch in epoch:
+        assert batch.images.shape[2] == 16 and batch.images.shape[3] % 8 == 0
+        for image, words, (text,), key in zip(batch.images, batch.words, batch.references, batch.ids, strict=True):
+            assert source.vocabulary.decode(words[0].tolist()) == text == records[int(key[:2])]["text"]
+            width = round((20 + 30 * int(key[:2])) * 16 / 40)
+            assert image[0, 6, 2] > 200 and image[0, 0, :width].max() < 60 and not image[..., width:].any()
+    parts = [next(source.train(0, seed=0, rank=rank, world=2)) for rank in range(2)]
+    assert sorted(parts[0].ids + parts[1].ids) == sorted(epoch[0].ids)
+    assert {part.images.shape for part in parts} == {(2, *epoch[0].images.shape[1:])}
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("name,text\na.png,b\n", 'must name the columns "image" and "text"'),
+        ("image,text,split\na.png,b,train\nb.png,c,\n", "some lines have a split and some have none"),
+        ("image,text,split\na.png,b,dev\n", "line 2: split .dev. is not one of train, val, test"),
+        ("image,text\n../a.png,b\n", "line 2: image .*must be the name of a file in"),
+        ("image,text\na.png,b\na.png,c\n", "an image has two transcripts"),
+        ("image,text\na.png,b\n", "has no line for"),
+    ],
+)
+def test_mistakes_in_transcripts_are_named(tmp_path, content, message) -> None:
+    (tmp_path / "t.csv").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_transcripts(tmp_path / "t.csv", tmp_path)
+
+
+def test_all_mechanisms_are_drawn_under_each_other(tmp_path) -> None:
+    """A model of columns, one of maps and one of neither: the same picture, the same page."""
+    source = Strings(folder=write_mnist(tmp_path / "mnist"), test_images=3, test_lengths=(2, 4), batch_size=3)
+    torch.manual_seed(0)
+    models = {"ctc": CTC, "search": RNNsearch, "fixed": EncoderDecoder}
+    tasks = {
+        name: Transcription(source, encoder=Columns(width=2, region_size=4), model=model, max_words=6).eval()
+        for name, model in models.items()
+    }
+    batch = next(source.split("test"))
+    page, *pictures = compare(tasks, batch, tmp_path)
+    assert len(pictures) == 3
+    text = page.read_text()
+    assert all(f"{batch.ids[0]}: {name}" in text for name in models)
+    one = tasks["search"].show(batch, tmp_path / "alone")
+    assert Image.open(pictures[0]).height > Image.open(one[1]).height
+
+
+def test_the_matrix_lights_the_column_that_was_read() -> None:
+    strip = Image.new("RGB", (80, 16))
+    alpha = torch.zeros(2, 1, 20)
+    alpha[0, 0, 3] = alpha[1, 0, 15] = 1
+    item = Transcribed("a", ["7", "7"], alpha, [0.0, 0.0])
+    drawn = alignment_sheet(strip, [item], boxes={"7": [(-0.7, -1, -0.6, 1), (0.5, -1, 0.6, 1)]})
+    top = drawn.height - MARGIN - 2 * ROW
+    left, scale = MARGIN + LABEL, (drawn.width - 2 * MARGIN - LABEL) / 20
+    for row, column in ((0, 3), (1, 15)):
+        lights = [drawn.getpixel((int(left + (x + 0.5) * scale), top + row * ROW + 5))[0] for x in range(20)]
+        assert lights.index(max(lights)) == column and sorted(lights)[-2] < 60

@@ -16,8 +16,8 @@ class Columns(Encoder):
     resolution: Y, the height of strips in pixels, a multiple of 8. X may be any multiple of 4.
     region_size: D. width: channels of the first convolution; the second and third have two and four times as many.
 
-    The receptive field of a column is 23 pixels wide, a little more than a digit. Colours are averaged. Has no
-    normalisation over a strip, so the columns of a strip do not depend on the padding of its batch.
+    The receptive field of a column is 23 pixels wide, a little more than a digit. Colours are averaged. Normalises
+    each column by itself, so the columns of a strip do not depend on the padding of its batch.
     """
 
     trainable = True
@@ -39,8 +39,8 @@ class Columns(Encoder):
             nn.Conv2d(2 * width, 4 * width, 3, stride=(2, 1), padding=1),
             nn.ReLU(),
             nn.Conv2d(4 * width, region_size, (resolution // 8, 3), padding=(0, 1)),
-            nn.ReLU(),
         )
+        self.norm = nn.LayerNorm(region_size)
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -51,7 +51,8 @@ class Columns(Encoder):
         """Raises ValueError for strips of another height than `resolution`."""
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution)
         pixels = images.to(self.layers[0].weight.dtype).mean(dim=1, keepdim=True) / 255
-        return self.layers(pixels.contiguous(memory_format=torch.channels_last)).squeeze(2).mT
+        columns = self.layers(pixels.contiguous(memory_format=torch.channels_last)).squeeze(2).mT
+        return self.norm(columns).relu()
 
     def identity(self) -> dict[str, str | int]:
         """Return what identifies a cache of annotation vectors; the checksum is that of the current weights."""

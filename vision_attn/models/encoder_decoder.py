@@ -42,7 +42,7 @@ class RNNsearch(ShowAttendTell):
     """The decoder of Show, Attend and Tell over annotations of a bidirectional recurrent network, whose last backward
     state gives the initial state, s_0 = tanh(W_s h_1) (Bahdanau et al. 2015, section A.2.2).
 
-    Its score e_ij = a(s_{i-1}, h_j), weights and context are the paper's (eq. 5 and eq. 6): `Additive` and `Soft`.
+    Its score e_ij = a(s_{i-1}, h_j), weights and context are the paper's (eq. 6 and eq. 5): `Additive` and `Soft`.
     Any other score and attention can take their place.
 
     encoder_size: hidden size of each direction. encoder: "gru" (the paper) or "lstm". both_ways: False for a decoder

@@ -1,0 +1,188 @@
+"""Images of lines with their transcripts: handwriting, print, number plates, in any characters."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.console import progress
+from vision_attn.data.batches import CaptionBatch
+from vision_attn.data.characters import Characters, composed
+from vision_attn.data.images import in_threads
+from vision_attn.data.photographs import decoded
+from vision_attn.data.streams import stream
+from vision_attn.data.strings import MULTIPLE, padded_words
+from vision_attn.files import brief, find, read_json
+from vision_attn.ranges import check_range
+from vision_attn.task import SPLITS, Source, Task
+
+TENTH = 10
+"""Without given splits, one line in ten is for validation and one for test."""
+
+
+class Line(NamedTuple):
+    """One line."""
+
+    id: str
+    file: Path
+    text: str
+
+
+class Lines(Source):
+    """A folder of images of lines, and a file of their transcripts.
+
+    images: the folder of the images, also searched for under `$VISION_ATTN_DATA` and `data/`.
+    transcripts: a CSV file whose first row names its columns, or JSON lines: `image`, the name of a file in `images`;
+        `text`; and, for all lines or for none, `split` (train, val or test). Without splits, of ten neighbouring lines
+        in the order of their names, the ninth is for validation and the tenth for test.
+    height: to which lines are resized, in proportion. max_width: a wider line is compressed to this width.
+
+    An image becomes the difference of its grey values from those of its paper, the median, so that ink is light on
+    black, for dark and light paper. Lines of a batch are padded on the right with black to the width of the widest.
+
+    Raises ValueError naming the file and the line for transcripts that cannot be used, when they are first needed.
+    """
+
+    def __init__(
+        self,
+        *,
+        images: str,
+        transcripts: str,
+        height: int = 32,
+        max_width: int = 1024,
+        batch_size: int = 32,
+    ) -> None:
+        check_range("Lines", 8, 512, height=height)
+        check_range("Lines", 8, 2**14, max_width=max_width)
+        check_range("Lines", 1, 10**4, batch_size=batch_size)
+        self.images, self.transcripts = images, transcripts
+        self.height, self.max_width, self.batch_size = height, max_width, batch_size
+
+    @cached_property
+    def lines(self) -> dict[str, list[Line]]:
+        """All lines by split, in the order of the file."""
+        return read_transcripts(find(self.transcripts), find(self.images))
+
+    @cached_property
+    def vocabulary(self) -> Characters:
+        """The characters of training transcripts, or those that `restore` read."""
+        return Characters.build(line.text for line in self.lines["train"])
+
+    def prepare(self, task: Task) -> None:
+        """Read every image once, so that an unreadable one does not stop training later. ValueError names it."""
+        if task.resolution not in (None, self.height):
+            raise ValueError(
+                f"lines are read at height={self.height}, but the encoder takes {task.resolution} pixels; "
+                f"set the source's height to {task.resolution} or the encoder's to {self.height}"
+            )
+        everything = [line for split in SPLITS for line in self.lines[split]]
+        for _ in progress(in_threads(self.read, everything), what="lines", unit="line", total=len(everything)):
+            pass
+
+    def __len__(self) -> int:
+        return len(self.lines["train"]) // self.batch_size
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+        """Every training line once, in random order; an incomplete last batch is dropped."""
+        if self.batch_size % world:
+            raise ValueError(f"lines: batch_size={self.batch_size} cannot be split evenly among {world} processes")
+        lines = self.lines["train"]
+        order = stream(seed % 2**64, epoch).random_raw(len(lines)).argsort(kind="stable").tolist()
+        for first in range(skip * self.batch_size, len(self) * self.batch_size, self.batch_size):
+            yield self.batch([lines[number] for number in order[first : first + self.batch_size]], rank, world)
+
+    def split(self, name: str) -> Iterator[CaptionBatch]:
+        """The lines of a split, longest transcript first."""
+        if name not in SPLITS:
+            raise ValueError(f"lines have no split {name!r}; choose one of {', '.join(SPLITS)}")
+        lines = sorted(self.lines[name], key=lambda line: -len(line.text))
+        for first in range(0, len(lines), self.batch_size):
+            yield self.batch(lines[first : first + self.batch_size])
+
+    def references(self) -> Iterator[list[str]]:
+        return ([line.text] for line in self.lines["train"])
+
+    def export(self, folder: Path) -> None:
+        self.vocabulary.save(Path(folder) / "vocabulary.json")
+
+    def restore(self, folder: Path) -> None:
+        self.vocabulary = Characters.load(Path(folder) / "vocabulary.json")
+
+    def batch(self, lines: Sequence[Line], rank: int = 0, world: int = 1) -> CaptionBatch:
+        """The part of process `rank` of a batch of these lines, as wide as the whole batch."""
+        lines = sorted(lines, key=lambda line: -len(line.text))
+        strips = list(in_threads(self.read, lines))
+        width = -(-max(strip.shape[1] for strip in strips) // MULTIPLE) * MULTIPLE
+        lines, strips = lines[rank::world], strips[rank::world]
+        images = torch.zeros(len(strips), 3, self.height, width, dtype=torch.uint8)
+        for image, strip in zip(images, strips, strict=True):
+            image[..., : strip.shape[1]] = strip
+        return CaptionBatch(
+            images=images,
+            words=padded_words([self.vocabulary.encode(line.text) for line in lines]),
+            ids=tuple(line.id for line in lines),
+            references=tuple([line.text] for line in lines),
+            files=tuple(line.file for line in lines),
+            boxes=(None,) * len(lines),
+        )
+
+    def read(self, line: Line) -> UInt8[Tensor, "Y X"]:
+        """The ink of a line. Raises ValueError naming the file if it cannot be read."""
+        with decoded(line.file) as image:
+            width = max(1, min(self.max_width, round(image.width * self.height / image.height)))
+            grey = np.array(image.convert("L").resize((width, self.height), Image.Resampling.BICUBIC), dtype=np.int16)
+        return torch.from_numpy(np.abs(grey - int(np.median(grey))).astype(np.uint8))
+
+
+def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
+    """Read the lines of each split from CSV or JSON lines. Raises ValueError naming the file and the line."""
+    records = _csv(path) if path.suffix.lower() == ".csv" else _json(path)
+    split: dict[str, list[Line]] = {name: [] for name in SPLITS}
+    given = {record.get("split") not in (None, "") for _, record in records}
+    if len(given) > 1:
+        raise ValueError(f"{path}: some lines have a split and some have none; give one for all or for none")
+    order = {name: number for number, name in enumerate(sorted(str(record.get("image")) for _, record in records))}
+    if len(order) < len(records):
+        raise ValueError(f"{path}: an image has two transcripts; give one line per image")
+    for where, record in records:
+        name, text = record.get("image"), record.get("text")
+        if not isinstance(name, str) or not isinstance(text, str) or not name:
+            raise ValueError(f'{where}: "image" and "text" must be strings')
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(f"{where}: image {brief(name)} must be the name of a file in {images}")
+        part = record.get("split") or ("val", "test", *["train"] * TENTH)[(order[name] + 2) % TENTH]
+        if part not in SPLITS:
+            raise ValueError(f"{where}: split {brief(part)} is not one of {', '.join(SPLITS)}")
+        split[part].append(Line(name, images / name, composed(text)))
+    for name, lines in split.items():
+        if not lines:
+            raise ValueError(f"{path} has no line for {name}: it has {len(records)} lines; give at least 10, or splits")
+    return split
+
+
+def _csv(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            records = [(f"{path}: line {reader.line_num}", record) for record in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from error
+    if not {"image", "text"} <= set(reader.fieldnames or ()):
+        raise ValueError(f'{path}: the first row must name the columns "image" and "text", and may name "split"')
+    return records
+
+
+def _json(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    content = read_json(path, lines=True)
+    records = content if isinstance(content, list) else [content]
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}: record {number} is {brief(record)}, not an object with image and text")
+    return [(f"{path}: record {number}", record) for number, record in enumerate(records, start=1)]

@@ -1,0 +1,131 @@
+"""Alignments of lines: one row per character, one column per annotation vector, under the strip that was read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from vision_attn.files import replacing
+from vision_attn.viz.attention import weights
+from vision_attn.viz.sheet import DARK, MARGIN, Box
+from vision_attn.viz.typeface import Typeface
+
+ROW = 18
+"""Height of a character's row, in pixels."""
+LABEL = 64
+"""Room for the characters, left of their rows."""
+SPIKES = 90
+"""Height of the plot of label probabilities."""
+COLOURS = ("#ffb454", "#6ec6ff", "#9ccc65", "#f48fb1", "#ce93d8", "#80cbc4", "#ffd54f", "#ef9a9a", "#b0bec5", "#a1887f")
+
+
+class Transcribed(NamedTuple):
+    """One strip as one model read it."""
+
+    title: str
+    words: Sequence[str]
+    alpha: Float[Tensor, "T Y X"] | None
+    """Where each character looked; None for a model without maps."""
+    log_prob: Sequence[float]
+    labels: Float[Tensor, "L V"] | None = None
+    """The probability of each character at each column, of a model that labels columns; 0 is the blank."""
+
+
+def alignment_sheet(
+    strip: Image.Image,
+    items: Sequence[Transcribed],
+    *,
+    reference: str = "",
+    boxes: Mapping[str, Sequence[Box]] | None = None,
+) -> Image.Image:
+    """Draw the strip, and under it the alignment of each of `items`: the same picture for every mechanism.
+
+    A row's brightest column is its character's largest weight. `boxes` of the characters are outlined in their rows: of
+    the n-th "7" that is said, the n-th box. Models that label columns get a plot of their labels' probabilities below.
+    """
+    scale = max(1, round(1000 / strip.width))
+    wide, tall = strip.width * scale, strip.height * scale
+    type_ = Typeface(" ".join([reference, *(item.title for item in items), *(w for item in items for w in item.words)]))
+    heights = [
+        40
+        + ROW * (len(item.words) if item.alpha is not None and len(item.words) else 1)
+        + (SPIKES if item.labels is not None else 0)
+        for item in items
+    ]
+    page = Image.new("RGB", (2 * MARGIN + LABEL + wide, 2 * MARGIN + 30 + tall + sum(heights)), DARK.paper)
+    draw = ImageDraw.Draw(page)
+    left, y = MARGIN + LABEL, MARGIN + 30
+    draw.text((left, MARGIN + 14), type_.shortened(reference, 20, wide), DARK.ink, type_.font(20), "ls")
+    page.paste(strip.convert("RGB").resize((wide, tall), Image.Resampling.NEAREST), (left, y))
+    y += tall
+    for item, height in zip(items, heights, strict=True):
+        told = f"{item.title}: {''.join(item.words)}"
+        draw.text((left, y + 30), type_.shortened(told, 16, wide), DARK.accent, type_.font(16), "ls")
+        top = y + 40
+        if item.alpha is None or not len(item.words):
+            draw.text((left, top + 13), "no maps" if item.words else "no characters", DARK.quiet, type_.font(13), "ls")
+        else:
+            page.paste(_matrix(item.alpha, wide), (left, top))
+            _rows(draw, item.words, boxes or {}, left, top, wide, type_)
+        if item.labels is not None:
+            _spikes(draw, item.labels, left, y + height - SPIKES, wide)
+        y += height
+    return page
+
+
+def write_alignments(path: str | Path, strip: Image.Image, items: Sequence[Transcribed], **options) -> Path:
+    """Write `alignment_sheet(strip, items, **options)` as a PNG. Returns its path."""
+    drawn = alignment_sheet(strip, items, **options)
+    with replacing(path) as temporary:
+        drawn.save(temporary, "PNG", optimize=True)
+    return Path(path)
+
+
+def _matrix(alpha: Float[Tensor, "T Y X"], width: int) -> Image.Image:
+    """The weights of columns, each row relative to its largest."""
+    columns = weights(alpha).sum(dim=1)
+    columns = columns / columns.amax(dim=1, keepdim=True).clamp(min=torch.finfo(columns.dtype).tiny)
+    grey = Image.fromarray((columns * 255).round().byte().numpy())
+    mask = grey.resize((width, ROW * len(columns)), Image.Resampling.NEAREST)
+    return Image.composite(Image.new("RGB", mask.size, DARK.ink), Image.new("RGB", mask.size, "#1c2027"), mask)
+
+
+def _rows(
+    draw: ImageDraw.ImageDraw,
+    words: Sequence[str],
+    boxes: Mapping[str, Sequence[Box]],
+    left: int,
+    top: int,
+    width: int,
+    type_: Typeface,
+) -> None:
+    """The character of each row, and the outline of its box."""
+    count: dict[str, int] = {}
+    for row, word in enumerate(words):
+        number = count.get(word, 0)
+        count[word] = number + 1
+        y = top + row * ROW
+        draw.text((left - 12, y + ROW - 4), type_.shortened(word, 14, LABEL - 16), DARK.ink, type_.font(14), "rs")
+        if number < len(boxes.get(word, ())):
+            x0, _, x1, _ = (float(edge) for edge in boxes[word][number])
+            across = (left + (x0 + 1) / 2 * width, y, left + (x1 + 1) / 2 * width, y + ROW - 1)
+            draw.rectangle(across, outline=DARK.accent)
+
+
+def _spikes(draw: ImageDraw.ImageDraw, labels: Float[Tensor, "L V"], left: int, top: int, width: int) -> None:
+    """p of each character at each column as a line, the blank in grey."""
+    labels = labels.detach().float().cpu()
+    floor, room = top + SPIKES - 8, SPIKES - 24
+    draw.line((left, floor, left + width, floor), fill=DARK.quiet)
+    x = [left + (column + 0.5) / len(labels) * width for column in range(len(labels))]
+    for number in range(labels.shape[1]):
+        p = labels[:, number]
+        if p.max() < 0.05:
+            continue
+        colour = DARK.quiet if number == 0 else COLOURS[number % len(COLOURS)]
+        line = [(at, floor - value * room) for at, value in zip(x, p.tolist(), strict=True)]
+        draw.line(line if len(line) > 1 else line * 2, fill=colour, width=1 if number == 0 else 2)
