@@ -153,7 +153,8 @@ def test_any_number_of_threads_gives_the_same_glimpses(monkeypatch):
 def test_loops_stay_inside_the_image_whatever_the_location():
     loops = pytest.importorskip("vision_attn.attention.glimpse_numba", reason="numba is not installed")
     locations = torch.tensor([[[torch.nan, 0], [torch.inf, 0], [0, -torch.inf], [1e30, -1e30]]])
-    assert not loops.glimpses(torch.ones(1, 1, 8, 8), locations, 4, 2).any()
+    corners = Retina(size=4, num_scales=2)._corners(locations.double(), torch.tensor([[8, 8]]))
+    assert not loops.glimpses(torch.ones(1, 1, 8, 8), corners, 4, torch.zeros(1, 2, dtype=torch.long)).any()
 
 
 def test_nothing_has_a_gradient():

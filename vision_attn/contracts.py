@@ -253,8 +253,14 @@ class Reads(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """Images (B, C, Y, X) -> log-probabilities of classes. Override `forward` and set `pixels`."""
+    """Images (B, C, Y, X) -> log-probabilities of classes. Override `forward` and set `pixels`.
 
+    Constructed with the shape (C, Y, X) of an image, in which Y and X are 0 if images differ in size, and the number of
+    classes.
+    """
+
+    any_size: bool = False
+    """Whether it takes images of all sizes, also `Images`; others take those of the shape they are constructed with."""
     pixels: int
     """Pixels that one row reads from an image for one answer."""
     stochastic: bool = False
@@ -275,6 +281,16 @@ class Classifier(nn.Module):
 
     def restart(self) -> None:
         """Restart the schedules of this model. Called when a run starts from the weights of another run."""
+
+
+def one_size(model: str, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return the shape of all images. Raises ValueError, which names the `model`, if images differ in size."""
+    if 0 in image_shape:
+        raise ValueError(
+            f"{model} takes images of one size, and those of this data set differ in size: set data.side and "
+            "data.square=true, or use a model of glimpses such as vision_attn.models.ram.RAM"
+        )
+    return image_shape
 
 
 class Drawing(NamedTuple):

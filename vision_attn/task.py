@@ -21,6 +21,8 @@ class Source:
     """Words that name objects, if the source knows the boxes of objects; empty otherwise."""
     vocabulary: Any = None
     """The `Vocabulary` of its captions; None where it has none."""
+    class_names: Sequence[str] = ()
+    """The names of classes, in order; empty where classes are numbers, or where there are none."""
     cache: str | None = None
     """The folder in which annotation vectors are kept; None where they are not."""
 

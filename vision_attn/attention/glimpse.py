@@ -1,8 +1,12 @@
 """The glimpse sensor (retina) of RAM, rho in Mnih et al. (2014): patches around a location at several resolutions.
 
 The patch at the location itself is the sharpest; wider patches are coarser. `pyramid(images)` runs once per batch,
-`forward(pyramid, locations)` once per glimpse: the inner loop of RAM. On a CPU there is no pyramid: loops compiled by
-numba average the pixels of each patch directly.
+`forward(pyramid, locations)` once per glimpse: the inner loop of RAM. The result is the same in three ways:
+
+- A pyramid holds the averages of all pixels of small images, and glimpses are interpolated in it.
+- On a CPU, loops compiled by numba average the pixels of each patch directly, without a pyramid.
+- Of a large image, and of `Images`, a crop is cut out for each glimpse, and treated in one of these two ways. So the
+  cost of a glimpse does not depend on the size of the image.
 """
 
 from functools import partial
@@ -10,14 +14,19 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vision_attn.attention.images import Images
 from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.precise import precise
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
+
+LARGE = 300**2
+"""Pixels above which an image gets no pyramid. In batches of 32, crops are faster for images wider than 200 to 300
+pixels; for single images, wider than 1,500, but there a pyramid takes only milliseconds (docs/results.md)."""
 
 
 class Pyramid(NamedTuple):
@@ -42,6 +51,23 @@ class Unprepared(NamedTuple):
     images: Float[Tensor, "B C Y X"]
 
 
+class Uncut(NamedTuple):
+    """Images of which each glimpse reads a crop."""
+
+    images: Float[Tensor, "B C Y X"] | Images
+
+    def crops(self, origins: Int[Tensor, "B R 2"], side: int) -> Float[Tensor, "B R C {side} {side}"]:
+        """Squares of `side` pixels whose top left pixels are `origins` (x, y); 0 outside of the image."""
+        if isinstance(self.images, Images):
+            return self.images.crops(origins, side)
+        B, C, Y, X = self.images.shape
+        x, y = (origins[..., None] + torch.arange(side, device=origins.device)).unbind(dim=-2)
+        pixel = y.clamp(0, Y - 1)[..., :, None] * X + x.clamp(0, X - 1)[..., None, :]  # (B, R, side, side)
+        crops = self.images.flatten(2).gather(2, pixel.view(B, 1, -1).expand(-1, C, -1)).view(B, C, *pixel.shape[1:])
+        inside = ((y >= 0) & (y < Y))[..., :, None] & ((x >= 0) & (x < X))[..., None, :]
+        return (crops * inside[:, None]).transpose(1, 2)
+
+
 class Retina(nn.Module):
     """Extracts K square patches around each location, g, 2g, .. 2^(K-1) g pixels wide, all averaged down to g x g.
 
@@ -58,13 +84,41 @@ class Retina(nn.Module):
         check_range("Retina", 1, 1000, size=size)
         check_range("Retina", 1, 10, num_scales=num_scales)  # each scale doubles the width of the widest patch
         self.size, self.num_scales = size, num_scales
+        self.reach = size * 2 ** (num_scales - 1)
+        """The width of the widest patch, in pixels of the image."""
+        self.register_buffer(
+            "reaches", size * 2 ** torch.arange(num_scales)[:, None], persistent=False
+        )  # of all (K, 1)
 
     @torch.no_grad()
-    def pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid | Unprepared:
-        """Compute what all glimpses of these images share."""
+    def pyramid(self, images: Float[Tensor, "B C Y X"] | Images) -> Pyramid | Unprepared | Uncut:
+        """Compute what all glimpses of these images share: nothing where glimpses are cut out of the images."""
+        if isinstance(images, Images):
+            return Uncut(images)
         require("images", images, "B C Y X", "float")
         if _fused(images):
             return Unprepared(_canvases(images.to("meta"), self.num_scales), precise(images))
+        if images.shape[-2] * images.shape[-1] > LARGE:
+            return Uncut(precise(images))
+        return self._pyramid(images)
+
+    @torch.no_grad()
+    def forward(
+        self, pyramid: Pyramid | Unprepared | Uncut, locations: Float[Tensor, "B R 2"]
+    ) -> Float[Tensor, "B R K C g g"]:
+        """Extract a glimpse at each of `locations` (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image,
+        (1, 1) the bottom right one."""
+        images = pyramid.averages[0] if isinstance(pyramid, Pyramid) else pyramid.images
+        require("locations", locations, "B R 2", "float", B=len(images))
+        if isinstance(pyramid, Uncut):
+            return self._cut(pyramid, locations)
+        if isinstance(pyramid, Pyramid):
+            return self._interpolated(pyramid, locations)
+        Y, X = images.shape[-2:]
+        corners = self._corners(locations.double(), torch.tensor([[X, Y]]))
+        return _numba().glimpses(images, corners, self.size, torch.zeros(len(images), 2, dtype=torch.long))
+
+    def _pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid:
         averages = _averages(images, self.num_scales)
         Y, X, H, W = *images.shape[-2:], *averages.shape[-2:]
         device, dtype = averages.device, averages.dtype
@@ -76,19 +130,43 @@ class Retina(nn.Module):
         extent = torch.linspace(X / W, Y / H, 2, device=device, dtype=dtype)  # (X / W, Y / H) without a copy to a GPU
         return Pyramid(averages, cells, extent)
 
-    @torch.no_grad()
-    def forward(self, pyramid: Pyramid | Unprepared, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
-        """Extract a glimpse at each of `locations` (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image,
-        (1, 1) the bottom right one."""
-        require("locations", locations, "B R 2", "float", B=pyramid.averages.shape[1])
-        if isinstance(pyramid, Unprepared):
-            return _numba().glimpses(pyramid.images, locations, self.size, self.num_scales)
+    def _interpolated(self, pyramid: Pyramid, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
         (K, B, C, H, W), R, g = pyramid.averages.shape, locations.shape[1], self.size
         centre = (locations * pyramid.extent).mT.contiguous()[..., None, None]
         # stored as (K, B, 2, R, g, g), all x before all y: five times as fast to write as (x, y) pairs
         grid = (centre + pyramid.cells[:, None, :, None]).view(K * B, 2, R * g, g).permute(0, 2, 3, 1)
         patches = functional.grid_sample(pyramid.averages.view(K * B, C, H, W), grid, align_corners=False)
         return patches.view(K, B, C, R, g, g).permute(1, 3, 0, 2, 4, 5)
+
+    def _cut(self, uncut: Uncut, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
+        """The widest patch lies in a crop, the others lie in the widest."""
+        (B, R, _), images, side = locations.shape, uncut.images, self.reach + 1
+        if isinstance(images, Images):  # places are computed where the images are
+            locations, extents = locations.cpu().double(), images.extents
+        else:
+            locations = precise(locations)
+            Y, X = images.shape[-2:]
+            extents = torch.linspace(X, Y, 2, device=locations.device)[None]  # without a copy to a GPU
+        corners = self._corners(locations, extents)
+        origins = corners[:, :, -1].floor().long()
+        crops = uncut.crops(origins, side).flatten(0, 1)
+        if _fused(crops):
+            corners, origins = corners.flatten(0, 1)[:, None], origins.flatten(0, 1)
+            return (
+                _numba().glimpses(crops, corners, self.size, origins).view(B, R, self.num_scales, -1, *2 * [self.size])
+            )
+        centres = corners[:, :, -1] - origins + self.reach / 2
+        locations = (2 * centres / side - 1).to(crops).view(-1, 1, 2)
+        return self._interpolated(self._pyramid(crops), locations).unflatten(0, (B, R)).squeeze(2)
+
+    def _corners(
+        self, locations: Float[Tensor, "B R 2"], extents: Int[Tensor, "#B 2"] | Float[Tensor, "#B 2"]
+    ) -> Float[Tensor, "B R K 2"]:
+        """The top left corner of each patch in pixels (x, y). A patch wholly outside the image is moved to where it
+        touches the image from there: it is as empty. So is one at no number."""
+        reaches = self.reaches.to(locations.device)
+        corners = ((locations + 1) / 2 * extents[:, None])[:, :, None] - reaches / 2
+        return corners.fmax(-reaches).fmin(extents[:, None, None])
 
 
 def _fused(images: Tensor) -> ModuleType | None:

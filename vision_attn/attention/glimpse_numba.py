@@ -5,27 +5,27 @@ whole patch, and then the columns of each cell. Pixels on the border of a cell c
 """
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vision_attn.layers.loops import compiled, in_threads, inlined
 
 
 def glimpses(
-    images: Float[Tensor, "B C Y X"], locations: Float[Tensor, "B R 2"], size: int, num_scales: int
+    images: Float[Tensor, "B C Y X"], corners: Float[Tensor, "B R K 2"], size: int, origins: Int[Tensor, "B 2"]
 ) -> Float[Tensor, "B R K C g g"]:
-    """Patches around `locations`, in the dtype of the images: float32 or float64."""
-    patches = images.new_empty(*locations.shape[:2], num_scales, images.shape[1], size, size)
-    widest = 2 ** (num_scales - 1)
-    numbers = patches.numel() * widest**2  # pixels read, at most
-    in_threads(_glimpses, numbers, images.contiguous(), locations.double().contiguous(), patches)
+    """Patches whose top left corners are `corners` (x, y) in pixels, of images whose first pixel is the one at
+    `origins`. In the dtype of the images: float32 or float64."""
+    B, R, K, _ = corners.shape
+    patches = images.new_empty(B, R, K, images.shape[1], size, size)
+    numbers = patches.numel() * 4 ** (K - 1)  # pixels read, at most
+    in_threads(_glimpses, numbers, images.contiguous(), corners.double().contiguous(), origins.contiguous(), patches)
     return patches
 
 
 @compiled
-def _glimpses(first, last, images, locations, patches):
+def _glimpses(first, last, images, corners, origins, patches):
     rows, scales, channels, size = patches.shape[1:5]
-    height, width = images.shape[2:]
     sums = np.empty(size * 2 ** (scales - 1) + 1, images.dtype)
     one = sums.dtype.type(1)
     for image in range(first, last):
@@ -34,13 +34,10 @@ def _glimpses(first, last, images, locations, patches):
                 side = 2**scale
                 reach = size * side
                 wide = sums[: reach + 1]
-                left = (locations[image, row, 0] + 1) / 2 * width - reach / 2
-                top = (locations[image, row, 1] + 1) / 2 * height - reach / 2
-                # A patch wholly outside is as empty as one that touches the image from there. So is one at no number.
-                left = min(left, float(width)) if left > -reach else float(-reach)
-                top = min(top, float(height)) if top > -reach else float(-reach)
+                left, top = corners[image, row, scale]
                 x, y = int(np.floor(left)), int(np.floor(top))
                 right, down = sums.dtype.type(left - x), sums.dtype.type(top - y)
+                x, y = x - origins[image, 0], y - origins[image, 1]
                 for channel in range(channels):
                     pixels, patch = images[image, channel], patches[image, row, scale, channel]
                     for j in range(size):

@@ -27,21 +27,22 @@ class Opened(NamedTuple):
     device: Any
 
 
-def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False, captioner: bool = True) -> None:
     """RUN and the options that every verb on a run takes; other options override the run's config."""
     without = f" (default: {SHIPPED}, which comes along)"
     parser.add_argument(
         "folder", metavar="RUN", nargs="?" if optional else None,
         help="the folder of a run, or a copy of its best/" + without * optional,
     )  # fmt: skip
-    parser.add_argument("--beams", type=int, metavar="N", help="width of the beam search (default: as trained)")
+    if captioner:
+        parser.add_argument("--beams", type=int, metavar="N", help="width of the beam search (default: as trained)")
     parser.add_argument(
         "--device", default="auto", help="auto (cuda or mps where there is one), cpu, cuda, cuda:1, ..."
     )
     parser.add_argument(
         "--trust", action="append", default=[], metavar="PACKAGE", help="let the run's config import this package too"
     )
-    parser.set_defaults(overrides=[])
+    parser.set_defaults(overrides=[], **({} if captioner else {"beams": None}))
 
 
 def shipped_captioner() -> Path:

@@ -1,7 +1,7 @@
 """Search for the images that a command line names, as files or as folders."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,32 +14,33 @@ class Found(NamedTuple):
     complaints: list[str]
 
 
-def photographs(places: Iterable[Path], *, recursive: bool = False) -> Found:
+def photographs(places: Iterable[Path], *, recursive: bool = False, endings: Collection[str] | None = None) -> Found:
     """Return the named files, and the images in the named folders, sorted by name.
 
-    Images are recognised by their extensions. Hidden files and folders are ignored, links to folders are not followed
-    (they could form a cycle), and files that are not regular (pipes, devices) are skipped with a note.
+    Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are
+    ignored, links to folders are not followed (they could form a cycle), and files that are not regular (pipes,
+    devices) are skipped with a note.
     """
+    from vision_attn.data.photographs import ENDINGS
+
     found = Found([], [], [])
     for place in places:
         if os.path.isdir(place):  # Path.is_dir raises for names that are too long
-            _search(place, recursive, found)
+            _search(place, recursive, found, ENDINGS if endings is None else endings)
         else:
             found.files.append(place)
     return found
 
 
-def _search(place: Path, recursive: bool, found: Found) -> None:
+def _search(place: Path, recursive: bool, found: Found, endings: Collection[str]) -> None:
     """Add the images of the folder `place` to `found`."""
-    from vision_attn.data.photographs import ENDINGS
-
     before, others, subfolders, links = len(found.files), 0, 0, 0
     for folder, below, names in _walk(place, found.complaints):
         links += sum(os.path.islink(folder / name) for name in below)
         subfolders += sum(not os.path.islink(folder / name) for name in below)
         for name in names:
             path = folder / name
-            if path.suffix.lower() not in ENDINGS:
+            if path.suffix.lower() not in endings:
                 others += 1
             elif os.path.exists(path) and not os.path.isfile(path):
                 found.notes.append(f"{path} is not a regular file and was skipped")

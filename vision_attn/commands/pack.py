@@ -13,7 +13,7 @@ from vision_attn.console import say
 from vision_attn.files import shipped
 
 KEPT = ("README.md",)
-COPIED = ("config.yaml", "vocabulary.json", "metrics_val.json")
+COPIED = ("config.yaml", "vocabulary.json", "classes.json", "metrics_val.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -39,6 +39,9 @@ class Clutter(DigitSource):
     Raises ValueError for sizes and numbers that no image can be made with.
     """
 
+    most_pixels = 2**28
+    """The largest number of pixels of a batch, which is held whole."""
+
     def __init__(
         self,
         *,
@@ -62,7 +65,7 @@ class Clutter(DigitSource):
                 f"clutter: epoch_images={epoch_images} must hold a batch of {batch_size}, and val_images={val_images} "
                 f"and test_images={test_images} must be positive"
             )
-        check_range("Clutter", 1, 2**28, pixels_of_a_batch=batch_size * canvas**2)
+        check_range("Clutter", 1, self.most_pixels, pixels_of_a_batch=batch_size * canvas**2)
         check_range("Clutter", 1, 2**24, digits_and_pieces_of_a_split=(1 + pieces) * max(val_images, test_images))
         self.canvas, self.pieces, self.piece = canvas, pieces, piece
         self.image_shape = (1, canvas, canvas)

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from vision_attn.attention.images import Images
 from vision_attn.data.streams import stream
 from vision_attn.files import find
 from vision_attn.ranges import check_range
@@ -47,7 +48,7 @@ class Digits(NamedTuple):
 class DigitBatch(NamedTuple):
     """Images, each with the label and the box of one digit."""
 
-    images: Float[Tensor, "B 1 Y X"]
+    images: Float[Tensor, "B 1 Y X"] | Images
     """From 0 (background) to 1 (ink)."""
     labels: Int[Tensor, "B"]
     boxes: Float[Tensor, "B 4"]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from vision_attn.attention.images import Images
 from vision_attn.console import progress
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.task import Batch
@@ -27,8 +28,8 @@ class Watched:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with its tensors on `device`; other fields are unchanged."""
-    parts = [part.to(device, non_blocking=True) if isinstance(part, Tensor) else part for part in batch]
+    """Return the batch with its tensors and `Images` on `device`; other fields are unchanged."""
+    parts = [part.to(device, non_blocking=True) if isinstance(part, Tensor | Images) else part for part in batch]
     return like(batch, parts)
 
 

@@ -8,17 +8,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vision_attn.attention.glimpse import Retina
+from vision_attn.attention.glimpse import Retina, Uncut
+from vision_attn.attention.images import Images
 
 
 @torch.no_grad()
-def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"], **options: Any) -> int:
+def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"] | Images, **options: Any) -> int:
     """Count the multiply-adds per image of `model(images, **options)`, in linear and convolutional layers, in the
     retina and in a filterbank.
 
     Elementwise operations are not counted: biases, rectifiers, the gates of an LSTM. The retina counts four for each
     interpolated value of a patch, and three for each pixel of the wider scales of the pyramid, which are averages of
-    four pixels. A filterbank counts its batched matrix products, in which each read sees all pixels.
+    four pixels; where glimpses are cut out of images, each has a pyramid of its crop. A filterbank counts its batched
+    matrix products, in which each read sees all pixels.
     """
     total = 0
     pyramids: set[int] = set()
@@ -31,9 +33,13 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"], **options:
         nonlocal total
         total += output.numel() * prod(layer.weight.shape[1:])
 
-    def retina(_: Retina, inputs: tuple, output: Tensor) -> None:
+    def retina(layer: Retina, inputs: tuple, output: Tensor) -> None:
         nonlocal total
         total += 4 * output.numel()
+        if isinstance(inputs[0], Uncut):
+            crops = output.numel() // (layer.num_scales * layer.size**2)  # of one channel
+            total += 3 * (layer.num_scales - 1) * crops * (layer.reach + 1) ** 2
+            return
         averages = inputs[0].averages
         if id(averages) not in pyramids:
             pyramids.add(id(averages))

@@ -5,7 +5,7 @@ from math import prod
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vision_attn.contracts import Classifier, Glance
+from vision_attn.contracts import Classifier, Glance, one_size
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.ranges import check_range
@@ -31,7 +31,7 @@ class FullyConnected(Whole):
     """Two fully connected layers of 256 rectified units (Mnih et al. 2014, tables 1 and 2)."""
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, hidden_size: int = 256):
-        layers = [nn.Flatten(), Linear(prod(image_shape), hidden_size), nn.ReLU()]
+        layers = [nn.Flatten(), Linear(prod(one_size("FullyConnected", image_shape)), hidden_size), nn.ReLU()]
         layers += [Linear(hidden_size, hidden_size), nn.ReLU(), Linear(hidden_size, num_classes)]
         super().__init__(image_shape, nn.Sequential(*layers))
 
@@ -51,7 +51,7 @@ class Convolutional(Whole):
         hidden_size: int = 256,
     ):
         check_range("Convolutional", 1, 10_000, filters=filters, size=size, stride=stride)
-        channels, *sides = image_shape
+        channels, *sides = one_size("Convolutional", image_shape)
         if min(sides) < size:
             raise ValueError(f"Convolutional: filters of {size} pixels do not fit into images of {tuple(sides)}")
         positions = prod((side - size) // stride + 1 for side in sides)

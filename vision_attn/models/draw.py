@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.filterbank import Filterbank, Window
-from vision_attn.contracts import Classifier, Drawing, Glance, Reads
+from vision_attn.contracts import Classifier, Drawing, Glance, Reads, one_size
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
@@ -55,6 +55,7 @@ class DRAWReader(Classifier):
         check_range("DRAWReader", 1, 1000, num_glimpses=num_glimpses)
         self.num_glimpses, self.hidden_size = num_glimpses, hidden_size
         self.patch_size = image_shape[0] * size**2
+        image_shape = one_size("DRAWReader", image_shape)
         self.filterbank = Filterbank(hidden_size, image_shape, size=size, relative=relative)
         self.gates = Linear(self.patch_size + hidden_size, 4 * hidden_size)
         self.action = Linear(hidden_size, num_classes)

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
+from vision_attn.attention.images import Images, overview
 from vision_attn.contracts import Classifier, Glance, Glimpses
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
@@ -49,7 +49,7 @@ class Rectifier(nn.Module):
         self.hidden_size = self.place_size = hidden_size
         self.both = Rectified(glimpse_size + hidden_size, hidden_size)  # the sum of two linear maps, as one layer
 
-    def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
+    def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
         zeros = images.new_zeros(len(images), rows, self.hidden_size)
         return State(zeros, zeros)
 
@@ -68,7 +68,7 @@ class LSTM(nn.Module):
         self.hidden_size = self.place_size = hidden_size
         self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
 
-    def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
+    def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
         zeros = images.new_zeros(len(images), rows, self.hidden_size)
         return State(zeros, zeros, (zeros,))
 
@@ -82,13 +82,14 @@ class ContextLSTM(nn.Module):
 
     The lower LSTM reads the glimpses, and the classifier reads the lower LSTM. The upper LSTM reads the lower one, and
     the location network reads the upper one. A small convolutional network computes the initial state of the upper LSTM
-    (the context) from the whole image, downsampled to `context_side` x `context_side` pixels.
+    (the context) from the whole image, downsampled to `context_side` x `context_side` pixels. Of large images only some
+    pixels are read for it (`Images.overview`).
 
     The lower LSTM never sees the context, so the context cannot determine the class. The upper LSTM is trained by
     REINFORCE only.
 
     Differs from the paper: no gradient flows from the upper LSTM to the lower one; the context averages pixels where
-    the paper subsamples them.
+    the paper subsamples them (as `Images` does beyond 16 x 16 pixels for each of the context).
     """
 
     def __init__(
@@ -116,9 +117,9 @@ class ContextLSTM(nn.Module):
         )
         self.initial = Linear(second * ((context_side + 1) // 2) ** 2, 2 * place_size)
 
-    def start(self, images: Float[Tensor, "B C Y X"], rows: int) -> State:
+    def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
         zeros = images.new_zeros(len(images), rows, self.hidden_size)
-        context = self.context(F.adaptive_avg_pool2d(images, self.context_side)).flatten(1)
+        context = self.context(overview(images, self.context_side)).flatten(1)
         upper, upper_cell = self.initial(context)[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
         return State(zeros, upper.tanh(), (zeros, upper_cell))
 
@@ -152,7 +153,7 @@ class GlimpseNetwork(nn.Module):
 
 class RAM(Classifier):
     """The recurrent attention model (Mnih et al. 2014): takes `num_glimpses` glimpses of an image, and classifies it
-    after each.
+    after each. The image may have any size, and so may each of `Images`.
 
     `retina`: extracts the glimpse at a location. `core`: the recurrent network, constructed with the size of a glimpse
     and the number of channels of an image; `Rectifier`, `LSTM` or `ContextLSTM`.
@@ -165,6 +166,7 @@ class RAM(Classifier):
     """
 
     stochastic = True
+    any_size = True
 
     def __init__(
         self,
@@ -190,7 +192,7 @@ class RAM(Classifier):
         self.reinforced = self.policy.reinforced and (num_glimpses > 1 or first == "policy")
         self.pixels = num_glimpses * self.glimpse.what.in_features + self.core.pixels
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: Way = "draw") -> Glance:
+    def forward(self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, way: Way = "draw") -> Glance:
         """Classify `rows` independent copies of each image. `way`: "draw" samples locations from the policy, "mean"
         takes its means.
 
@@ -198,7 +200,8 @@ class RAM(Classifier):
         sampled locations, are computed for all glimpses at once: the policy runs without a gradient in the loop, and
         again with one after it.
         """
-        require("images", images, "B C Y X", "float", C=self.channels)
+        if not isinstance(images, Images):
+            require("images", images, "B C Y X", "float", C=self.channels)
         pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
         noise = self.policy.noise(images.new_empty(self.num_glimpses, len(images), rows, 2), way)
         hidden, location_states, samples, locations = [], [], [], []
@@ -220,12 +223,12 @@ class RAM(Classifier):
             choice = self.policy.choice(torch.stack(location_states, dim=2), torch.stack(samples, dim=2))
         return Glance(log_prob, torch.stack(locations, dim=2), choice)
 
-    def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Glimpses:
+    def view(self, images: Float[Tensor, "B C Y X"] | Images, glance: Glance) -> Glimpses:
         return Glimpses(self.retina(self.retina.pyramid(images), glance.locations[:, 0]))
 
     def restart(self) -> None:
         self.policy.restart()
 
-    def _first(self, images: Tensor, rows: int) -> Float[Tensor, "B R 2"]:
+    def _first(self, images: Tensor | Images, rows: int) -> Float[Tensor, "B R 2"]:
         location = images.new_zeros(len(images), rows, 2)
         return location.uniform_(-1, 1) if self.first == "random" else location

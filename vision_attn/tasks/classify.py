@@ -1,15 +1,17 @@
 """The task of classification: trains a classifier and its choice of glimpses; evaluates its error and its cost."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vision_attn.attention.filterbank import Window
+from vision_attn.attention.images import Images
 from vision_attn.attention.reinforce import Reinforce
 from vision_attn.console import progress
 from vision_attn.contracts import Classifier, Glance, Glimpses, Reads
@@ -21,8 +23,22 @@ from vision_attn.viz.canvases import Rectangles
 from vision_attn.viz.glimpses import Glimpsed, write_animation, write_gallery, write_glimpses
 from vision_attn.viz.reads import write_reads, write_reads_animation
 
+DRAWN = 704
+"""Pixels, at most, of the longer side of an image in pictures."""
+
 Testing = Literal["mean", "draw", "copies"]
 """How the answer at test time is computed: see `at_test` of `Classification`."""
+
+
+class Answer(NamedTuple):
+    """What a classifier says of one image, and what it saw of it."""
+
+    name: str
+    """The most likely class."""
+    probabilities: Float[Tensor, "N"]
+    """Of all classes: the mean of all copies."""
+    glance: Glance
+    view: Glimpses | Reads | None
 
 
 class Classification(Task):
@@ -44,7 +60,6 @@ class Classification(Task):
     """
 
     own = ("reinforce.", "model.policy.batches")
-    static_shapes = True
 
     def __init__(
         self,
@@ -63,7 +78,7 @@ class Classification(Task):
         check_range("Classification", 1, 1000, copies=copies, test_copies=test_copies)
         if early_weight < 0:
             raise ValueError(f"Classification: early_weight is {early_weight}, but must not be negative")
-        self.image_shape = source.image_shape
+        self.image_shape, self.class_names = source.image_shape, tuple(source.class_names)
         self.model = model(source.image_shape, source.num_classes)
         if at_test != "mean" and not self.model.stochastic:
             name = type(self.model).__name__
@@ -73,12 +88,20 @@ class Classification(Task):
         self.early_weight, self.reward, self.reward_by = early_weight, reward, reward_by
         self.at_test, self.test_copies = at_test, test_copies
 
+    @property
+    def static_shapes(self) -> bool:
+        """Whether images are a tensor of one shape."""
+        return 0 not in self.image_shape
+
     def restart(self) -> None:
         """Restart the sigma schedule."""
         self.model.restart()
 
     def forward(
-        self, images: Float[Tensor, "B C Y X"], labels: Int[Tensor, "B"], boxes: Float[Tensor, "B 4"] | None = None
+        self,
+        images: Float[Tensor, "B C Y X"] | Images,
+        labels: Int[Tensor, "B"],
+        boxes: Float[Tensor, "B 4"] | None = None,
     ) -> dict[str, Tensor]:
         glance = self.model(images, self.rows)
         label = labels[:, None, None, None].expand(*glance.log_prob.shape[:3], 1)
@@ -107,8 +130,8 @@ class Classification(Task):
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
         """Compute the error in percent with its 95% interval, the pixels read from an image, and the multiply-adds of
-        an answer. For a model that takes glimpses also `last_look_on_digit`: of the correct answers, the share whose
-        last glimpse is centred on the digit.
+        an answer. For a model that takes glimpses and a source that knows boxes also `last_look_on_digit`: of the
+        correct answers, the share whose last glimpse is centred on the digit.
 
         With a folder, also the error of each value of `at_test` if the model samples glimpses, and the error after each
         glimpse, written to glimpses.json.
@@ -116,6 +139,7 @@ class Classification(Task):
         every = folder is not None and self.model.stochastic
         ways: tuple[Testing, ...] = ("mean", "draw", "copies") if every else (self.at_test,)
         num_images, wrong, wrong_after, on_digit, correct_rows = 0, dict.fromkeys(ways, 0), 0, 0, 0
+        boxes = None
         for batch in batches:
             if not num_images:
                 cost = self._cost(batch.images[:1])
@@ -126,8 +150,11 @@ class Classification(Task):
                 wrong[way] += mistakes[:, -1].sum()
                 if way == self.at_test and glance.locations is not None:
                     wrong_after += mistakes.sum(dim=0)
+                    boxes = batch.boxes
+                    if boxes is None:
+                        continue
                     correct = glance.log_prob[:, :, -1].argmax(dim=-1) == batch.labels[:, None]
-                    on_digit += (correct & within(glance.locations[:, :, -1], batch.boxes)).sum()
+                    on_digit += (correct & within(glance.locations[:, :, -1], boxes)).sum()
                     correct_rows += correct.sum()
         if not num_images:
             raise ValueError("there are no images to evaluate: the split is empty")
@@ -142,7 +169,21 @@ class Classification(Task):
             with replacing(folder / "glimpses.json") as path:
                 errors = [100 * int(number) / num_images for number in wrong_after]
                 path.write_text(json.dumps({"error": errors}) + "\n", encoding="utf-8")
-        return metrics | {"last_look_on_digit": int(on_digit) / max(1, int(correct_rows))}
+        return metrics if boxes is None else metrics | {"last_look_on_digit": int(on_digit) / max(1, int(correct_rows))}
+
+    @torch.no_grad()
+    def answer(self, images: Float[Tensor, "B C Y X"] | Images) -> list[Answer]:
+        """Classify images as `at_test` says."""
+        glance = self.model(images, **self._options(self.at_test))
+        view = self.model.view(images, glance)
+        probabilities = glance.log_prob[:, :, -1].exp().mean(dim=1)
+        answers = []
+        for number, each in enumerate(probabilities):
+            one = slice(number, number + 1)
+            parts = [None if part is None or part is glance.choice else _of(part, one) for part in glance]
+            seen = None if view is None else type(view)(*(part[one] for part in view))
+            answers.append(Answer(self._named(int(each.argmax())), each, Glance(*parts), seen))
+        return answers
 
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
@@ -156,13 +197,9 @@ class Classification(Task):
         view = self.model.view(batch.images, glance)
         if isinstance(view, Reads):
             return self._show_reads(batch, glance, view, folder)
-        return self._show_glimpses(batch, glance, view, folder) if view is not None else []
-
-    def _show_glimpses(self, batch: Batch, glance: Glance, view: Glimpses, folder: Path) -> list[Path]:
-        probabilities = glance.log_prob[:, 0].exp()
-        predicted = probabilities[:, -1].argmax(dim=-1).tolist()
-        parts = (batch.images, glance.locations[:, 0], view.patches, batch.labels.tolist(), predicted, probabilities)
-        items = [Glimpsed(*part) for part in zip(*parts, strict=True)]
+        if view is None:
+            return []
+        items = self._glimpsed(batch.images, glance, view, batch.labels.tolist())
         paths = [write_gallery(folder / "gallery.png", items)]
         for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
             fields = item._asdict()
@@ -170,19 +207,57 @@ class Classification(Task):
             paths.append(write_animation(folder / f"{number:02d}.gif", **fields))
         return paths
 
+    def draw(
+        self, images: Float[Tensor, "1 C Y X"] | Images, answer: Answer, path: Path, title: str = ""
+    ) -> Path | None:
+        """Write a PNG of where the model looked in one image. None for a model that sees the whole image."""
+        if isinstance(answer.view, Reads):
+            reads = Rectangles(answer.view.boxes, answer.view.sigma)
+            probabilities = answer.glance.log_prob[:, 0].exp()
+            return write_reads(path, images, reads, answer.view.patches, [None], probabilities, self.class_names)
+        if answer.view is None:
+            return None
+        item = self._glimpsed(images, answer.glance, answer.view, [None])[0]
+        return write_glimpses(path, **item._replace(title=title)._asdict())
+
+    def _glimpsed(
+        self,
+        images: Float[Tensor, "B C Y X"] | Images,
+        glance: Glance,
+        view: Glimpses,
+        truths: Sequence[int | None],
+    ) -> list[Glimpsed]:
+        """What pictures show of the first copy of each image. Large images are reduced."""
+        extents = [None] * len(images)
+        if isinstance(images, Images):
+            extents = [tuple(extent) for extent in images.extents.tolist()]
+            images = [image.float() / 255 for image in images.sampled(DRAWN)]
+        probabilities = glance.log_prob[:, 0].exp()
+        said = probabilities[:, -1].argmax(dim=-1).tolist()
+        parts = zip(images, glance.locations[:, 0], view.patches, truths, said, probabilities, extents, strict=True)
+        return [Glimpsed(*part[:6], extent=part[6], names=self.class_names) for part in parts]
+
     def _show_reads(self, batch: Batch, glance: Glance, view: Reads, folder: Path) -> list[Path]:
         reads = Rectangles(view.boxes, view.sigma)
-        answers = (batch.labels.tolist(), glance.log_prob[:, 0].exp())
+        answers = (batch.labels.tolist(), glance.log_prob[:, 0].exp(), self.class_names)
         return [
             write_reads(folder / "reads.png", batch.images, reads, view.patches, *answers),
             write_reads_animation(folder / "reads.gif", batch.images, reads, *answers),
         ]
 
+<<<<<<< HEAD
     def options(self, way: Testing) -> dict[str, int | str]:
+=======
+    def _named(self, number: int) -> str:
+        """The name of a class; its number where classes have no names."""
+        return self.class_names[number] if self.class_names else str(number)
+
+    def _options(self, way: Testing) -> dict[str, int | str]:
+>>>>>>> a4288cd (Images of any size: glimpses are cut out of them, exactly as of a tensor; photographs with labels; classify)
         """The arguments that the model is called with to answer in the given `way`."""
         return {"rows": self.test_copies} if way == "copies" else {"way": way}
 
-    def _cost(self, images: Float[Tensor, "1 C Y X"]) -> dict[str, float]:
+    def _cost(self, images: Float[Tensor, "1 C Y X"] | Images) -> dict[str, float]:
         """The cost of one answer of the kind that `error` is measured on."""
         options = self.options(self.at_test)
         rows = options.get("rows", 1) if self.model.reinforced else 1
@@ -190,6 +265,11 @@ class Classification(Task):
             "pixels": float(rows * self.model.pixels),
             "multiply_adds": float(multiply_adds(self.model, images, **options)),
         }
+
+
+def _of(part: Tensor | Window, images: slice) -> Tensor | Window:
+    """Of some images alone."""
+    return Window(*(each[images] for each in part)) if isinstance(part, Window) else part[images]
 
 
 def predictions(glance: Glance) -> Int[Tensor, "B T"]:

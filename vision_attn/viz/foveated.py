@@ -24,22 +24,36 @@ class Glimpsed(NamedTuple):
     """One image, the glimpses of a classifier, and its answer."""
 
     image: Float[Tensor, "C Y X"]
-    """Grey or RGB, in [0, 1]."""
+    """Grey or RGB, in [0, 1]; may be reduced (`extent`)."""
     locations: Float[Tensor, "T 2"]
     """(x, y) of each glimpse in [-1, 1]; (-1, -1) is the top-left corner of the image."""
     patches: Float[Tensor, "T K C g g"]
     """What each glimpse saw: scale k covers g 2^k x g 2^k pixels of the image, centred at the location."""
-    truth: int
-    """The correct class."""
+    truth: int | None
+    """The correct class; None where it is not known."""
     said: int
     """The predicted class."""
     probabilities: Float[Tensor, "T N"] | None = None
     """Of each class, after each glimpse."""
     title: str = ""
+    extent: tuple[int, int] | None = None
+    """Width and height in pixels of the image that was looked at, if `image` is a reduced one."""
+    names: Sequence[str] = ()
+    """Of classes; empty where they are numbers."""
 
     @property
-    def right(self) -> bool:
-        return self.said == self.truth
+    def right(self) -> bool | None:
+        """Whether the answer is correct; None where that is not known."""
+        return None if self.truth is None else self.said == self.truth
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the image that was looked at."""
+        return self.extent or (self.image.shape[2], self.image.shape[1])
+
+    def named(self, number: int) -> str:
+        """The name of a class."""
+        return self.names[number] if self.names else str(number)
 
     @property
     def reach(self) -> int:
@@ -48,7 +62,10 @@ class Glimpsed(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return f"said {self.said}: " + ("right" if self.right else f"wrong, it is {self.truth}")
+        said = f"said {self.named(self.said)}"
+        if self.truth is None:
+            return said if self.probabilities is None else f"{said}, p {self.probabilities[-1, self.said]:.2f}"
+        return f"{said}: " + ("right" if self.right else f"wrong, it is {self.named(self.truth)}")
 
 
 def checked(looked: Glimpsed) -> Glimpsed:
@@ -82,20 +99,22 @@ def checked(looked: Glimpsed) -> Glimpsed:
 
 
 def foveated(
-    locations: Float[Tensor, "T 2"], patches: Float[Tensor, "T K C g g"], height: int, width: int, zoom: int = 1
-) -> Float[Tensor, "C {height*zoom} {width*zoom}"]:
-    """Draw what these glimpses saw of an image of height x width pixels, enlarged by `zoom`; black elsewhere.
+    locations: Float[Tensor, "T 2"], patches: Float[Tensor, "T K C g g"], height: int, width: int, zoom: float = 1
+) -> Float[Tensor, "C y x"]:
+    """Draw what these glimpses saw of an image of height x width pixels, enlarged by `zoom`, or reduced; black
+    elsewhere.
 
     Every patch is enlarged to the pixels that it covers, to the nearest 1/zoom of a pixel. Finer scales are drawn over
     coarser ones and, within a scale, later glimpses over earlier ones.
     """
     num_scales, num_channels, size, _ = patches.shape[1:]
-    canvas = patches.new_zeros(num_channels, height * zoom, width * zoom)
+    y_size, x_size = (max(1, round(length * zoom)) for length in (height, width))
+    canvas = patches.new_zeros(num_channels, y_size, x_size)
     for scale in reversed(range(num_scales)):
         for (x, y), patch in zip(locations.tolist(), patches[:, scale], strict=True):
             down, across = (
-                ((torch.arange(length * zoom) + 0.5) / zoom - (place + 1) / 2 * length) / 2**scale + size / 2
-                for place, length in ((y, height), (x, width))
+                ((torch.arange(pixels) + 0.5) * length / pixels - (place + 1) / 2 * length) / 2**scale + size / 2
+                for place, length, pixels in ((y, height, y_size), (x, width, x_size))
             )  # position of each pixel's centre in the patch, in cells from its edge
             rows, columns = (((cell >= 0) & (cell < size)).nonzero()[:, 0] for cell in (down, across))
             canvas[:, rows[:, None], columns] = patch[:, down[rows].long()[:, None], across[columns].long()]
@@ -111,7 +130,7 @@ def traced(picture: Image.Image, looked: Glimpsed, num_glimpses: int | None = No
     lines = Image.new("RGBA", tuple(size.tolist()))
     draw = ImageDraw.Draw(lines)
     (x, y), (num_scales, _, patch, _) = points[-1], looked.patches.shape[1:]
-    zoom = size / torch.tensor([looked.image.shape[2], looked.image.shape[1]])
+    zoom = size / torch.tensor(looked.size)
     for scale in reversed(range(num_scales)):
         across, down = (zoom * patch * 2**scale / 2).tolist()
         corners = (x - across, y - down, x + across, y + down)

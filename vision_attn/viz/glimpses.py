@@ -13,6 +13,9 @@ from vision_attn.viz.foveated import Glimpsed, as_picture, checked, foveated, tr
 from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, TITLE, Panel, boxed, fitted, save_animation, sheet
 
 RIGHT, WRONG = "#4cc38a", "#ff6b62"
+CLOSE = 6
+"""An image so many times as wide as the widest patch is too large to show in it what a glimpse saw: the glimpse is
+shown close up."""
 FRAME_SIDE = 352  # approximate longer side of the two pictures of a frame, in pixels
 FRAME, END = 800, 3000  # milliseconds of a frame of an animation, and of the last frame
 SQUARE = "#4d3c22"  # outline of a glimpse, visible even if all of its pixels are black
@@ -29,7 +32,8 @@ def write_glimpses(
 
     Takes the fields of `Glimpsed`, those from `truth` on by name. Points are numbered and grow brighter from first to
     last; the last glimpse's squares are outlined. With `probabilities`, each glimpse is titled with the most likely
-    class after it. Green is correct, red is wrong.
+    class after it. Green is correct, red is wrong, and an answer without a `truth` has the colour of text. In images
+    much larger than a glimpse, what it saw is shown close up.
 
     Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
@@ -56,7 +60,8 @@ def write_animation(
 def write_gallery(path: str | Path, items: Sequence[Glimpsed], *, title: str = "") -> Path:
     """Write a PNG of many images, each with its path and all that was seen of it. Returns its path.
 
-    Correct answers are on the left and wrong ones on the right, each row by row in the order given.
+    Correct answers are on the left and wrong ones on the right, each row by row in the order given. What was seen of
+    images much larger than a glimpse is what the last one saw.
 
     Raises ValueError, before anything is written, if there is no item or an item's shapes do not fit each other.
     """
@@ -96,7 +101,7 @@ def gallery_sheet(items: Sequence[Glimpsed], *, title: str = "") -> Image.Image:
     if not items:
         raise ValueError("gallery: there is no example to show")
     items = [checked(item) for item in items]
-    sides = [[item for item in items if item.right is kind] for kind in (True, False)]
+    sides = [[item for item in items if (item.right is not False) is kind] for kind in (True, False)]
     rows = 1
     while sum(columns := [math.ceil(len(side) / rows) for side in sides]) > max(2, rows):
         rows += 1
@@ -127,20 +132,24 @@ def grid(pictures: Sequence[Image.Image | None], columns: int, gap: int = GAP) -
 def _glimpse(looked: Glimpsed, step: int, near: int) -> tuple[Panel, str]:
     """Draw what one glimpse saw, with its number and the class predicted after it. Also returns the text's colour."""
     seen = _seen(looked, slice(step, step + 1), near)
-    (x, y), (Y, X), reach = looked.locations[step].tolist(), looked.image.shape[1:], looked.reach
-    across, down = reach / X + 4 / seen.width, reach / Y + 4 / seen.height  # 2 pixels outside the glimpse
-    seen = boxed(seen, [(x - across, y - down, x + across, y + down)], SQUARE)
+    if not _close(looked):
+        (x, y), (X, Y), reach = looked.locations[step].tolist(), looked.size, looked.reach
+        across, down = reach / X + 4 / seen.width, reach / Y + 4 / seen.height  # 2 pixels outside the glimpse
+        seen = boxed(seen, [(x - across, y - down, x + across, y + down)], SQUARE)
     if looked.probabilities is None:
         return Panel(seen, f"{step + 1}"), DARK.ink
     value, said = looked.probabilities[step].max(0)
-    return Panel(seen, f"{step + 1}: says {said}", f"p {value:.2f}"), _colour(int(said) == looked.truth)
+    ink = _colour(None if looked.truth is None else int(said) == looked.truth)
+    return Panel(seen, f"{step + 1}: says {looked.named(int(said))}", f"p {value:.2f}"), ink
 
 
 def _example(looked: Glimpsed | None) -> Image.Image | None:
     """Draw one image of a gallery; None for an empty place."""
     if looked is None:
         return None
-    ink, said = _colour(looked.right), f"said {looked.said}" + ("" if looked.right else f", is {looked.truth}")
+    ink, said = _colour(looked.right), f"said {looked.named(looked.said)}"
+    if looked.right is False:
+        said += f", is {looked.named(looked.truth)}"
     sure = "" if looked.probabilities is None else f"p {looked.probabilities[-1, looked.said]:.2f}"
     plain = fitted(as_picture(looked.image), _side(looked, PANEL))
     path = Panel(_framed(traced(plain, looked), looked), said, sure)
@@ -148,16 +157,26 @@ def _example(looked: Glimpsed | None) -> Image.Image | None:
 
 
 def _seen(looked: Glimpsed, steps: slice, near: int) -> Image.Image:
-    """Draw what the glimpses of the given time steps saw."""
-    Y, X = looked.image.shape[1:]
+    """Draw what the glimpses of the given time steps saw: where they saw it, or the last one close up."""
+    X, Y = looked.size
     side = _side(looked, near)
-    seen = foveated(looked.locations[steps], looked.patches[steps], Y, X, zoom=max(1, side // max(Y, X)))
+    if _close(looked):
+        reach, last = looked.reach, looked.patches[steps][-1:]
+        seen = foveated(looked.locations.new_zeros(1, 2), last, reach, reach, zoom=max(1, side // reach))
+        return ImageOps.pad(fitted(as_picture(seen), side), fitted(as_picture(looked.image), side).size)
+    zoom = max(1, side // max(Y, X)) if max(Y, X) <= side else side / max(Y, X)
+    seen = foveated(looked.locations[steps], looked.patches[steps], Y, X, zoom=zoom)
     return fitted(as_picture(seen), side)
+
+
+def _close(looked: Glimpsed) -> bool:
+    """Whether what a glimpse saw is too small to be seen in the whole image."""
+    return max(looked.size) > CLOSE * looked.reach
 
 
 def _side(looked: Glimpsed, near: int) -> int:
     """Return the longer side of a panel: the multiple of the image's longer side closest to `near`."""
-    longer = max(looked.image.shape[1:])
+    longer = max(looked.size)
     return round(near / longer) * longer or near
 
 
@@ -178,8 +197,8 @@ def _framed(picture: Image.Image, looked: Glimpsed) -> Image.Image:
     return boxed(picture, [(-1, -1, 1, 1)], _colour(looked.right))
 
 
-def _colour(right: bool) -> str:
-    return RIGHT if right else WRONG
+def _colour(right: bool | None) -> str:
+    return DARK.ink if right is None else RIGHT if right else WRONG
 
 
 def _many(number: int, noun: str) -> str:

@@ -15,6 +15,7 @@ from vision_attn.files import replacing
 from vision_attn.viz.canvases import Rectangles, check, enlarged, laid_out, marked, side_by_side, write_frames
 from vision_attn.viz.foveated import as_picture
 from vision_attn.viz.glimpses import RIGHT, WRONG
+from vision_attn.viz.sheet import DARK
 
 SMALL = 16  # approximate size of letters, in pixels
 FRAME = 500  # milliseconds of a frame of an animation
@@ -25,13 +26,14 @@ def write_reads(
     images: Float[Tensor, "B C Y X"],
     reads: Rectangles,
     patches: Float[Tensor, "B T C N N"],
-    truths: Sequence[int],
+    truths: Sequence[int | None],
     probabilities: Float[Tensor, "B T K"],
+    names: Sequence[str] = (),
 ) -> Path:
     """Write a PNG with two rows per image: the rectangle of each of its T time steps, and below it what was read there,
     intensities in [0, 1], with the most likely class after it. Returns its path.
 
-    Green is correct, red is wrong.
+    Green is correct, red is wrong; where the truth is None, text has the usual colour. `names` are those of classes.
 
     Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
@@ -44,9 +46,10 @@ def write_reads(
         answers = [Image.new("RGB", plain.size) for _ in steps]
         for step, panel in enumerate(answers):
             value, said = probabilities[number, step].max(0)
-            _read(panel, patches[number, step], f"{said} {value:.2f}", int(said) == truths[number])
+            text = f"{_named(int(said), names)} {value:.2f}"
+            _read(panel, patches[number, step], text, _colour(int(said), truths[number]))
         said = int(probabilities[number, -1].argmax())
-        rows.append([_verdict(plain.size, truths[number], said), *answers])
+        rows.append([_verdict(plain.size, truths[number], said, names), *answers])
     page = laid_out(rows, ["image", *(f"read {step + 1}" for step in range(num_steps))])
     with replacing(path) as temporary:
         page.save(temporary, "PNG", optimize=True)
@@ -59,6 +62,7 @@ def write_reads_animation(
     reads: Rectangles,
     truths: Sequence[int],
     probabilities: Float[Tensor, "B T K"],
+    names: Sequence[str] = (),
 ) -> Path:
     """Write a looping GIF of all images side by side: one frame per time step with its rectangle and the most likely
     class after it, then a longer one with the answers. Returns its path.
@@ -72,15 +76,16 @@ def write_reads_animation(
     said, frames = probabilities.argmax(dim=-1).tolist(), []
     for step in range(num_steps):
         panels = [marked(still, number, step, None, reads) for number in range(num_images)]
-        answered = [_answered(panel, row[step], truth) for panel, row, truth in zip(panels, said, truths, strict=True)]
+        parts = zip(panels, said, truths, strict=True)
+        answered = [_answered(panel, row[step], truth, names) for panel, row, truth in parts]
         frames.append(side_by_side(answered, f"read {step + 1} of {num_steps}"))
     parts = zip(images, said, truths, strict=True)
-    answered = [_answered(enlarged(image), row[-1], truth, final=True) for image, row, truth in parts]
+    answered = [_answered(enlarged(image), row[-1], truth, names, final=True) for image, row, truth in parts]
     return write_frames(path, [*frames, side_by_side(answered, "answers")], FRAME)
 
 
 def _still(
-    images: Float[Tensor, "B C Y X"], reads: Rectangles, truths: Sequence[int], **others: Tensor
+    images: Float[Tensor, "B C Y X"], reads: Rectangles, truths: Sequence[int | None], **others: Tensor
 ) -> Float[Tensor, "B T C Y X"]:
     """Repeat the images for every time step, after checking all shapes; `others` are (B, T, ...)."""
     steps = {reads.boxes.shape[:2], reads.sigma.shape, *(other.shape[:2] for other in others.values())}
@@ -95,29 +100,40 @@ def _still(
     return still
 
 
-def _answered(picture: Image.Image, said: int, truth: int, *, final: bool = False) -> Image.Image:
+def _answered(
+    picture: Image.Image, said: int, truth: int, names: Sequence[str] = (), *, final: bool = False
+) -> Image.Image:
     """Return a copy of a picture with the predicted class in its corner and, if `final`, a coloured border."""
-    picture, colour = picture.copy(), RIGHT if said == truth else WRONG
+    picture, colour = picture.copy(), _colour(said, truth)
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(SMALL - 2)
-    draw.text((4, 1), str(said), colour, font, stroke_width=2, stroke_fill="black")
+    draw.text((4, 1), _named(said, names), colour, font, stroke_width=2, stroke_fill="black")
     if final:
         draw.rectangle((0, 0, picture.width - 1, picture.height - 1), outline=colour)
     return picture
 
 
-def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: str, right: bool) -> None:
+def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: str, colour: str) -> None:
     """Draw what was read into a panel, and the prediction after it below."""
     seen = as_picture(patch.clamp(0, 1)).convert("RGB")
     side = min(panel.width, panel.height - SMALL - 4) // max(seen.size) * max(seen.size)
     panel.paste(seen.resize((side, side), Image.Resampling.NEAREST), ((panel.width - side) // 2, 1))
     place = (panel.width // 2, panel.height - 4)
-    ImageDraw.Draw(panel).text(place, says, RIGHT if right else WRONG, ImageFont.load_default(SMALL - 2), "ms")
+    ImageDraw.Draw(panel).text(place, says, colour, ImageFont.load_default(SMALL - 2), "ms")
 
 
-def _verdict(size: tuple[int, int], truth: int, said: int) -> Image.Image:
-    """Draw a panel with the correct and the predicted class of an image."""
+def _verdict(size: tuple[int, int], truth: int | None, said: int, names: Sequence[str]) -> Image.Image:
+    """Draw a panel with the correct class of an image, if it is known, and the predicted one."""
     panel = Image.new("RGB", size)
-    draw, colour = ImageDraw.Draw(panel), RIGHT if truth == said else WRONG
-    for line, text in enumerate((f"is {truth}", f"said {said}")):
+    draw, colour = ImageDraw.Draw(panel), _colour(said, truth)
+    told = [f"is {_named(truth, names)}"] if truth is not None else []
+    for line, text in enumerate([*told, f"said {_named(said, names)}"]):
         draw.text((size[0] // 2, size[1] // 2 + line * (SMALL + 4)), text, colour, ImageFont.load_default(SMALL), "ms")
     return panel
+
+
+def _colour(said: int, truth: int | None) -> str:
+    return DARK.ink if truth is None else RIGHT if said == truth else WRONG
+
+
+def _named(number: int, names: Sequence[str]) -> str:
+    return names[number] if names else str(number)

@@ -1,0 +1,125 @@
+"""Images of any size, read in crops. Models that look through a retina take them in place of a tensor of pixels.
+
+Nothing is computed for pixels that nobody looks at: an image may be a file that is mapped into memory, a photograph, or
+a scene that is drawn only where it is read. The images of a batch may differ in size.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+SAMPLES = 16
+"""An overview of an image is made of at most this many rows and columns of pixels for each of its own."""
+LUMA = np.array([19595, 38470, 7471], np.uint32)
+"""Weights of red, green and blue in grey, times 2^16 (ITU-R 601-2), as in Pillow."""
+
+
+@runtime_checkable
+class Sliced(Protocol):
+    """The pixels of one image: (Y, X) or (Y, X, C) of uint8, read by slices of rows and columns as in numpy.
+
+    An array of numpy, also memory-mapped, is one. So are arrays of packages for tiled files, such as zarr and h5py.
+    """
+
+    shape: tuple[int, ...]
+
+    def __getitem__(self, place: tuple[slice, slice]) -> Any: ...
+
+
+class Images:
+    """B images of any sizes, with as many `channels` (1 or 3) as the model was trained on: crops are converted.
+
+    Intensities are from 0 to 1, and 0 outside of an image. Of a tensor (B, C, Y, X) it has what models need: `len`,
+    slices, `to`, `new_zeros` and `new_empty`. Raises ValueError for pixels that are no image.
+    """
+
+    def __init__(self, pixels: Sequence[Sliced], channels: int, device: torch.device | str = "cpu") -> None:
+        if channels not in (1, 3):
+            raise ValueError(f"images have 1 or 3 channels, not {channels}")
+        for array in pixels:
+            shape, kind = tuple(array.shape), getattr(array, "dtype", np.uint8)
+            if len(shape) not in (2, 3) or 0 in shape or (*shape, 1)[2] not in (1, 3) or kind != np.uint8:
+                raise ValueError(f"an image is (Y, X), (Y, X, 1) or (Y, X, 3) of uint8, this one is {shape} of {kind}")
+        self.pixels, self.channels, self.device = list(pixels), channels, torch.device(device)
+        self.extents = torch.tensor([array.shape[1::-1] for array in self.pixels]).view(-1, 2)
+        """(B, 2): width and height of each image, on the CPU."""
+        self._overviews: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, part: slice) -> "Images":
+        return Images(self.pixels[part], self.channels, self.device)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Images":
+        """Return the same images, whose crops are moved to `device`."""
+        return Images(self.pixels, self.channels, device)
+
+    def new_zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, device=self.device)
+
+    def new_empty(self, *shape: int) -> Tensor:
+        return torch.empty(*shape, device=self.device)
+
+    def crops(self, corners: Int[Tensor, "B R 2"], side: int) -> Float[Tensor, "B R C {side} {side}"]:
+        """Read squares of `side` pixels whose top left pixels are `corners` (x, y); 0 outside of the image."""
+        rows = corners.shape[1]
+        found = np.zeros((len(self), rows, side, side, self.channels), np.uint8)
+        for array, places, crops in zip(self.pixels, corners.tolist(), found, strict=True):
+            height, width = array.shape[:2]
+            for (x, y), crop in zip(places, crops, strict=True):
+                top, left = max(y, 0), max(x, 0)
+                bottom, right = min(y + side, height), min(x + side, width)
+                if top < bottom and left < right:
+                    part = array[top:bottom, left:right]
+                    crop[top - y : bottom - y, left - x : right - x] = converted(part, self.channels)
+        return scaled(torch.from_numpy(found).to(self.device)).permute(0, 1, 4, 2, 3)
+
+    def sampled(self, most: int) -> list[UInt8[Tensor, "C y x"]]:
+        """Return every s-th pixel of each image, with the smallest s for at most `most` rows and columns."""
+        found = []
+        for array in self.pixels:
+            step = ceil(max(array.shape[:2]) / most)
+            part = np.asarray(array[step // 2 :: step, step // 2 :: step] if step > 1 else array[:, :])
+            found.append(torch.from_numpy(converted(part, self.channels).copy()).permute(2, 0, 1))
+        return found
+
+    def overview(self, side: int) -> Float[Tensor, "B C {side} {side}"]:
+        """Downsample the images to side x side pixels, once: what was computed is kept.
+
+        The mean of all pixels of images up to `SAMPLES` * side pixels wide and high. Of larger images, the mean of
+        evenly spaced pixels, at most `SAMPLES` x `SAMPLES` for each one of the overview.
+        """
+        if side not in self._overviews:
+            samples = (scaled(image.to(self.device)) for image in self.sampled(SAMPLES * side))
+            self._overviews[side] = torch.cat([F.adaptive_avg_pool2d(image[None], side) for image in samples])
+        return self._overviews[side]
+
+
+def overview(images: Float[Tensor, "B C Y X"] | Images, side: int) -> Float[Tensor, "B C {side} {side}"]:
+    """Downsample images to side x side pixels: the mean of all pixels, or of some of large ones (`Images.overview`)."""
+    return images.overview(side) if isinstance(images, Images) else F.adaptive_avg_pool2d(images, side)
+
+
+def converted(part: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+    """Convert pixels (y, x) or (y, x, c) to (y, x, 1) grey or (y, x, 3) colours (grey has three equal ones)."""
+    part = np.asarray(part)
+    if part.ndim == 2:
+        part = part[..., None]
+    if part.shape[2] == channels:
+        return part
+    if channels == 3:
+        return np.broadcast_to(part, (*part.shape[:2], 3))
+    return ((part @ LUMA + 2**15) >> 16).astype(np.uint8)[..., None]
+
+
+def scaled(pixels: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Intensities from 0 to 1. Multiplies: devices divide differently; 255 gives 1."""
+    return pixels.float().mul_(1 / 255)

@@ -1,0 +1,122 @@
+"""Classify images with a trained run, and draw the path of its glimpses.
+
+Prints FILE, a tab, the most likely class, a tab and its probability, a line for each image; in a folder, all images are
+classified, and with --recursive those of its subfolders too. Images may have any size and any colours: they are
+converted to those that the run was trained on. A run whose model takes glimpses sees an image at its own size, unless
+the run was trained on photographs of a certain size; other models see it resized. An image larger than memory can be
+given as an array of uint8 in a .npy file: only what the model looks at is read. What could not be read is named on
+standard error (exit status 1). Needs the run's best/ alone, not the data it was trained on.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
+from vision_attn.commands._places import writable
+from vision_attn.commands._search import photographs
+from vision_attn.console import complain, progress, say
+from vision_attn.files import shipped
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `vision-attn classify`."""
+    add_run_arguments(parser, captioner=False)
+    parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="an image, or a folder of them")
+    parser.add_argument("--recursive", action="store_true", help="classify the images in subfolders too")
+    parser.add_argument("--invert", action="store_true", help="swap black and white: for dark digits on white paper")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also draw there where the model looked: PNGs")
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object for each image, with all probabilities"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Classify all that can be read; the exit status is 1 when something could not be."""
+    names, arguments.overrides = names_after_options(arguments.overrides, lambda word: not is_run(Path(word)))
+    arguments.images = [*arguments.images, *map(Path, names)]
+    arguments.folder = shipped(arguments.folder)
+    if not arguments.images:
+        raise ValueError(f"name an image, or a folder of them: vision-attn classify {arguments.folder} IMAGE")
+    opened = open_with(arguments)
+    from vision_attn.data.pixels import OPENED
+    from vision_attn.tasks.classify import Classification  # has been imported to open the run
+    from vision_attn.viz.sheet import picture_name
+
+    if not isinstance(opened.task, Classification):
+        raise ValueError(f"{arguments.folder} holds a {type(opened.task).__name__}, which classifies no images")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # names of files may be any bytes
+    if arguments.out:
+        writable(arguments.out, "--out")
+    found = photographs(arguments.images, recursive=arguments.recursive, endings=OPENED)
+    complaints, drawn = list(found.complaints), 0
+    for number, (path, images, answer) in enumerate(answers(opened, found.files, arguments, complaints), start=1):
+        if arguments.json:
+            say(record(opened.task, path, answer))
+        else:
+            say(str(path), answer.name, f"{answer.probabilities.max():.3f}")
+        if arguments.out:
+            place = arguments.out / picture_name(number, path.name)
+            drawn += opened.task.draw(images, answer, place, title=path.name) is not None
+    if arguments.out and not drawn and not complaints:
+        complain("no pictures: this model sees the whole image at once")
+    elif drawn:
+        complain(f"drawn: {drawn} file{'s' * (drawn != 1)} in {arguments.out}")
+    for line in (*found.notes, *complaints):
+        complain(line)
+    return 1 if complaints else 0
+
+
+def answers(
+    opened: Opened, paths: Sequence[Path], arguments: argparse.Namespace, complaints: list[str]
+) -> Iterator[tuple[Path, Any, Any]]:
+    """Each image that can be read, as the model sees it, with the answer; others are complained of.
+
+    Glimpses of each image are sampled from the seed of the run, so that an answer does not depend on other images.
+    """
+    import torch
+
+    from vision_attn.layers.fused import without_loops
+
+    few = len(paths) <= 16
+    for path in progress(paths, what="classify", unit="image"):
+        try:
+            images = seen(opened, path, arguments.invert)
+        except ValueError as error:
+            complaints.append(str(error))
+            continue
+        torch.manual_seed(opened.config.get("run", {}).get("seed", 0))
+        with without_loops(few):
+            yield path, images, opened.task.answer(images)[0]
+
+
+def seen(opened: Opened, path: Path, invert: bool) -> Any:
+    """An image as the model sees it: `Images`, or a tensor of the one size that it takes."""
+    from vision_attn.attention.images import Images, scaled
+    from vision_attn.data.labelled import LabelledImages
+    from vision_attn.data.pixels import Inverted, fitted, open_pixels
+
+    source, shape, any_size = opened.source, opened.task.image_shape, opened.task.model.any_size
+    pixels = source.open(path) if isinstance(source, LabelledImages) else open_pixels(path)
+    if invert:
+        pixels = Inverted(pixels)
+    images = Images([pixels if any_size else fitted(pixels, shape)], shape[0], opened.device)
+    return images if any_size else scaled(images.sampled(max(shape))[0][None].to(opened.device))
+
+
+def record(task: Any, path: Path, answer: Any) -> str:
+    """An image and its answer in JSON: the probability of each class, and where each glimpse was, from -1 to 1."""
+    names = task.class_names or [str(number) for number in range(len(answer.probabilities))]
+    locations = answer.glance.locations
+    found = {
+        "file": str(path),
+        "answer": answer.name,
+        "probability": float(answer.probabilities.max()),
+        "probabilities": dict(zip(names, answer.probabilities.tolist(), strict=True)),
+        "locations": None if locations is None else locations[0, 0].tolist(),
+    }
+    return json.dumps(found)

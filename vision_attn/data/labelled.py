@@ -1,0 +1,183 @@
+"""Photographs in colour with labels, of any sizes and any number of classes."""
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vision_attn.attention.images import Images, scaled
+from vision_attn.console import printable
+from vision_attn.data.images import in_threads
+from vision_attn.data.labels import Labelled, find_labelled
+from vision_attn.data.pixels import open_pixels
+from vision_attn.data.streams import stream
+from vision_attn.files import read_json, replacing
+from vision_attn.ranges import check_range
+from vision_attn.task import SPLITS, Source
+
+log = logging.getLogger(__name__)
+
+KEPT = 10**9
+"""Bytes of pixels that are kept in memory; further photographs are read from their files every time."""
+CLASSES = "classes.json"
+"""The file of class names in a run folder."""
+MOST_CLASSES = 100_000
+
+
+class LabelledBatch(NamedTuple):
+    """Images with a label each."""
+
+    images: Float[Tensor, "B 3 Y X"] | Images
+    """Intensities from 0 to 1. A tensor if all photographs are made square."""
+    labels: Int[Tensor, "B"]
+    boxes: None = None
+    """Where the object is that gives an image its label: not known."""
+
+
+class LabelledImages(Source):
+    """Photographs in a folder for each class, or with a file of labels: see `data.labels.find_labelled`."""
+
+    def __init__(
+        self,
+        *,
+        images: str,
+        labels: str | None = None,
+        side: int | None = None,
+        square: bool = False,
+        flips: bool = False,
+        batch_size: int = 64,
+        evaluation_batch_size: int = 64,
+    ) -> None:
+        """Stores its arguments and reads nothing. Files are also searched for under `$VISION_ATTN_DATA` and `data/`.
+
+        Args:
+            images: images/CLASS/IMAGE, or images/SPLIT/CLASS/IMAGE with splits train, val and test.
+            labels: a CSV file `image,label,split` or JSON lines {"image", "label", "split"}; the split may be left out.
+            side: resize photographs, so that their longer side has so many pixels; None: leave them as they are.
+            square: take the centre square of photographs, so that all have the same size. Needs `side`.
+            flips: mirror each training photograph with probability 1/2 in each epoch.
+            batch_size: images per training batch, over all processes together.
+            evaluation_batch_size: images per validation or test batch.
+        """
+        check_range("LabelledImages", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
+        if side is not None:
+            check_range("LabelledImages", 1, 10**5, side=side)
+        if square and side is None:
+            raise ValueError("LabelledImages: square=true needs a side, such as side: 128")
+        self.images, self.labels, self.side, self.square, self.flips = images, labels, side, square, flips
+        self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
+        self.image_shape = (3, side, side) if square else (3, 0, 0)
+        self._kept: dict[Path, NDArray[np.uint8]] = {}
+        self._bytes = 0  # of these
+        self._unreadable: set[Path] = set()
+
+    @cached_property
+    def splits(self) -> dict[str, list[Labelled]]:
+        """The photographs of each split. Raises ValueError as `find_labelled` does."""
+        return find_labelled(self.images, self.labels)
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of all labels, sorted, or those that `restore` read."""
+        return tuple(sorted({item.label for items in self.splits.values() for item in items}))
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def export(self, folder: Path) -> None:
+        with replacing(Path(folder) / CLASSES) as path:
+            path.write_text(json.dumps(self.class_names, indent=0) + "\n", encoding="utf-8")
+
+    def restore(self, folder: Path) -> None:
+        self.class_names = read_classes(Path(folder) / CLASSES)
+
+    def extend(self, folder: Path) -> tuple[int, int] | None:
+        if not (Path(folder) / CLASSES).is_file():
+            return None
+        start = read_classes(Path(folder) / CLASSES)
+        self.class_names = (*start, *(name for name in self.class_names if name not in start))
+        return len(start), len(self.class_names)
+
+    def __len__(self) -> int:
+        return max(1, len(self.splits["train"]) // self.batch_size)
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[LabelledBatch]:
+        """Each training photograph once, shuffled. An incomplete last batch is dropped if there is another."""
+        items, bits = self.splits["train"], stream(seed % 2**64, epoch)
+        if self.batch_size % world or len(items) < world:
+            raise ValueError(
+                f"{len(items)} photographs in batches of {self.batch_size} cannot be split among {world} processes"
+            )
+        order = bits.random_raw(len(items)).argsort(kind="stable")
+        mirrored = bits.random_raw(len(items)) % 2 == 1
+        parts = [order[number * self.batch_size :][: self.batch_size][rank::world] for number in range(len(self))]
+        jobs = [[(items[index], self.flips and bool(mirrored[index])) for index in part] for part in parts[skip:]]
+        return self._batches(jobs)
+
+    def split(self, name: str) -> Iterator[LabelledBatch]:
+        if name not in SPLITS:
+            raise ValueError(f"photographs have no split {name!r}; choose one of {', '.join(SPLITS)}")
+        items = [(item, False) for item in self.splits[name]]
+        size = self.evaluation_batch_size
+        return self._batches([items[first : first + size] for first in range(0, len(items), size)])
+
+    def open(self, path: Path) -> NDArray[np.uint8]:
+        """Open any image in the way of this data set. Raises ValueError naming the file if it is no image."""
+        return open_pixels(path, side=self.side, square=self.square)
+
+    def _batches(self, jobs: Sequence[Sequence[tuple[Labelled, bool]]]) -> Iterator[LabelledBatch]:
+        """Photographs are read by threads, one batch ahead. Those that cannot be read are logged and left out."""
+        if not jobs:
+            return
+        index = {name: number for number, name in enumerate(self.class_names)}
+        pictures = in_threads(self._read, (item.file for job in jobs for item, _ in job), ahead=2 * len(jobs[0]))
+        for job in jobs:
+            read = [(next(pictures), item.label, flip) for item, flip in job]
+            kept = [(array[:, ::-1] if flip else array, label) for array, label, flip in read if array is not None]
+            if not kept:
+                raise ValueError(f"no photograph of a batch can be read, such as {job[0][0].file}")
+            if unknown := sorted({label for _, label in kept} - index.keys()):
+                raise ValueError(f"the run was trained without the class {unknown[0]}; it knows {', '.join(index)}")
+            labels = torch.tensor([index[label] for _, label in kept])
+            yield LabelledBatch(self._together([array for array, _ in kept]), labels)
+
+    def _together(self, arrays: Sequence[NDArray[np.uint8]]) -> Float[Tensor, "B 3 Y X"] | Images:
+        images = Images(arrays, 3)
+        if not self.square:
+            return images
+        return scaled(torch.stack(images.sampled(self.side)))
+
+    def _read(self, path: Path) -> NDArray[np.uint8] | None:
+        """The pixels of a photograph; None if it cannot be read."""
+        if path in self._kept:
+            return self._kept[path]
+        try:
+            array = self.open(path)
+        except ValueError as error:
+            if path not in self._unreadable:
+                log.warning("left out: %s", printable(str(error)))
+                self._unreadable.add(path)
+            return None
+        if self._bytes + array.nbytes <= KEPT:
+            self._kept[path] = array
+            self._bytes += array.nbytes
+        return array
+
+
+def read_classes(path: Path) -> tuple[str, ...]:
+    """Read the class names of a run. Raises ValueError naming the file if it holds no list of different names."""
+    names = read_json(path)
+    if not isinstance(names, list) or not 0 < len(names) <= MOST_CLASSES or len(set(map(str, names))) < len(names):
+        raise ValueError(f"{path} is not a list of the names of classes, each once")
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path}: the names of classes must be text")
+    return tuple(names)

@@ -1,0 +1,106 @@
+"""Find photographs with a label each: in a folder for each class, or in a file of labels."""
+
+import csv
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vision_attn.data.pixels import OPENED
+from vision_attn.files import brief, find, read_json
+from vision_attn.task import SPLITS
+
+
+class Labelled(NamedTuple):
+    """A photograph and the name of its class."""
+
+    file: Path
+    label: str
+
+
+def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labelled]]:
+    """Return the photographs of each split.
+
+    images: a folder. Without `labels`, its subfolders are classes, or splits with a subfolder for each class.
+    labels: a CSV file whose first line names the columns image, label and, optionally, split; or JSON lines of objects
+        with these keys. Names of images are relative to the folder `images`.
+
+    Where no photograph has a split, a tenth are for validation and a tenth for testing, chosen by a hash of their
+    names, so that they stay the same when photographs are added. Where there are splits, but not val, a tenth of the
+    training photographs are for validation. Raises ValueError naming the file and the record that is wrong.
+    """
+    folder = find(images)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder of images")
+    records = list(_from_folder(folder) if labels is None else _from_file(folder, find(labels)))
+    if not records:
+        raise ValueError(
+            f"{labels or folder} has no images: expected {folder}/CLASS/IMAGE, {folder}/SPLIT/CLASS/IMAGE, or a file "
+            "`labels` of image,label"
+        )
+    given = {split for _, _, split in records}
+    found: dict[str, list[Labelled]] = {name: [] for name in SPLITS}
+    for name, label, split in records:
+        tenth = int.from_bytes(sha256(name.encode(errors="surrogateescape")).digest()[:4], "big") % 10
+        if given == {None}:
+            split = {0: "test", 1: "val"}.get(tenth)
+        elif split == "train" and "val" not in given and tenth == 1:
+            split = "val"
+        found[split or "train"].append(Labelled(folder / name, label))
+    if not found["train"]:
+        raise ValueError(f"{labels or folder} has no image for training")
+    return found
+
+
+def _from_folder(folder: Path) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the name, the class and the split of each image, sorted."""
+    below = _folders(folder)
+    splits: list[str | None] = [name for name in SPLITS if name in below] if "train" in below else [None]
+    for split in splits:
+        place = folder / split if split else folder
+        for label in _folders(place):
+            for parent, folders, names in os.walk(place / label):
+                folders.sort()
+                for name in sorted(names):
+                    if Path(name).suffix.lower() in OPENED and not name.startswith("."):
+                        yield (Path(parent) / name).relative_to(folder).as_posix(), label, split
+
+
+def _folders(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _from_file(folder: Path, path: Path) -> Iterator[tuple[str, str, str | None]]:
+    seen: set[str] = set()
+    for where, record in _records(path):
+        for key in ("image", "label"):
+            if not isinstance(record.get(key), str | int) or not str(record[key]).strip():
+                raise ValueError(f"{path}: {where} has no {key}; each must have image and label, as image,label in CSV")
+        name, label, split = str(record["image"]), str(record["label"]).strip(), record.get("split") or None
+        if split not in (None, *SPLITS):
+            raise ValueError(f"{path}: {where} has split {brief(split)}, but must have {', '.join(SPLITS)} or none")
+        if name in seen:
+            raise ValueError(f"{path}: {where} names {name} a second time")
+        seen.add(name)
+        if not os.path.isfile(folder / name):
+            raise ValueError(f"{path}: {where} names {folder / name}, which does not exist: check `images`")
+        yield name, label, split
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each record and how to name it in a message."""
+    if path.suffix.lower() == ".csv":
+        try:
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                table = csv.DictReader(file)
+                for record in table:
+                    yield f"line {table.line_num}", record
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from error
+        return
+    records = read_json(path, lines=True)
+    for number, record in enumerate(records if isinstance(records, list) else [records], start=1):
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}: record {number} is {brief(record)}, but must be an object with image and label")
+        yield f"record {number}", record

@@ -1,0 +1,75 @@
+"""Open image files as pixels that can be sliced: photographs are decoded, .npy files are mapped into memory."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vision_attn.attention.images import Images, Sliced
+from vision_attn.data.images import centre_square
+from vision_attn.data.photographs import ENDINGS, decoded
+
+ARRAY = ".npy"
+"""The file extension of an array of pixels, which may be larger than memory."""
+OPENED = ENDINGS | {ARRAY}
+"""File extensions of images that can be opened, in lower case."""
+
+
+def open_pixels(path: str | Path, *, side: int | None = None, square: bool = False) -> NDArray[np.uint8]:
+    """Open an image: (Y, X, 3), or (Y, X) or (Y, X, C) of an array in a .npy file, which is read where it is sliced.
+
+    side: resize the image, so that its longer side has so many pixels. square: take the centre square first. Raises
+    ValueError naming the file if it is no image.
+    """
+    if Path(path).suffix.lower() == ARRAY:
+        array = _mapped(path)
+        if side is None:
+            return array
+        small = Images([array], 3).sampled(2 * side * (max(array.shape[:2]) // min(array.shape[:2]) if square else 1))
+        return _resized(Image.fromarray(small[0].permute(1, 2, 0).numpy()), side, square)
+    with decoded(path, at_least=None if side is None else 2 * side) as image:
+        return np.array(image) if side is None else _resized(image, side, square)
+
+
+def fitted(pixels: Sliced, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """Resize pixels to fit into Y x X pixels, with their aspect ratio, in the middle of black. Returns (Y, X, 3)."""
+    _, Y, X = shape
+    small = Images([pixels], 3).sampled(4 * max(Y, X))[0].permute(1, 2, 0).numpy()
+    scale = min(Y / small.shape[0], X / small.shape[1])
+    height, width = (max(1, round(scale * length)) for length in small.shape[:2])
+    canvas = Image.new("RGB", (X, Y))
+    image = Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+    canvas.paste(image, ((X - width) // 2, (Y - height) // 2))
+    return np.array(canvas)
+
+
+class Inverted:
+    """Pixels with black and white swapped where they are sliced."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, pixels: Sliced) -> None:
+        self.pixels, self.shape = pixels, tuple(pixels.shape)
+
+    def __getitem__(self, place: tuple[slice, slice]) -> NDArray[np.uint8]:
+        return 255 - np.asarray(self.pixels[place])
+
+
+def _mapped(path: str | Path) -> NDArray[np.uint8]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        Images([array], 3)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such file") from error
+    except Exception as error:  # a damaged header can make numpy raise almost anything
+        why = " ".join(str(error).split())
+        raise ValueError(f"{path}: not a readable array of pixels ({why})") from error
+    return np.asarray(array)  # slices of numpy's own class of mapped arrays are slower
+
+
+def _resized(image: Image.Image, side: int, square: bool) -> NDArray[np.uint8]:
+    box = centre_square(*image.size) if square else (0, 0, *image.size)
+    scale = side / max(box[2] - box[0], box[3] - box[1])
+    size = (max(1, round(scale * (box[2] - box[0]))), max(1, round(scale * (box[3] - box[1]))))
+    return np.array(image.resize(size, Image.Resampling.BICUBIC, box=box))
