@@ -182,3 +182,38 @@ def test_mistakes_are_named_before_anything_is_written(wrong, told, tmp_path):
     with pytest.raises(ValueError, match="no example"):
         write_gallery(tmp_path / "gallery.png", [])
     assert not list(tmp_path.iterdir())
+
+
+def test_huge_images_are_shown_reduced_and_their_glimpses_close_up(tmp_path):
+    """The picture takes no more pixels than that of a small image, and what a glimpse saw is not lost in it."""
+    item = looked(channels=3)._replace(extent=(20_000, 12_500))
+    item = item._replace(patches=torch.ones_like(item.patches), image=torch.zeros_like(item.image))
+    page = glimpse_sheet(item)
+    assert max(page.size) < 2000 and max(gallery_sheet([item, looked()]).size) < 2000
+    bright = (torch.tensor(list(page.convert("L").tobytes())) > 250).float().mean()
+    assert bright > 0.1  # the glimpses, in their panels; in the image they would be a pixel
+    assert len({frame.size for frame in frames(item)}) == 1
+    tensors, answer = given(item)
+    assert max(Image.open(write_glimpses(tmp_path / "look.png", *tensors, **answer)).size) < 2000
+    middle = looked()._replace(extent=(64, 40))  # not close up: an image reduced by 2
+    assert torch.equal(foveated(middle.locations, middle.patches, 40, 64, zoom=0.5).new_zeros(1), torch.zeros(1))
+    assert foveated(middle.locations, middle.patches, 40, 64, zoom=0.5).shape == (1, 20, 32)
+
+
+def test_a_reduced_drawing_of_glimpses_is_every_other_pixel():
+    locations, patches = torch.tensor([[0.1, -0.3]]), torch.rand(1, 1, 1, 8, 8)
+    whole, half = (foveated(locations, patches, 30, 40, zoom=zoom)[0] for zoom in (2, 1))
+    small = foveated(locations, patches, 30, 40, zoom=0.5)[0]
+    assert whole.shape == (60, 80) and small.shape == (15, 20)
+    assert torch.equal(small, half[:, :][1::2, 1::2]) or torch.equal(small, whole[2::4, 2::4])
+
+
+@pytest.mark.parametrize(
+    "truth, verdict", [(3, "said cat: right"), (0, "said cat: wrong, it is dog"), (None, "said cat, p 0.90")]
+)
+def test_classes_have_names_and_need_no_truth(truth, verdict):
+    item = looked()._replace(truth=truth, names=("dog", *["other"] * 2, "cat", *["more"] * 6))
+    assert item.verdict == verdict and item.right is {3: True, 0: False, None: None}[truth]
+    page = glimpse_sheet(item)
+    assert (has(page, RIGHT), has(page, WRONG)) == {3: (True, True), 0: (False, True), None: (False, False)}[truth]
+    gallery_sheet([item])

@@ -87,7 +87,8 @@ class Images:
         found = []
         for array in self.pixels:
             step = ceil(max(array.shape[:2]) / most)
-            part = np.asarray(array[step // 2 :: step, step // 2 :: step] if step > 1 else array[:, :])
+            rows, columns = (slice(min(step // 2, length - 1), length, step) for length in array.shape[:2])
+            part = array[rows, columns]
             found.append(torch.from_numpy(converted(part, self.channels).copy()).permute(2, 0, 1))
         return found
 

@@ -99,7 +99,7 @@ def checked(looked: Glimpsed) -> Glimpsed:
 
 
 def foveated(
-    locations: Float[Tensor, "T 2"], patches: Float[Tensor, "T K C g g"], height: int, width: int, zoom: float = 1
+    locations: Float[Tensor, "T 2"], patches: Float[Tensor, "T K C g g"], height: int, width: int, zoom: int | float = 1
 ) -> Float[Tensor, "C y x"]:
     """Draw what these glimpses saw of an image of height x width pixels, enlarged by `zoom`, or reduced; black
     elsewhere.
