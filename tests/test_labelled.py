@@ -245,3 +245,13 @@ def test_images_move_and_are_cut_like_tensors(classes):
     assert isinstance(batch.images, Images) and len(batch.images[:2]) == 2
     moved = batch.images.to("meta", non_blocking=True)
     assert moved.new_zeros(2).device.type == "meta" and moved.extents.device.type == "cpu"
+
+
+def test_a_notebook_sees_whole_images_of_any_size_and_names(run, classes):
+    from vision_attn.api import load
+
+    files = [classes / "red" / f"{number}.png" for number in (1, 2)]
+    answers = load(str(run / "best"), device="cpu").classify(files)
+    assert all(answer.name in COLOURS and answer.name in repr(answer) for answer in answers)
+    assert {max(answer.image.shape[1:]) for answer in answers} == {72}  # as in training
+    assert len({answer.image.shape for answer in answers}) == 2

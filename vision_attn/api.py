@@ -19,10 +19,13 @@ from vision_attn.config import open_run
 from vision_attn.contracts import Glimpses, Reads
 from vision_attn.data.conversion import in_rgb
 from vision_attn.data.images import centre_square
+from vision_attn.data.labelled import LabelledImages
 from vision_attn.data.photographs import open_photograph
+from vision_attn.data.pixels import resized
 from vision_attn.hub import local
 from vision_attn.machine import torch_device
 from vision_attn.shown import Answer, Captioned, Drawn, Several
+from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.generate import Generation, pictures, rectangles
@@ -42,15 +45,15 @@ def load(name: str | Path = "weights/photographs", *, device: str = "auto", trus
     device: as `run.device`. trust: packages whose code the run may use. Raises ValueError saying what is missing.
     """
     place = torch_device(device)
-    task, _, config = open_run(local(name), trust=trust)
-    return Model(task.to(place), config, place)
+    task, source, config = open_run(local(name), trust=trust)
+    return Model(task.to(place), config, place, source)
 
 
 class Model:
     """A trained run. Which of `caption`, `classify` and `draw` works depends on its task."""
 
-    def __init__(self, task: Any, config: dict[str, Any], device: torch.device) -> None:
-        self.task, self.config, self.device = task, config, device
+    def __init__(self, task: Any, config: dict[str, Any], device: torch.device, source: Source | None = None) -> None:
+        self.task, self.config, self.device, self.source = task, config, device, source
 
     def __repr__(self) -> str:
         return f"<vision_attn model: {type(self.task).__name__}, {type(self.task.model).__name__}, on {self.device}>"
@@ -72,20 +75,26 @@ class Model:
     @torch.no_grad()
     def classify(self, images: Picture | Sequence[Picture]) -> Any:
         """Classify an image, or each image of a list. Images of another size are converted: cropped to the centre
-        square, in grey if the model reads grey. Returns an `Answer` with `label`, `probabilities` (T, N) after each
-        glimpse and `locations` (T, 2), or a list of them."""
+        square, in grey if the model reads grey. A model that was trained on images of all sizes sees the whole image
+        instead. Returns an `Answer` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations`
+        (T, 2), or a list of them."""
         self._check(Classification, "classifies images", "classify")
         channels, height, width = self.task.image_shape
 
         def read(image: Picture, number: int) -> tuple[str, Tensor]:
-            title, square = _square(image, number)
+            title, square = _square(image, number) if width else _whole(image, number)
+            side = self.source.side if isinstance(self.source, LabelledImages) and not width else None
+            if side is not None:
+                square = Image.fromarray(resized(square, side))
             square = square.convert("L" if channels == 1 else "RGB")
-            if square.size != (width, height):
+            if width and square.size != (width, height):
                 square = square.resize((width, height), Image.Resampling.BICUBIC)
             pixels = torch.from_numpy(np.array(square)).float() / 255
             return title, pixels[None] if channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
         def batch(named: Sequence[tuple[str, Tensor]]) -> list[Answer]:
+            if not width and len(named) > 1:  # they may differ in size
+                return [answer for one in named for answer in batch([one])]
             stacked = torch.stack([pixels for _, pixels in named]).to(self.device)
             options = {"way": "mean"} if self.task.at_test == "copies" else self.task.options(self.task.at_test)
             glance = self.task.model(stacked, **options)
@@ -96,7 +105,8 @@ class Model:
                 if isinstance(view, Glimpses | Reads):
                     seen = type(view)(*(part[number].cpu() for part in view))
                 where = None if glance.locations is None else glance.locations[number, 0].cpu()
-                answers.append(Answer(title, pixels, glance.log_prob[number, 0].exp().cpu(), where, seen))
+                probabilities = glance.log_prob[number, 0].exp().cpu()
+                answers.append(Answer(title, pixels, probabilities, where, seen, self.task.class_names))
             return answers
 
         return _each(images, read, batch)
@@ -131,6 +141,14 @@ def _each(
 
 def _square(image: Picture, number: int) -> tuple[str, Image.Image]:
     """The title of an image, and its centre square in RGB. Raises ValueError for what is no image."""
+    title, picture = _whole(image, number)
+    square = picture.crop(tuple(round(edge) for edge in centre_square(*picture.size)))
+    square.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+    return title, square
+
+
+def _whole(image: Picture, number: int) -> tuple[str, Image.Image]:
+    """The title of an image, and the image in RGB. Raises ValueError for what is no image."""
     if isinstance(image, str | Path):
         title, picture = Path(image).name, open_photograph(image, at_least=SIDE)
     else:
@@ -141,9 +159,7 @@ def _square(image: Picture, number: int) -> tuple[str, Image.Image]:
             raise ValueError(f"{title} is a {type(image).__name__}: give a path, a PIL image, an array or a tensor")
         title = Path(getattr(image, "filename", "") or title).name
         picture = in_rgb(ImageOps.exif_transpose(image))
-    square = picture.crop(tuple(round(edge) for edge in centre_square(*picture.size)))
-    square.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
-    return title, square
+    return title, picture
 
 
 def _pictured(array: np.ndarray | Tensor) -> Image.Image:

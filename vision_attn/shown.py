@@ -2,6 +2,7 @@
 
 import base64
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -116,24 +117,32 @@ class Answer(Shown):
     """(x, y) of each glimpse in [-1, 1]; None for a model that sees the whole image."""
     view: Glimpses | Reads | None
     """What each glimpse saw."""
+    names: Sequence[str] = ()
+    """Of classes; empty where they are numbers."""
 
     @property
     def label(self) -> int:
         return int(self.probabilities[-1].argmax())
 
+    @property
+    def name(self) -> str:
+        """The name of the class; its number where classes have no names."""
+        return self.names[self.label] if self.names else str(self.label)
+
     def __repr__(self) -> str:
-        return f"<{self.title}: {self.label}, p {float(self.probabilities[-1].max()):.2f}>"
+        return f"<{self.title}: {self.name}, p {float(self.probabilities[-1].max()):.2f}>"
 
     @property
     def reads(self) -> tuple:
         """The arguments that the pictures of reads share."""
         boxes = Rectangles(self.view.boxes[None], self.view.sigma[None])
-        return self.image[None], boxes, [None], self.probabilities[None]
+        return self.image[None], boxes, [None], self.probabilities[None], self.names
 
     @property
     def glimpsed(self) -> Glimpsed:
         patches = self.view.patches
-        return Glimpsed(self.image, self.locations, patches, None, self.label, self.probabilities, self.title)
+        parts = (self.image, self.locations, patches, None, self.label, self.probabilities, self.title)
+        return Glimpsed(*parts, names=self.names)
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:
@@ -150,11 +159,11 @@ class Answer(Shown):
         if isinstance(self.view, Glimpses):
             write_gallery(path, [self.glimpsed])
         elif isinstance(self.view, Reads):
-            images, boxes, truths, probabilities = self.reads
-            write_reads(path, images, boxes, self.view.patches[None], truths, probabilities)
+            images, boxes, *answer = self.reads
+            write_reads(path, images, boxes, self.view.patches[None], *answer)
         else:
             note = f"p {float(self.probabilities[-1].max()):.2f}"
-            panel = Panel(fitted(as_picture(self.image)), str(self.label), note)
+            panel = Panel(fitted(as_picture(self.image)), self.name, note)
             _save(path, sheet([panel], caption="", title=self.title))
 
 

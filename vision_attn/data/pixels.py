@@ -27,9 +27,9 @@ def open_pixels(path: str | Path, *, side: int | None = None, square: bool = Fal
         if side is None:
             return array
         small = Images([array], 3).sampled(2 * side * (max(array.shape[:2]) // min(array.shape[:2]) if square else 1))
-        return _resized(Image.fromarray(small[0].permute(1, 2, 0).numpy()), side, square)
+        return resized(Image.fromarray(small[0].permute(1, 2, 0).numpy()), side, square)
     with decoded(path, at_least=None if side is None else 2 * side) as image:
-        return np.array(image) if side is None else _resized(image, side, square)
+        return np.array(image) if side is None else resized(image, side, square)
 
 
 def fitted(pixels: Sliced, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
@@ -68,7 +68,8 @@ def _mapped(path: str | Path) -> NDArray[np.uint8]:
     return np.asarray(array)  # slices of numpy's own class of mapped arrays are slower
 
 
-def _resized(image: Image.Image, side: int, square: bool) -> NDArray[np.uint8]:
+def resized(image: Image.Image, side: int, square: bool = False) -> NDArray[np.uint8]:
+    """The pixels of an image, or of its centre square, whose longer side is resized to `side` pixels."""
     box = centre_square(*image.size) if square else (0, 0, *image.size)
     scale = side / max(box[2] - box[0], box[3] - box[1])
     size = (max(1, round(scale * (box[2] - box[0]))), max(1, round(scale * (box[3] - box[1]))))

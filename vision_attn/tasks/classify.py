@@ -174,7 +174,7 @@ class Classification(Task):
     @torch.no_grad()
     def answer(self, images: Float[Tensor, "B C Y X"] | Images) -> list[Answer]:
         """Classify images as `at_test` says."""
-        glance = self.model(images, **self._options(self.at_test))
+        glance = self.model(images, **self.options(self.at_test))
         view = self.model.view(images, glance)
         probabilities = glance.log_prob[:, :, -1].exp().mean(dim=1)
         answers = []
@@ -245,15 +245,11 @@ class Classification(Task):
             write_reads_animation(folder / "reads.gif", batch.images, reads, *answers),
         ]
 
-<<<<<<< HEAD
-    def options(self, way: Testing) -> dict[str, int | str]:
-=======
     def _named(self, number: int) -> str:
         """The name of a class; its number where classes have no names."""
         return self.class_names[number] if self.class_names else str(number)
 
-    def _options(self, way: Testing) -> dict[str, int | str]:
->>>>>>> a4288cd (Images of any size: glimpses are cut out of them, exactly as of a tensor; photographs with labels; classify)
+    def options(self, way: Testing) -> dict[str, int | str]:
         """The arguments that the model is called with to answer in the given `way`."""
         return {"rows": self.test_copies} if way == "copies" else {"way": way}
 
