@@ -43,13 +43,19 @@ class Looked(NamedTuple):
     """Each word's log-probability, in nats."""
     regions: Int[Tensor, "T"] | None = None
     """The region that hard attention selected at each word, counted row by row from 0. Outlined in white."""
+    layers: Float[Tensor, "T N K Y X"] | None = None
+    """The weights by layer and head, for a model of several: the page lets one choose among them. Not of `alpha`'s size
+    necessarily."""
 
 
-def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where each word looked") -> Path:
+def write_page(
+    path: str | Path, items: Sequence[Looked], *, title: str = "Where each word looked", guide: str | None = None
+) -> Path:
     """Write an HTML page on which pointing at a word, tapping it or selecting it by keyboard shows its map.
 
     `page.html#image-2-word-5` opens at the fifth word of the second image. The file is self-contained and works from
-    disk. Pictures are stored at no more than 448 pixels, maps with one byte per region.
+    disk. Pictures are stored at no more than 448 pixels, maps with one byte per region. Items with `layers` have
+    sliders for the layer and the head. `guide` replaces the line below the title.
 
     Raises ValueError, before anything is written, if an item's words, maps, log-probabilities and regions differ in
     length, or a region lies outside its grid.
@@ -58,7 +64,7 @@ def write_page(path: str | Path, items: Sequence[Looked], *, title: str = "Where
         check(item.words, item.alpha, item.log_prob, item.regions, item.title)
     parts = {
         "title": escape(title),
-        "guide": GUIDE if any(item.alpha is not None for item in items) else NO_MAPS,
+        "guide": escape(guide or (GUIDE if any(item.alpha is not None for item in items) else NO_MAPS)),
         "figures": "\n".join(_figure(number, item) for number, item in enumerate(items, 1)),
         "count": {1: "one", 2: "two"}.get(len(items), "many"),
         "spread": str(SPREAD),
@@ -79,7 +85,7 @@ def _figure(number: int, item: Looked) -> str:
     kinds = " ".join(["drawn"] * drawn + ["hard"] * (item.regions is not None))
     rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[1:]
     words = " ".join(_words(number, item)) or '<span class="none">no words</span>'
-    name, play = escape(item.title), _PLAY if item.words and item.alpha is not None else ""
+    name, play = escape(item.title), _PLAY if len(item.words) > 1 and item.alpha is not None else ""
     return f"""<figure id="image-{number}"{f' class="{kinds}"' if kinds else ""}>
 <div class="view" data-rows="{rows}" data-columns="{columns}">
 <img src="{_data(item.picture, drawn)}" alt="{escape(caption or item.title)}">
@@ -89,8 +95,32 @@ def _figure(number: int, item: Looked) -> str:
 <div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{play}</div>
 <p class="caption" dir="auto" role="group" aria-label="Words of the caption">{words}</p>
 <p class="told" aria-live="polite"></p>
-{_references(item.references)}</figcaption>
+{_dials(item)}{_references(item.references)}</figcaption>
 </figure>"""
+
+
+def _dials(item: Looked) -> str:
+    """Sliders for the layer (0: the map itself) and the head (0: the mean of all)."""
+    if item.layers is None or not len(item.layers):
+        return ""
+    _, layers, heads, rows, columns = item.layers.shape
+    return (
+        f'<div class="dials" data-heads="{heads}" data-rows="{rows}" data-columns="{columns}">'
+        f'<label>Layer <input type="range" min="0" max="{layers}" value="0"> <output>as chosen</output></label>'
+        f'<label>Head <input type="range" min="0" max="{heads}" value="0" disabled> <output>mean</output></label>'
+        "</div>\n"
+    )
+
+
+def _layers(maps: Float[Tensor, "N K Y X"]) -> str:
+    """Each layer's mean and heads, a byte for each region: 255 where a map is largest."""
+    maps = torch.cat([maps.mean(dim=1, keepdim=True), maps], dim=1).flatten(0, 1)
+    return _bytes(weights(maps).flatten(1))
+
+
+def _bytes(maps: Float[Tensor, "N L"]) -> str:
+    scaled = maps / maps.amax(dim=1, keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+    return base64.b64encode((scaled * 255).round().byte().numpy().tobytes()).decode()
 
 
 _PLAY = '<button type="button" aria-label="Play the words one after the other">Play</button>'
@@ -110,9 +140,9 @@ def _words(number: int, item: Looked) -> Iterator[str]:
         yield from map(escape, item.words)
         return
     alpha = weights(item.alpha)
-    scaled = alpha / alpha.amax((1, 2), keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
     for step, word in enumerate(item.words):
-        bits = base64.b64encode(bytes((scaled[step] * 255).round().byte().flatten().tolist())).decode()
+        bits = _bytes(alpha[step].flatten()[None])
+        layers = "" if item.layers is None else f' data-layers="{_layers(item.layers[step])}"'
         told = f"word {step + 1} of {len(item.words)} · {_place(alpha[step])}"
         boxes = list((item.boxes or {}).get(word, ()))
         if item.regions is not None:
@@ -123,7 +153,7 @@ def _words(number: int, item: Looked) -> Iterator[str]:
             told += f" · p {math.exp(item.log_prob[step]):.2f}"
         yield (
             f'<span class="word" id="image-{number}-word-{step + 1}" role="button" tabindex="{0 if step == 0 else -1}"'
-            f' aria-pressed="false" data-map="{bits}" data-told="{escape(told)}"'
+            f' aria-pressed="false" data-map="{bits}"{layers} data-told="{escape(told)}"'
             f' data-boxes="{_boxes(boxes)}">{escape(word)}</span>'
         )
 

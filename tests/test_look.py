@@ -1,0 +1,243 @@
+"""`vision-attn look`: models of every kind, opened and drawn."""
+
+import base64
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.architectures import SIDE, TEXT, VISION
+from vision_attn.commands import main
+
+WORDS = ["[PAD]", "[CLS]", "[SEP]", "<image>", "[UNK]", "a", "photo", "of", "cat", "dog", "on", "the", "grass"]
+
+MODULE = '''
+import torch
+from torch import nn
+
+class Tiny(nn.Module):
+    """A patch embedding and one attention, with a class token."""
+
+    resolution, classes = 32, ("cat", "dog", "bird")
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches = nn.Conv2d(3, 16, 8, 8)
+        self.token = nn.Parameter(torch.randn(1, 1, 16))
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.output = nn.Linear(16, 3)
+
+    def forward(self, images):
+        x = self.patches(images).flatten(2).mT
+        x = torch.cat([self.token.expand(len(x), 1, -1), x], dim=1)
+        return self.output((x + self.attention(x, x, x, need_weights=False)[0])[:, 0])
+
+def make():
+    return Tiny()
+'''
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    for number in range(2):
+        pixels = torch.randint(256, (40, 60, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(number))
+        Image.fromarray(pixels.numpy()).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a function that makes a classifier."""
+    (tmp_path / "tiny_model.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tiny_model", raising=False)
+    return "tiny_model:make"
+
+
+def maps(page: str, key: str = "map") -> list[bytes]:
+    return [base64.b64decode(bits) for bits in re.findall(rf'data-{key}="([^"]+)"', page)]
+
+
+def test_a_classifier_shows_what_led_to_its_answer(
+    tiny: str, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["look", tiny, str(photographs), "--trust", "tiny_model", "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and all(re.search(r"\t(cat|dog|bird) \(0\.\d\d\)$", line) for line in lines)
+    assert sorted(path.name for path in out.iterdir()) == ["01-0.png", "02-1.png", "index.html"]
+    page = (out / "index.html").read_text()
+    assert "What led to each answer" in page and page.count('class="dials" data-heads="2" data-rows="4"') == 2
+    assert {len(one) for one in maps(page)} == {16} and {len(one) for one in maps(page, "layers")} == {3 * 16}
+
+
+def test_methods_layers_and_heads_give_their_own_maps(tiny: str, photographs: Path, tmp_path: Path) -> None:
+    seen = {}
+    image = str(photographs / "0.png")
+    for options in ("", "--rollout", "--grad-cam", "--layer 0", "--head 1", "--text bird", "--text cat"):
+        out = str(tmp_path / options.replace(" ", ""))
+        assert main(["look", tiny, image, "--trust", "tiny_model", "--out", out, *options.split()]) == 0
+        seen[options] = maps((Path(out) / "index.html").read_text())
+        layers = maps((Path(out) / "index.html").read_text(), "layers")
+    assert len({one[0] for one in seen.values()}) >= 5
+    assert seen["--layer 0"][0] == layers[0][:16] and seen["--head 1"][0] == layers[0][32:]
+
+
+def test_one_backward_pass_for_each_class(tiny: str, photographs: Path, tmp_path: Path) -> None:
+    texts = ["--text", "cat", "--text", "bird"]
+    image = str(photographs / "0.png")
+    assert main(["look", tiny, image, *texts, "--trust", "tiny_model", "--out", str(tmp_path / "both")]) == 0
+    assert main(["look", tiny, image, *texts[2:], "--trust", "tiny_model", "--out", str(tmp_path / "one")]) == 0
+    both, one = (maps((tmp_path / name / "index.html").read_text()) for name in ("both", "one"))
+    assert len(both) == 2 and both[1] == one[0] and both[0] != both[1]
+
+
+def test_networks_of_torchvision_and_timm(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("timm")
+    for name, how in ("squeezenet1_1", "grad-cam"), ("timm:test_vit", "relevance"):
+        out = tmp_path / name.replace(":", "-")
+        assert main(["look", name, str(photographs / "0.png"), "--weights", "none", "--out", str(out)]) == 0
+        assert ("data-layers" in (out / "index.html").read_text()) == (how == "relevance")
+    assert capsys.readouterr().out.count("\t") == 2
+
+
+def test_a_file_of_weights_is_loaded(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(5)
+    model = timm.create_model("test_vit")
+    torch.nn.init.constant_(model.head.bias, -50)
+    model.head.bias.data[281] = 50
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    image = str(photographs / "0.png")
+    options = ["--weights", str(tmp_path / "weights.pt"), "--out", str(tmp_path / "out")]
+    assert main(["look", "timm:test_vit", image, *options]) == 0
+    assert capsys.readouterr().out.endswith("\ttabby (1.00)\n")
+    assert main(["look", "timm:test_vit2", image, *options]) == 1
+    assert "weights.pt holds no weights of test_vit2" in capsys.readouterr().err
+
+
+def saved(folder: Path, make: Callable[[Any], Any]) -> str:
+    """Save a tiny model of transformers with its processor; the name to open it by."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    torch.manual_seed(0)
+    model, processor = make(transformers)
+    words = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]",
+        bos_token="[CLS]", eos_token="[SEP]", extra_special_tokens={"image_token": "<image>"}, model_max_length=8,
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    processor(transformers, tokenizer).save_pretrained(folder)
+    return f"transformers:{folder}"
+
+
+SIZE = {"height": SIDE, "width": SIDE}
+NAMED = TEXT | {"max_position_embeddings": 99, "vocab_size": len(WORDS), "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def vit(hf: Any) -> Any:
+    model = hf.ViTForImageClassification(hf.ViTConfig(**VISION, id2label={0: "cat", 1: "dog"}))
+    return model, lambda hf, _: hf.ViTImageProcessor(size=SIZE)
+
+
+def clip(hf: Any) -> Any:
+    model = hf.CLIPModel(hf.CLIPConfig(vision_config=VISION, text_config=NAMED, projection_dim=16))
+    images = {"size": {"shortest_edge": SIDE}, "crop_size": SIZE}
+    return model, lambda hf, words: hf.CLIPProcessor(hf.CLIPImageProcessor(**images), words)
+
+
+def blip(hf: Any) -> Any:
+    text = NAMED | {"encoder_hidden_size": VISION["hidden_size"], "sep_token_id": 2}
+    model = hf.BlipForConditionalGeneration(hf.BlipConfig(vision_config=VISION, text_config=text))
+    return model, lambda hf, words: hf.BlipProcessor(hf.BlipImageProcessor(size=SIZE), words)
+
+
+def llava(hf: Any) -> Any:
+    text = hf.LlamaConfig(**NAMED, num_key_value_heads=2)
+    vision = hf.CLIPVisionConfig(**VISION)
+    config = hf.LlavaConfig(vision_config=vision, text_config=text, image_token_index=3, vision_feature_layer=-1)
+    images = {"size": {"shortest_edge": SIDE}, "crop_size": SIZE}
+
+    def processor(hf: Any, words: Any) -> Any:
+        images_ = hf.CLIPImageProcessor(**images)
+        return hf.LlavaProcessor(images_, words, patch_size=8, vision_feature_select_strategy="default",
+                                 num_additional_image_tokens=1)  # fmt: skip
+
+    return hf.LlavaForConditionalGeneration(config), processor
+
+
+@pytest.mark.parametrize("make", [vit, clip, blip, llava], ids=lambda make: make.__name__)
+def test_models_of_transformers(
+    make: Any, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = saved(tmp_path / "model", make)
+    out = tmp_path / "out"
+    texts = {"clip": ["--text", "a cat", "--text", "the dog"], "llava": ["--text", "a photo"]}.get(make.__name__, [])
+    assert main(["look", name, str(photographs / "0.png"), *texts, "--out", str(out)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    answer, page = line.split("\t")[1], (out / "index.html").read_text()
+    layers = {len(one) for one in maps(page, "layers")}
+    if make is vit:
+        assert re.fullmatch(r"(cat|dog) \(0\.\d\d\)", answer) and layers == {2 * 5 * 16}
+    elif make is clip:
+        assert re.fullmatch(r"a cat \(0\.\d\d\), the dog \(0\.\d\d\)", answer) and len(maps(page)) == 2
+        assert maps(page)[0] != maps(page)[1] and layers == {2 * 5 * 16}
+    elif words := answer.split():
+        assert len(maps(page)) == len(words) and set(words) <= set(WORDS) and layers == {2 * 5 * 16}
+    assert (out / "01-0.png").is_file()
+
+
+def test_a_head_of_a_captioner_is_its_cross_attention(photographs: Path, tmp_path: Path) -> None:
+    """The map of word t, layer 1, head 2 is what the module computes in step t."""
+    pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
+    from vision_attn.explain.looks import look
+    from vision_attn.explain.models import open_model
+
+    model = open_model(saved(tmp_path / "model", blip))
+    picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
+    model.module.text_decoder.generation_config.suppress_tokens = [0, 1, 2, 3, 4]
+    expected: list[torch.Tensor] = []
+    (attention,) = (part for name, part in model.module.named_modules() if name.endswith("1.crossattention.self"))
+    torch.nn.init.normal_(attention.query.weight), torch.nn.init.normal_(attention.key.weight)
+    hook = attention.register_forward_hook(lambda _, __, output: expected.append(output[1][0, 2, -1, 1:]))
+    seen = look(model, picture, layer=1, head=2)
+    hook.remove()
+    assert len(seen.words) == len(expected) >= 2 and seen.alpha.std() > 0.01
+    torch.testing.assert_close(seen.alpha, torch.stack(expected).unflatten(1, (4, 4)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resnet19"], "resnet19 is neither a run folder nor a network of torchvision; did you mean resnet18"),
+        (["timm:nothing", "--weights", "none"], "timm:nothing cannot be opened: Unknown model"),
+        (["tiny_model:make"], "tiny_model:make runs the code of tiny_model: add --trust tiny_model if you trust it"),
+        (["tiny_model:other", "--trust", "tiny_model"], "tiny_model:other cannot be imported"),
+        (["tiny_model:make", "--trust", "tiny_model", "--text", "cats"], "the classifier has no class 'cats'; did you"),
+        (["tiny_model:make", "--trust", "tiny_model", "--layer", "3"], "there is no layer 3: they are numbered from 0"),
+        (["tiny_model:make", "--trust", "tiny_model", "--rollout", "--head", "1"], "a layer and a head are of"),
+        (["squeezenet1_1", "--weights", "none", "--rollout"], "no layer of this model attends to the whole image"),
+        (["tiny_model:make", "--trust", "tiny_model", "--device", "cuda:99"], "device 'cuda:99' is not available here"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, tiny: str, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *options = arguments
+    assert main(["look", name, str(photographs / "0.png"), "--out", str(tmp_path / "out"), *options]) == 1
+    error = capsys.readouterr().err
+    assert message in error and len(error.strip().splitlines()) == 1

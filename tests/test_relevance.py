@@ -1,0 +1,175 @@
+"""Maps of answers: rollout, relevance and Grad-CAM against slow references, and the tokens of an image."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.architectures import HEADS, SMALL, images
+from vision_attn.explain.record import Attention, record_attention
+from vision_attn.explain.relevance import (
+    activation_of,
+    channels_first,
+    cross_relevance,
+    grad_cam,
+    of_heads,
+    relevance,
+    rollout,
+)
+from vision_attn.explain.tokens import Grid, ImageAttention, grid_of, map_shapes
+
+
+def attention(queries: int, keys: int, seed: int, heads: int = 3) -> Attention:
+    generator = torch.Generator().manual_seed(seed)
+    maps = torch.randn(2, heads, queries, keys, generator=generator, dtype=torch.float64).softmax(dim=-1)
+    one = Attention(f"layer {seed}", 0, maps, tuple(range(queries)), queries)
+    one.gradient = torch.randn(maps.shape, generator=generator, dtype=torch.float64)
+    return one
+
+
+def positive(one: Attention, image: int) -> Tensor:
+    """E_h[(gradient * A)^+], in loops."""
+    found = torch.zeros(one.maps.shape[2:], dtype=torch.float64)
+    for head in range(one.maps.shape[1]):
+        for query in range(found.shape[0]):
+            for key in range(found.shape[1]):
+                product = float(one.maps[image, head, query, key] * one.gradient[image, head, query, key])
+                found[query, key] += max(product, 0) / one.maps.shape[1]
+    return found
+
+
+def test_rollout_multiplies_layers_with_their_residuals() -> None:
+    layers = [attention(4, 4, seed) for seed in range(3)]
+    rolled = rollout(layers)
+    for image in range(2):
+        expected = torch.eye(4, dtype=torch.float64)
+        for one in layers:
+            expected = (one.maps[image].mean(0) + torch.eye(4)) / 2 @ expected
+        torch.testing.assert_close(rolled[image], expected)
+    torch.testing.assert_close(rolled.sum(-1), torch.ones(2, 4, dtype=torch.float64))
+
+
+def test_relevance_is_that_of_the_paper() -> None:
+    layers = [attention(4, 4, seed) for seed in range(3)]
+    for image in range(2):
+        expected = torch.eye(4, dtype=torch.float64)
+        for one in layers:
+            expected = expected + positive(one, image) @ expected
+        torch.testing.assert_close(relevance(layers)[image], expected)
+
+
+def test_cross_relevance_is_that_of_the_paper() -> None:
+    """Two decoder layers of 3 tokens over an encoder of 4, against equations 6 to 11 in plain form."""
+    encoder = relevance([attention(4, 4, seed) for seed in range(2)])
+    layers = [(attention(3, 3, 10), attention(3, 4, 11)), (attention(3, 3, 12), attention(3, 4, 13))]
+    found = cross_relevance(layers, encoder)
+
+    def normalised(related: Tensor) -> Tensor:
+        added = related - torch.eye(len(related), dtype=related.dtype)
+        return torch.stack([row / row.sum() if row.sum() else row for row in added]) + torch.eye(len(related))
+
+    for image in range(2):
+        own, across = torch.eye(3, dtype=torch.float64), torch.zeros(3, 4, dtype=torch.float64)
+        for to_self, to_encoder in layers:
+            across = across + positive(to_self, image) @ across
+            own = own + positive(to_self, image) @ own
+            across = across + normalised(own).T @ (positive(to_encoder, image) @ normalised(encoder[image]))
+        torch.testing.assert_close(found[image], across)
+
+
+def test_relevance_of_a_vit_is_that_of_its_eager_attention() -> None:
+    """The gradients of fused attention's maps, taken from its output, against autograd through eager attention."""
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=5, **SMALL).eval()
+    nn.init.normal_(model.head.weight)
+    with map_shapes(model) as shapes, record_attention(model, queries="all", gradients=True) as record:
+        model(images())[:, 3].sum().backward()
+    found = ImageAttention(record, shapes, 2)
+    assert found.grid == Grid(1, 4, 4) and found.raw().shape == (2, 2, HEADS, 4, 4)
+
+    kept: list[Tensor] = []
+
+    def keep(_: nn.Module, inputs: tuple, __: Any) -> None:
+        inputs[0].retain_grad()
+        kept.append(inputs[0])
+
+    for block in model.blocks:
+        block.attn.fused_attn = False
+        block.attn.attn_drop.register_forward_hook(keep)
+    model(images())[:, 3].sum().backward()
+    expected = torch.eye(17).expand(2, -1, -1)
+    for maps in kept:
+        expected = expected + (maps * maps.grad).clamp(min=0).mean(1).detach() @ expected
+    torch.testing.assert_close(found.relevant(), expected[:, 0, 1:].unflatten(1, (4, 4)), rtol=1e-4, atol=1e-7)
+
+
+def test_an_attention_pooling_is_the_last_layer_of_its_answer() -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    model = timm.create_model("vit_base_patch16_siglip_224", num_classes=5, **SMALL).eval()
+    with map_shapes(model) as shapes, record_attention(model, queries="all", gradients=True) as record:
+        model(images())[:, 3].sum().backward()
+    found = ImageAttention(record, shapes, 2)
+    assert found.grid == Grid(0, 4, 4) and found.raw().shape[1] == 3
+    rolled = of_heads(record["attn_pool"][0].maps) @ rollout([record[name][0] for name in record.names[:2]])
+    torch.testing.assert_close(found.rolled(), rolled.reshape(2, 4, 4).detach())
+    assert (found.relevant() >= 0).all() and found.relevant().any()
+
+
+def test_windows_are_not_whole_images() -> None:
+    torchvision = pytest.importorskip("torchvision")
+    model = torchvision.models.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4], num_classes=5).eval()
+    with torch.no_grad(), map_shapes(model) as shapes, record_attention(model, queries="all") as record:
+        model(images())
+    with pytest.raises(ValueError, match="no layer of this model attends to the whole image"):
+        ImageAttention(record, shapes, 2)
+
+
+def test_the_patches_among_the_tokens() -> None:
+    assert grid_of(197, [(14, 14)]) == Grid(1, 14, 14)
+    assert grid_of(201, [(56, 56), (14, 14)]) == Grid(5, 14, 14)
+    assert grid_of(29, [(4, 7)]) == Grid(1, 4, 7)  # no square
+    assert grid_of(50, []) == Grid(1, 7, 7)  # patches made without a convolution
+    assert grid_of(80, []) == Grid(16, 8, 8)
+    assert grid_of(2, [(1, 1)]) is None
+
+
+def test_grad_cam_is_that_of_the_paper() -> None:
+    """Of an answer that is a weighted sum of channel means, whose gradient is known."""
+    torch.manual_seed(0)
+    body = nn.Conv2d(3, 2, 3, padding=1)
+    weights = torch.tensor([2.0, -1.0])
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.pool = body, nn.AdaptiveAvgPool2d(1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.pool(self.body(x).relu())[:, :, 0, 0] * weights).sum(1)
+
+    with activation_of(model := Model()) as activation:
+        model(images(side=6)).sum().backward()
+    maps = body(images(side=6)).detach()
+    slope = (maps > 0).float() * weights.view(2, 1, 1) / 36
+    expected = (slope.mean((2, 3), keepdim=True) * maps).sum(1).clamp(min=0)
+    torch.testing.assert_close(grad_cam(activation.output, activation.gradient), expected)
+    assert channels_first(torch.zeros(1, 7, 7, 5)).shape == (1, 5, 7, 7)
+
+
+def test_mistakes_are_named() -> None:
+    one = attention(3, 4, 0)
+    with pytest.raises(ValueError, match="layer 0 has 3 rows of 4 keys: this needs self-attention, recorded with"):
+        rollout([one])
+    one = attention(3, 3, 0)
+    one.gradient = None
+    with pytest.raises(ValueError, match="layer 0 has no gradient: record with gradients=True"):
+        relevance([one])
+    with pytest.raises(ValueError, match="no attention was recorded"):
+        relevance([])
+    with pytest.raises(ValueError, match="there is no head 3: heads are numbered from 0 to 2"):
+        of_heads(one.maps, 3)
+    with pytest.raises(ValueError, match="the model has no layer 'body'"), activation_of(nn.ReLU(), "body"):
+        pass

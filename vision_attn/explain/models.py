@@ -1,0 +1,213 @@
+"""Models of other libraries, opened to be looked into: torchvision, timm, transformers, and functions of one's own."""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+from vision_attn.files import find
+from vision_attn.mistakes import suggest
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+NONE = "none"
+"""The value of `weights` for random weights."""
+
+
+class Model(NamedTuple):
+    """A model in evaluation mode, and how to call it."""
+
+    module: nn.Module
+    kind: str
+    """"classifier": images -> scores of classes. "encoder": no answer. "matcher": images and texts -> similarities.
+    "captioner": images -> words."""
+    inputs: Callable[[Image.Image], dict[str, Tensor]]
+    """A square picture -> the keyword arguments of `module`, for a batch of one."""
+    classes: Sequence[str] = ()
+    processor: Any = None
+    """Of transformers: for texts."""
+
+
+def open_model(name: str, *, weights: str | None = None, trust: bool = False) -> Model:
+    """Open `timm:NAME`, `transformers:NAME-or-folder`, `module:function`, or the name of a torchvision model.
+
+    weights: a file of weights (safetensors, or a torch file of tensors alone), a name of torchvision's, or "none" for
+        random weights; by default the library's pretrained ones, which it downloads. Not for transformers, whose
+        folders hold their weights.
+    trust: permits `module:function`, which runs that code. The function takes no arguments and returns a module from
+        images (B, 3, S, S) to scores of classes; its attributes `resolution`, `mean`, `std` and `classes` are used
+        where they exist (default: 224 pixels, and ImageNet's mean and standard deviation).
+
+    Raises ValueError, which says what to install, name or correct.
+    """
+    library, found, rest = name.partition(":")
+    if not found:
+        return _torchvision(name, weights)
+    if library == "timm":
+        return _timm(rest, weights)
+    if library == "transformers":
+        if weights not in (None, NONE):
+            raise ValueError("transformers:FOLDER holds its weights: leave --weights out")
+        return _transformers(rest, random=weights == NONE)
+    if not trust:
+        raise ValueError(f"{name} runs the code of {library}: add --trust {library} if you trust it")
+    return _function(library, rest, weights)
+
+
+class Reader:
+    """A square picture -> a normalised image of the right size, in a batch of one."""
+
+    def __init__(
+        self,
+        size: tuple[int, int] = (224, 224),
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+        key: str = "x",
+    ) -> None:
+        self.size, self.key = size, key
+        self.mean, self.std = (torch.tensor(part).view(3, 1, 1) for part in (mean, std))
+
+    def __call__(self, picture: Image.Image) -> dict[str, Float[Tensor, "1 3 Y X"]]:
+        resized = picture.convert("RGB").resize(self.size[::-1], Image.Resampling.BICUBIC)
+        pixels = torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
+        return {self.key: ((pixels - self.mean) / self.std)[None]}
+
+
+def _torchvision(name: str, weights: str | None) -> Model:
+    import torchvision
+    from torchvision.models import get_model, get_model_weights, list_models
+
+    known = list_models(module=torchvision.models)
+    if name not in known:
+        raise ValueError(
+            f"{name} is neither a run folder nor a network of torchvision{suggest(name, known)}; other models are "
+            "named timm:NAME, transformers:NAME or module:function"
+        )
+    presets = get_model_weights(name).__members__
+    chosen = presets.get(weights or "DEFAULT") or next(iter(presets.values()))
+    preset = chosen.transforms()
+    size, classes = preset.crop_size[0], chosen.meta["categories"]
+    model = get_model(name, weights=None)
+    if weights is None or weights in presets:
+        _reached(lambda: model.load_state_dict(chosen.get_state_dict(progress=True, check_hash=True)), name)
+    elif weights != NONE:
+        _load(model, weights, name)
+    return Model(model.eval(), "classifier", Reader((size, size), preset.mean, preset.std, _argument(model)), classes)
+
+
+def _timm(name: str, weights: str | None) -> Model:
+    try:
+        import timm
+    except ImportError as error:
+        raise ValueError("models of timm need the package timm: pip install 'vision-attn[hub]'") from error
+    model = _reached(lambda: timm.create_model(name, pretrained=weights is None), f"timm:{name}")
+    if weights not in (None, NONE):
+        _load(model, weights, name)
+    settings = timm.data.resolve_model_data_config(model)
+    kind = "classifier" if getattr(model, "num_classes", 0) else "encoder"
+    classes: list[str] = []
+    if getattr(model, "num_classes", 0) == 1000:
+        information = timm.data.ImageNetInfo()
+        classes = [information.index_to_description(index).split(",")[0] for index in range(1000)]
+    reader = Reader(tuple(settings["input_size"][1:]), settings["mean"], settings["std"], _argument(model))
+    return Model(model.eval(), kind, reader, classes)
+
+
+def _transformers(name: str, *, random: bool) -> Model:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            "models of transformers need the package transformers: pip install 'vision-attn[hub]'"
+        ) from error
+    folder = {"local_files_only": True} if Path(name).is_dir() else {}
+    config = _reached(lambda: transformers.AutoConfig.from_pretrained(name, **folder), f"transformers:{name}")
+    made = (getattr(config, "architectures", None) or ["none"])[0]
+    constructor = getattr(transformers, made, None)
+    if not (isinstance(constructor, type) and issubclass(constructor, transformers.PreTrainedModel)):
+        raise ValueError(
+            f"transformers:{name}: its config.json names the architecture {made}, which is none of this version"
+        )
+    if random:
+        model = constructor(config)
+    else:
+        options = {"use_safetensors": True, "attn_implementation": "sdpa", **folder}
+        try:
+            model = _reached(lambda: constructor.from_pretrained(name, **options), f"transformers:{name}")
+        except ValueError as error:
+            if "scaled_dot_product_attention" not in str(error):
+                raise
+            options["attn_implementation"] = "eager"
+            model = _reached(lambda: constructor.from_pretrained(name, **options), f"transformers:{name}")
+    kind = "encoder"
+    if made.endswith("ForImageClassification"):
+        kind = "classifier"
+    elif hasattr(model, "get_text_features"):
+        kind = "matcher"
+    elif model.can_generate() or hasattr(model, "text_decoder"):
+        kind = "captioner"
+    reads = transformers.AutoImageProcessor if kind in ("classifier", "encoder") else transformers.AutoProcessor
+    processor = _reached(lambda: reads.from_pretrained(name, **folder), f"transformers:{name}")
+    labels = getattr(config, "id2label", None) or {}
+
+    def inputs(picture: Image.Image) -> dict[str, Tensor]:
+        images = getattr(processor, "image_processor", processor)
+        return {"pixel_values": images(images=picture.convert("RGB"), return_tensors="pt")["pixel_values"]}
+
+    classes = [labels[index] for index in sorted(labels)] if kind == "classifier" else []
+    return Model(model.eval(), kind, inputs, classes, None if processor is None else processor)
+
+
+def _function(module: str, function: str, weights: str | None) -> Model:
+    try:
+        make = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"{module}:{function} cannot be imported ({error}): is it installed, or on PYTHONPATH?"
+        ) from error
+    model = make()
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{module}:{function} returned a {type(model).__name__}, not a torch.nn.Module")
+    if weights not in (None, NONE):
+        _load(model, weights, function)
+    side = getattr(model, "resolution", 224)
+    statistics = (getattr(model, "mean", IMAGENET_MEAN), getattr(model, "std", IMAGENET_STD))
+    return Model(
+        model.eval(), "classifier", Reader((side, side), *statistics, _argument(model)), getattr(model, "classes", ())
+    )
+
+
+def _argument(model: nn.Module) -> str:
+    """The name of the first argument of `forward`."""
+    return next(iter(signature(model.forward).parameters))
+
+
+def _load(model: nn.Module, weights: str, name: str) -> None:
+    """Load a state dict from a file, without running code from it."""
+    path = find(weights)
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        model.load_state_dict(state)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"{path} holds no weights of {name}: {reason}") from None
+
+
+def _reached(get: Callable[[], Any], name: str) -> Any:
+    """What `get` returns; whatever another library raises is a ValueError of one line."""
+    try:
+        return get()
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"{name} cannot be opened: {reason}") from error

@@ -1,0 +1,172 @@
+"""From recorded attention to one map: heads, rollout and gradient-weighted relevance; and Grad-CAM for convolutions.
+
+with record_attention(model, queries="all", gradients=True) as record:
+    model(images)[0, answer].backward()
+relevance(record)[:, 0, 1:]  # what led to the answer: the class token's row, without its own column
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vision_attn.explain.record import Attention
+
+
+def of_heads(maps: Float[Tensor, "B K Q N"], head: int | None = None) -> Float[Tensor, "B Q N"]:
+    """Return the map of one head, counted from 0, or the mean of all. Raises ValueError if there is no such head."""
+    if head is None:
+        return maps.mean(dim=1)
+    if not 0 <= head < maps.shape[1]:
+        raise ValueError(f"there is no head {head}: heads are numbered from 0 to {maps.shape[1] - 1}")
+    return maps[:, head]
+
+
+def rollout(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
+    """Attention rollout (Abnar and Zuidema 2020, section 3): the product of 0.5 W_att + 0.5 I of all layers, the first
+    one rightmost. Row i says how much of each input token reaches token i of the last layer; rows sum to 1.
+
+    `layers`: self-attention with full maps, in order. Raises ValueError for others.
+    """
+    rolled = None
+    for maps in map(_square, layers):
+        mixed = 0.5 * of_heads(maps) + 0.5 * torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)
+        mixed = mixed / mixed.sum(dim=-1, keepdim=True)
+        rolled = mixed if rolled is None else mixed @ rolled
+    return _some(rolled)
+
+
+def relevance(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
+    """Gradient-weighted relevance of self-attention (Chefer, Gur and Wolf 2021, "Generic Attention-model
+    Explainability", eq. 5 and 6): R <- R + E_h[(dy/dA * A)^+] R, from R = I. Row i says how much each input token
+    contributed to the answer y through token i.
+
+    `layers`: self-attention with full maps and gradients, in order. Raises ValueError for others.
+    """
+    related = None
+    for one in layers:
+        maps = _square(one)
+        if related is None:
+            related = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device).expand(len(maps), -1, -1)
+        related = related + weighted(one) @ related
+    return _some(related)
+
+
+def cross_relevance(
+    layers: Iterable[tuple[Attention | None, Attention | None]], encoder: Float[Tensor, "B N N"]
+) -> Float[Tensor, "B T N"]:
+    """Gradient-weighted relevance of N encoder tokens for T decoder tokens (Chefer, Gur and Wolf 2021, eq. 6 to 11).
+
+    layers: each decoder layer's self-attention and cross-attention, with full maps and gradients; None for one that a
+        layer lacks. Their queries are all T decoder tokens.
+    encoder: the relevance of the encoder's self-attention (`relevance`); the identity for an encoder without attention.
+    """
+    own = across = None
+    bar = _normalised(encoder)
+    for to_self, to_encoder in layers:
+        some = to_self or to_encoder
+        if own is None and some is not None:
+            T, kind = some.num_queries, encoder
+            own = torch.eye(T, dtype=kind.dtype, device=kind.device).expand(len(some.maps), -1, -1)
+            across = torch.zeros(len(some.maps), T, encoder.shape[-1], dtype=kind.dtype, device=kind.device)
+        if to_self is not None:  # eq. 6 and 7
+            mixed = weighted(to_self)
+            own, across = own + mixed @ own, across + mixed @ across
+        if to_encoder is not None:  # eq. 10
+            across = across + _normalised(own).mT @ weighted(to_encoder) @ bar
+    return _some(across)
+
+
+def weighted(one: Attention) -> Float[Tensor, "B Q N"]:
+    """The mean over heads of the positive part of gradient times attention (Chefer, Gur and Wolf 2021, eq. 5)."""
+    if one.gradient is None:
+        raise ValueError(
+            f"{one.name} has no gradient: record with gradients=True, with gradients enabled, and call backward()"
+        )
+    return (one.gradient * one.maps).clamp(min=0).mean(dim=1)
+
+
+def _normalised(related: Float[Tensor, "B N N"]) -> Float[Tensor, "B N N"]:
+    """R-bar: what was added to the identity, by rows that sum to 1, plus the identity (eq. 8 and 9)."""
+    identity = torch.eye(related.shape[-1], dtype=related.dtype, device=related.device)
+    added = related - identity
+    total = added.sum(dim=-1, keepdim=True)
+    return added / torch.where(total == 0, 1, total) + identity
+
+
+def _square(one: Attention) -> Float[Tensor, "B K N N"]:
+    if one.maps.shape[-2] != one.maps.shape[-1]:
+        raise ValueError(
+            f"{one.name} has {one.maps.shape[-2]} rows of {one.maps.shape[-1]} keys: this needs self-attention, "
+            "recorded with queries='all'"
+        )
+    return one.maps
+
+
+def _some(result: Tensor | None) -> Tensor:
+    if result is None:
+        raise ValueError("no attention was recorded")
+    return result
+
+
+class Activation:
+    """The last output that was held, and its gradient after `backward`."""
+
+    def __init__(self) -> None:
+        self.output: Tensor | None = None
+        self.gradient: Tensor | None = None
+        self._number = 0
+
+    def hold(self, output: Tensor) -> None:
+        self.output, self._number = output, self._number + 1
+        if not output.requires_grad:
+            return
+
+        def store(gradient: Tensor, number: int = self._number) -> None:
+            if number == self._number:
+                self.gradient = gradient
+
+        output.register_hook(store)
+
+
+@contextmanager
+def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activation]:
+    """Keep the output of `layer` (a name as in `model.named_modules()`), with its gradient after `backward`.
+
+    None: the last layer whose output is a map (B, C, Y, X) of more than one place, as Grad-CAM takes it. Raises
+    ValueError if there is no such layer.
+    """
+    kept, modules = Activation(), dict(model.named_modules())
+    if layer is not None and layer not in modules:
+        raise ValueError(f"the model has no layer {layer!r}")
+
+    def hold(_: nn.Module, __: tuple, output: object) -> None:
+        if isinstance(output, Tensor) and (layer is not None or (output.dim() == 4 and _places(output) > 1)):
+            kept.hold(output)
+
+    hooks = [modules[layer].register_forward_hook(hold)] if layer is not None else [
+        module.register_forward_hook(hold) for module in modules.values()
+    ]  # fmt: skip
+    try:
+        yield kept
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def grad_cam(output: Float[Tensor, "B C Y X"], gradient: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B Y X"]:
+    """Grad-CAM (Selvaraju et al. 2017): the positive part of the sum of a layer's channels (eq. 2), each weighted by
+    the mean of its gradient over all places (eq. 1)."""
+    weights = gradient.mean(dim=(2, 3), keepdim=True)
+    return (weights * output).sum(dim=1).clamp(min=0).detach()
+
+
+def channels_first(tensor: Float[Tensor, "B _ _ _"]) -> Float[Tensor, "B C Y X"]:
+    """Permute a map (B, Y, X, C), as Swin has it, to (B, C, Y, X); others stay."""
+    return tensor.permute(0, 3, 1, 2) if tensor.shape[1] == tensor.shape[2] != tensor.shape[3] else tensor
+
+
+def _places(output: Tensor) -> int:
+    return channels_first(output)[0, 0].numel()
