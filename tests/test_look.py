@@ -145,7 +145,13 @@ def saved(folder: Path, make: Callable[[Any], Any]) -> str:
 
 
 SIZE = {"height": SIDE, "width": SIDE}
-NAMED = TEXT | {"max_position_embeddings": 99, "vocab_size": len(WORDS), "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+NAMED = TEXT | {
+    "max_position_embeddings": 99,
+    "vocab_size": len(WORDS),
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 
 
 def vit(hf: Any) -> Any:
@@ -161,7 +167,10 @@ def clip(hf: Any) -> Any:
 
 def blip(hf: Any) -> Any:
     text = NAMED | {"encoder_hidden_size": VISION["hidden_size"], "sep_token_id": 2}
-    model = hf.BlipForConditionalGeneration(hf.BlipConfig(vision_config=VISION, text_config=text))
+    model = hf.BlipForConditionalGeneration(
+        hf.BlipConfig(vision_config=VISION | {"initializer_range": 0.5}, text_config=text)
+    )
+    # its default for images, 1e-10, makes all patches the same
     return model, lambda hf, words: hf.BlipProcessor(hf.BlipImageProcessor(size=SIZE), words)
 
 
