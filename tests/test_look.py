@@ -1,7 +1,9 @@
 """`vision-attn look`: models of every kind, opened and drawn."""
 
+import argparse
 import base64
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,8 @@ from PIL import Image
 
 from tests.architectures import SIDE, TEXT, VISION
 from vision_attn.commands import main
+from vision_attn.commands.look import add_arguments
+from vision_attn.data.scene_grammar import COLOURS
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "<image>", "[UNK]", "a", "photo", "of", "cat", "dog", "on", "the", "grass"]
 
@@ -250,3 +254,104 @@ def test_mistakes_are_one_line(
     assert main(["look", name, str(photographs / "0.png"), "--out", str(tmp_path / "out"), *options]) == 1
     error = capsys.readouterr().err
     assert message in error and len(error.strip().splitlines()) == 1
+
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "look.md"
+
+
+def commands() -> list[list[str]]:
+    lines = re.findall(r"^vision-attn look (.*?)(?: +#.*)?$", DOCUMENT.read_text(), re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def test_the_documents_commands_are_understood() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert len(commands()) >= 10
+    for words in commands():
+        parser.parse_args(words)
+
+
+def test_the_documents_commands_run(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that need no download, with a small network in place of a large one, and the lines of Python."""
+    pytest.importorskip("timm")
+    monkeypatch.chdir(tmp_path)
+    (photographs / "0.png").rename(tmp_path / "photo.jpg")
+    photographs.rename(tmp_path / "holiday")
+    (tmp_path / "mycode.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "vit.safetensors").touch()
+    ran = 0
+    for words in commands():
+        if words[0] == "mycode:make" or (words[0].startswith("vit_") and "--weights" not in words):
+            texts = [{"golden retriever": "dog", "tabby": "cat"}.get(word, word) for word in words[1:]]
+            texts = [{"11": "0", "3": "1"}.get(word, word) for word in texts if word not in ("--trust", "mycode")]
+            assert main(["look", "mycode:make", *texts, "--trust", "mycode"]) == 0, words
+            ran += 1
+        elif words[0] == "resnet50":
+            assert main(["look", "squeezenet1_1", *words[1:], "--weights", "none"]) == 0
+            assert (tmp_path / "seen" / "index.html").is_file()
+    assert ran == 5
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    capsys.readouterr()
+    exec(compile(code, str(DOCUMENT), "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].endswith("torch.Size([1, 3, 1, 197])")
+    assert printed[1] == "torch.Size([1, 14, 14]) torch.Size([1, 14, 14]) torch.Size([1, 12, 3, 14, 14])"
+
+
+def test_maps_of_drawn_scenes_are_measured() -> None:
+    """The benchmark's table, of an untrained model on few scenes; the star of a scene has its colour as label."""
+    from benchmarks.pointing import pointing
+    from vision_attn.data.targets import Targets
+    from vision_attn.models.vit import VisionTransformer
+
+    torch.manual_seed(0)
+    source = Targets(batch_size=6, val_images=8)
+    model = VisionTransformer(source.image_shape, source.num_classes, patch=14, overlap=2, hidden_size=16, num_layers=2,
+                              num_heads=2, feedforward_size=16).eval()  # fmt: skip
+    batches = list(source.split("val"))
+    rows = [line.split(" | ") for line in pointing(model, batches, curves=1).splitlines()[2:]]
+    assert [len(batch.labels) for batch in batches] == [6, 2] and len(rows) == 6
+    names = {name.removeprefix("| "): numbers for name, *numbers in rows}
+    assert names["uniform"][0] == names["uniform"][1] and {"relevance", "rollout"} <= set(names)
+    for image, label, box in zip(*batches[0], strict=True):
+        x0, y0, x1, y1 = ((edge + 1) * 28 for edge in box.tolist())
+        middle = image[:, round((y0 + y1) / 2) - 1 : round((y0 + y1) / 2) + 1, round((x0 + x1) / 2)].mean(dim=1)
+        colours = torch.tensor(list(COLOURS.values())) / 255
+        assert int((colours - middle).square().sum(1).argmin()) == int(label)
+
+
+def test_batches_of_scenes_depend_on_their_number_alone() -> None:
+    from vision_attn.data.targets import Targets
+
+    source = Targets(batch_size=4, epoch_images=12)
+    batches = list(source.train(1, seed=3))
+    (last,) = source.train(1, seed=3, skip=2)
+    assert len(batches) == len(source) == 3 and torch.equal(batches[2].images, last.images)
+    parts = [next(source.train(1, seed=3, rank=rank, world=2)) for rank in range(2)]
+    assert torch.equal(parts[1].labels, batches[0].labels[1::2])
+    with pytest.raises(ValueError, match="targets have no split 'all'"):
+        next(source.split("all"))
+    with pytest.raises(ValueError, match="targets: batch_size=0"):
+        Targets(batch_size=0)
+
+
+def test_a_classifier_of_a_run_is_looked_into(photographs: Path, tmp_path: Path, capsys: Any) -> None:
+    """Train a tiny run of configs/vit_scenes.yaml, then look into it; a run without photographs is told."""
+    config = Path(__file__).parents[1] / "configs" / "vit_scenes.yaml"
+    sizes = ["hidden_size=16", "num_layers=2", "num_heads=2", "feedforward_size=16", "patch=14"]
+    options = [f"--task.model.{size}" for size in sizes]
+    options += ["--data.epoch_images=16", "--data.batch_size=8", "--data.val_images=8", "--run.epochs=1"]
+    run = str(tmp_path / "run")
+    assert main(["train", str(config), f"--run.folder={run}", "--run.warmup=1", *options]) == 0
+    capsys.readouterr()
+    out = tmp_path / "out"
+    assert main(["look", run, str(photographs / "0.png"), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.split("\t")[1].split()[0] in COLOURS
+    assert {len(one) for one in maps((out / "index.html").read_text(), "layers")} == {2 * 3 * 16}
+    weights = Path(__file__).parents[1] / "weights" / "ram_cluttered60"
+    assert main(["look", str(weights), str(photographs / "0.png"), "--out", str(out)]) == 1
+    assert "holds a Classification that does not see whole photographs: vision-attn eval" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def test_outputs_stay_the_same_and_maps_are_those_of_eager_attention(name: str) 
     with torch.no_grad():
         for weights in model.parameters():  # the libraries' own random weights attend nearly everywhere
             if weights.dim() > 1:
-                weights.normal_(std=1.5 / weights[0].numel() ** 0.5)
+                weights.normal_(std=2 / weights[0].numel() ** 0.5)
         plain = tensors(run(model))
         with record_attention(model, queries="all") as record:
             recorded = tensors(run(model))
@@ -36,8 +36,8 @@ def test_outputs_stay_the_same_and_maps_are_those_of_eager_attention(name: str) 
     for place, maps in expected.items():
         for one, reference in zip(record[place], maps, strict=True):
             torch.testing.assert_close(one.maps, reference.reshape(one.maps.shape), rtol=0, atol=1e-5)
+    assert any(one.maps.amax() > 3 / one.maps.shape[-1] for one in record)
     for one in record:
-        assert one.maps.amax() > 2 / one.maps.shape[-1] or name == "timm: PVT v2"
         torch.testing.assert_close(one.maps.sum(-1), torch.ones(one.maps.shape[:-1]), rtol=0, atol=1e-5)
 
 

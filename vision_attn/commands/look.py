@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._collection import collected_later
-from vision_attn.commands._opened import is_run, torch_device
+from vision_attn.commands._opened import is_run
 from vision_attn.commands._places import writable
 from vision_attn.commands._search import photographs
 from vision_attn.console import complain, progress, say
+from vision_attn.machine import torch_device
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.explain.looks import Seen

@@ -89,7 +89,7 @@ class Targets(Source):
     def arrange(self, numbers: tuple[int, ...], num_images: int) -> Arrangement:
         """Sample scenes; their objects are chosen independently of the splits of captions, and the first is a star."""
         bits = stream(*numbers)
-        scenes = arrange(bits, num_images, "train", (0, 0, 1), self.size)
+        scenes = arrange(bits, num_images, "train", (0.0, 0.0, 1.0), self.size)
         star = SHAPES.index(TARGET)
         others = np.delete(np.arange(len(SHAPES)), star)
         shapes = others[uniform(bits, num_images, len(others)).argsort(1)[:, :MAX_OBJECTS]]
