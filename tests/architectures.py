@@ -157,7 +157,6 @@ TIMM = {
              {"img_size": SIDE, "window_size": 4, "embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4)}),
     "Swin v2": ("swinv2_tiny_window8_256",
                 {"img_size": SIDE, "window_size": 4, "embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4)}),
-    "PVT v2": ("pvt_v2_b0", {"depths": (1, 1, 1, 1), "embed_dims": (8, 16, 16, 32), "num_heads": (1, 2, 2, 4)}),
 }  # fmt: skip
 
 
