@@ -19,6 +19,7 @@ from benchmarks.reinforce import variance
 from benchmarks.self_critical import self_critical
 from benchmarks.shapes import QUICK, Shapes
 from benchmarks.show_attend_tell import hard_training, training
+from benchmarks.strings import strings
 from vision_attn.machine import processor
 
 TABLES = {
@@ -33,6 +34,7 @@ TABLES = {
     "glimpse": glimpse,
     "ram": ram,
     "draw": draw,
+    "strings": strings,
     "compiled": compiled,
     "gpu": gpu,
     "peers": peers,  # last, because from then on the process keeps freed memory

@@ -38,7 +38,8 @@ TINY = {
 
 @pytest.mark.parametrize("config", sorted(path.stem for path in CONFIGS.glob("strings_read_*.yaml")))
 def test_every_config_takes_its_first_steps(config, tmp_path) -> None:
-    settings = {name.replace("__", "."): value for name, value in TINY.items()}
+    sizes = {name: value for name, value in TINY.items() if "encoder" not in name or "dram" not in config}
+    settings = {name.replace("__", "."): value for name, value in sizes.items()}
     metrics = two_steps(config, tmp_path, **settings)
     assert {"error", "error_sequence", "error_short", "error_long", "nll"} <= metrics.keys()
     assert ("on_character" in metrics) == ("_fixed" not in config)

@@ -1,0 +1,132 @@
+"""DRAM, the deep recurrent attention model, for sequences of objects (Ba et al., ICLR 2015)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.attention.glimpse import Retina
+from vision_attn.attention.reinforce import Choice
+from vision_attn.contracts import Caption, Captioner, Look
+from vision_attn.layers import ragged
+from vision_attn.layers.unrolled import unrolled
+from vision_attn.models.policies import Gaussian
+from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork, State
+from vision_attn.shapes import require
+
+
+class DRAM(Captioner):
+    """Takes `num_glimpses` glimpses for each character, says it, and goes on to the next, until it says END (Ba et al.
+    2015, section 3.2). The parts are those of `RAM`; with one character it is RAM.
+
+    Annotation vectors must be the columns of pixels, see `encoders/pixels.py`. A character depends on glimpses alone,
+    not on the characters before. The map of a character is the column where its last glimpse was centred.
+
+    num_glimpses: for each character. retina, glimpse, core, policy: as for `RAM`; the core must know something of the
+    image before the first glimpse, whose location is the policy's.
+
+    Glimpses are trained by `ReinforceLooks`, whose reward is log p of each character.
+    """
+
+    reinforced = True
+    ways = ("mean", "draw")
+
+    def __init__(
+        self,
+        num_words: int,
+        region_size: int,
+        *,
+        num_glimpses: int = 3,
+        retina: Callable[[], Retina] = Retina,
+        glimpse: Callable[[int], GlimpseNetwork] = GlimpseNetwork,
+        core: Callable[[int, int], nn.Module] = ContextLSTM,
+        policy: Callable[[int], nn.Module] = Gaussian,
+    ):
+        super().__init__()
+        shape = (1, region_size, region_size)  # of which RAM uses the number of channels
+        options = {"retina": retina, "glimpse": glimpse, "core": core, "policy": policy}
+        self.ram = RAM(shape, num_words, num_glimpses=num_glimpses, first="policy", **options)
+        self.region_size, self.num_glimpses, self.state_size = region_size, num_glimpses, self.ram.state_size
+        self.at_test = "mean"
+
+    @property
+    def way(self) -> str:
+        """Whether locations are sampled from the policy ("draw") or are its means ("mean")."""
+        return "draw" if self.training else self.at_test
+
+    @contextmanager
+    def looking(self, way: str) -> Iterator[None]:
+        before, self.at_test = self.at_test, way
+        try:
+            yield
+        finally:
+            self.at_test = before
+
+    def restart(self) -> None:
+        self.ram.restart()
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B 1 D L"], State]:
+        """The image, and the state of the core before the first glimpse."""
+        require("regions", regions, "B L D", "float", D=self.region_size, hint=": columns of pixels")
+        images = regions.mT[:, None].contiguous()
+        return images, self.ram.core.start(images, rows)
+
+    def step(
+        self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B 1 D L"]
+    ) -> tuple[Float[Tensor, "B R V"], State, Look]:
+        state, _, samples = self._glimpses(state, memory, self.num_glimpses)
+        return self.ram.action(state.hidden), state, _look(samples[-1], memory.shape[-1])
+
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
+        require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
+        words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
+        B, R, T = words.shape
+        images, state = self.start(regions, R)
+        hidden, states, samples, looks = [], [], [], []
+        with unrolled(T * self.num_glimpses):
+            for _ in range(T):
+                state, before, sampled = self._glimpses(state, images, self.num_glimpses)
+                hidden.append(state.hidden)
+                states += before
+                samples += sampled
+                looks.append(_look(sampled[-1], images.shape[-1]))
+        deep = torch.stack(hidden, dim=2).flatten(0, 2)
+        position = torch.arange(words.numel(), device=words.device)
+        said = words != 0
+        alpha = torch.stack([look.alpha for look in looks], dim=2) * said[..., None]
+        region = torch.stack([look.region for look in looks], dim=2)
+        choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), said)
+        return Caption(ragged.caption_log_prob(self.ram.action, deep, words, position), alpha, region, choice)
+
+    def _glimpses(self, state: State, images: Tensor, number: int) -> tuple[State, list[Tensor], list[Tensor]]:
+        """Take glimpses. Returns the state after them, what the policy saw before each, and its samples."""
+        ram, rows = self.ram, state.hidden.shape[1]
+        pyramid = ram.retina.pyramid(images)
+        noise = ram.policy.noise(images.new_empty(number, len(images), rows, 2), self.way)
+        states, samples = [], []
+        for each in noise:
+            states.append(state.location_state)
+            with torch.no_grad():
+                samples.append(ram.policy.locate(state.location_state, each))
+            location = samples[-1].clamp(-1, 1)
+            state = ram.core(ram.glimpse(ram.retina(pyramid, location), location), state)
+        return state, states, samples
+
+    def _choice(self, states: Tensor, samples: Tensor, said: Tensor) -> Choice | None:
+        """The glimpses of a character as one sample."""
+        if self.way != "draw":
+            return None
+        each = self.ram.policy.choice(states, samples)
+        log_prob, entropy = (
+            part.unflatten(2, (-1, self.num_glimpses)).sum(dim=-1) * said for part in (each.log_prob, each.entropy)
+        )
+        return Choice(log_prob, entropy, said, each.state[:, :, :: self.num_glimpses])
+
+
+def _look(location: Float[Tensor, "B R 2"], columns: int) -> Look:
+    """The column at which a glimpse is centred."""
+    column = ((location[..., 0].clamp(-1, 1) + 1) / 2 * columns).long().clamp(max=columns - 1)
+    return Look(F.one_hot(column, columns).to(location.dtype), column)
