@@ -49,8 +49,9 @@ class RNNsearch(ShowAttendTell):
     that can run while the line is still being written, with `attention/monotonic.py`.
     hidden_size, word_size, score, attention, dropout: as for `ShowAttendTell`.
 
-    Differs from the paper: the decoder is an LSTM, with the gate of the context and the tanh before the output layer
-    that Show, Attend and Tell has; the paper has a GRU and a maxout layer.
+    Differs from the paper: an annotation also holds the column itself after h_j, so that a context shows characters
+    before the recurrent network has learned to; the decoder is an LSTM, with the gate of the context and the tanh before
+    the output layer that Show, Attend and Tell has; the paper has a GRU and a maxout layer.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RNNsearch(ShowAttendTell):
         attention: Callable[[], Attention] = Soft,
         dropout: float = 0.0,
     ):
-        annotation_size = encoder_size * (2 if both_ways else 1)
+        annotation_size = encoder_size * (2 if both_ways else 1) + region_size
         super().__init__(
             num_words, annotation_size, hidden_size=hidden_size, word_size=word_size, score=score, attention=attention,
             dropout=dropout,
@@ -80,6 +81,7 @@ class RNNsearch(ShowAttendTell):
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.column_size)
         annotations, last = self.encoder(regions)
+        annotations = torch.cat([annotations, regions], dim=-1)
         hidden, cell = (
             initial(last)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
         )
