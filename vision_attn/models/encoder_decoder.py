@@ -50,8 +50,8 @@ class RNNsearch(ShowAttendTell):
     hidden_size, word_size, score, attention, dropout: as for `ShowAttendTell`.
 
     Differs from the paper: an annotation also holds the column itself after h_j, so that a context shows characters
-    before the recurrent network has learned to; the decoder is an LSTM, with the gate of the context and the tanh before
-    the output layer that Show, Attend and Tell has; the paper has a GRU and a maxout layer.
+    before the recurrent network has learned to; the decoder is an LSTM, with the gate of the context and the tanh
+    before the output layer that Show, Attend and Tell has; the paper has a GRU and a maxout layer.
     """
 
     def __init__(
