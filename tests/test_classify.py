@@ -210,8 +210,8 @@ def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
     assert "error_mean" not in task.evaluate([batch(40)])
     after = json.loads((tmp_path / "glimpses.json").read_text())["error"]
     assert len(after) == task.model.num_glimpses and after[-1] == whole["error"]
-    ways, options = [], task._options
-    task._options = lambda way: ways.append(way) or options(way)
+    ways, options = [], task.options
+    task.options = lambda way: ways.append(way) or options(way)
     task.evaluate([batch(1)], tmp_path)
     assert ways[1:] == ["mean", "draw", "copies"]  # always in this order, so that samples depend on the seed alone
     reader = Classification(SOURCE, model=partial(DRAWReader, num_glimpses=3, size=4, hidden_size=8)).eval()

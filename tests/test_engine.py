@@ -10,18 +10,23 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import SGD, Adadelta, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
 
+from vision_attn.commands.train import trial_folder
 from vision_attn.engine.average import Average
 from vision_attn.engine.choices import compiler_works, compiles, precision_for
+from vision_attn.engine.distributed import World
+from vision_attn.engine.log import Log
 from vision_attn.engine.loop import fit
 from vision_attn.engine.optimizers import fused, warm
 from vision_attn.engine.run import Run
 from vision_attn.engine.weights import check_weights, load_weights, save_weights
+from vision_attn.viz.attention import write_sheet
 
 
 def lines(folder):
@@ -348,6 +353,38 @@ def test_wandb_gets_every_line_and_may_fail(tmp_path, monkeypatch, capsys):
     assert [step for step, _ in logged] == [6, 6, 12, 12] and "val/error" in logged[1][1]
     assert "wandb failed; continuing without it" in capsys.readouterr().out
     assert len(errors(tmp_path)) == 3
+
+
+def test_wandb_gets_config_and_pictures_and_the_environment_wins(tmp_path, monkeypatch):
+    """A picture with a description is a row of a table; pages are sent whole."""
+    started, logged = [], []
+    fake = SimpleNamespace(log=lambda line, step: logged.append(line), finish=lambda: None)
+    module = SimpleNamespace(
+        init=lambda **options: started.append(options) or fake, Image=lambda path, caption="": ("image", path),
+        Html=lambda path: ("page", path), Table=lambda columns, data: (columns, data),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    world = World(0, 1, torch.device("cpu"))
+    (tmp_path / "config.yaml").write_text("run: {seed: 7}\n")
+    sheet = write_sheet(tmp_path / "1.png", Image.new("RGB", (9, 9)), ["a", "dög"], torch.ones(2, 3, 3))
+    Image.new("RGB", (9, 9)).save(tmp_path / "2.gif")
+    paths = [tmp_path / "index.html", sheet, tmp_path / "2.gif"]
+    log = Log(tmp_path, world, toy_run(tmp_path, wandb=True), 0)
+    log.pictures(paths, step=3)
+    log.close()
+    assert started[0]["config"] == {"run": {"seed": 7}} and started[0]["project"] == "vision_attn"
+    assert started[0]["id"] == (tmp_path / "wandb.txt").read_text()
+    (content,) = logged
+    assert content["pictures"] == [("image", str(path)) for path in paths[1:]]
+    assert content["index"] == ("page", str(paths[0]))
+    assert content["captions"] == (["image", "caption", "maps"], [["1", "a dög", ("image", str(sheet))]])
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    monkeypatch.setenv("WANDB_RUN_ID", "abc")
+    Log(tmp_path, world, toy_run(tmp_path, wandb=True), 0).close()
+    assert "project" not in started[1] and "id" not in started[1] and started[1]["name"] == tmp_path.name
+    assert trial_folder(tmp_path) == tmp_path
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
+    assert trial_folder(tmp_path) == tmp_path / "abc"
 
 
 def test_wandb_that_does_not_start_is_left_out(tmp_path, monkeypatch, capsys):

@@ -115,7 +115,7 @@ class Filterbank(nn.Module):
 
     def read(self, images: Float[Tensor, "B C Y X"], window: Window) -> Float[Tensor, "B R C N N"]:
         """gamma F_Y x F_X^T (Gregor et al. 2015, eq. 27). Images are not repeated for the rows that read them."""
-        require("images", images, "B C Y X", "float", B=len(window.stride), Y=self.height, X=self.width)
+        require("images", images, "B C Y X", "float", B=window.stride.shape[0], Y=self.height, X=self.width)
         if _fused(images, window):
             return _Read.apply(images, self.size, *window)
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size

@@ -109,7 +109,7 @@ class Retina(nn.Module):
         """Extract a glimpse at each of `locations` (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image,
         (1, 1) the bottom right one."""
         images = pyramid.averages[0] if isinstance(pyramid, Pyramid) else pyramid.images
-        require("locations", locations, "B R 2", "float", B=len(images))
+        require("locations", locations, "B R 2", "float", B=images.shape[0])
         if isinstance(pyramid, Uncut):
             return self._cut(pyramid, locations)
         if isinstance(pyramid, Pyramid):
@@ -119,7 +119,7 @@ class Retina(nn.Module):
         return _numba().glimpses(images, corners, self.size, torch.zeros(len(images), 2, dtype=torch.long))
 
     def _pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid:
-        averages = _averages(images, self.num_scales)
+        averages = (_computed if torch.compiler.is_exporting() else _averages)(images, self.num_scales)
         Y, X, H, W = *images.shape[-2:], *averages.shape[-2:]
         device, dtype = averages.device, averages.dtype
         side = 2 ** torch.arange(self.num_scales, device=device)[:, None]
@@ -177,15 +177,12 @@ def _fused(images: Tensor) -> ModuleType | None:
 _numba = partial(fused_loops, __name__)
 
 
-@torch.library.custom_op("vision_attn::averages", mutates_args=())
-def _averages(images: Tensor, num_scales: int) -> Tensor:
+def _computed(images: Tensor, num_scales: int) -> Tensor:
     """(K, B, C, H, W) from images (B, C, Y, X): a pixel of scale k + 1 is the mean of four of scale k, 2^k apart.
 
     Treats all rows of all canvases as one contiguous line of pixels. Past the end of a row it therefore reads the
     start of the next row, and past the end of a canvas the start of the next canvas. Both are zero, as padding would
     be.
-
-    Registered as a custom operator so that `torch.compile` does not recompute the averages for every consumer.
     """
     averages = _canvases(images, num_scales)
     before = averages.shape[-1] - images.shape[-1]
@@ -201,10 +198,14 @@ def _averages(images: Tensor, num_scales: int) -> Tensor:
     return averages
 
 
-@_averages.register_fake
 def _canvases(images: Tensor, num_scales: int) -> Tensor:
     """Empty canvases, with 2^(K-1) - 1 rows and columns before the first of the image; in float32 or wider."""
     B, C, Y, X = images.shape
     before = 2 ** (num_scales - 1) - 1
     dtype = torch.promote_types(images.dtype, torch.float32)
     return images.new_empty(num_scales, B, C, Y + before, X + before, dtype=dtype)
+
+
+_averages = torch.library.custom_op("vision_attn::averages", _computed, mutates_args=())
+"""Registered as a custom operator so that `torch.compile` does not recompute the averages for every consumer."""
+_averages.register_fake(_canvases)

@@ -140,7 +140,7 @@ def sample(alpha: Float[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
 
 def at(regions: Float[Tensor, "B L D"], region: Int[Tensor, "B R"]) -> Float[Tensor, "B R D"]:
     """z_t = a_{s_t} (Xu et al. 2015, eq. 9): the annotation vector of each row's region."""
-    first = torch.arange(len(regions), device=regions.device)[:, None] * regions.shape[1]
+    first = torch.arange(regions.shape[0], device=regions.device)[:, None] * regions.shape[1]
     return regions.flatten(0, 1)[first + region]
 
 

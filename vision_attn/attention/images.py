@@ -55,6 +55,11 @@ class Images:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    @property
+    def shape(self) -> tuple[int]:
+        """(B,): as of tensors, the first number is that of images."""
+        return (len(self),)
+
     def __getitem__(self, part: slice) -> "Images":
         return Images(self.pixels[part], self.channels, self.device)
 

@@ -98,7 +98,7 @@ class Dot(Score):
     def forward(
         self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
-        require("keys", keys, "B L D", "float", B=len(query), D=query.shape[-1], hint=UNPROJECTED)
+        require("keys", keys, "B L D", "float", B=query.shape[0], D=query.shape[-1], hint=UNPROJECTED)
         return query @ keys.mT, None
 
 
@@ -132,7 +132,7 @@ class Cosine(Dot):
     def forward(
         self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
-        require("keys", keys, "B L D", "float", B=len(query), D=query.shape[-1], hint=UNPROJECTED)
+        require("keys", keys, "B L D", "float", B=query.shape[0], D=query.shape[-1], hint=UNPROJECTED)
         return (self.log_sharpness.exp() * F.normalize(query, dim=-1)) @ keys.mT, None
 
 

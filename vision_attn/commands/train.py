@@ -7,6 +7,7 @@ several GPUs: torchrun --nproc-per-node=4 train.py CONFIG.
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         from vision_attn.metrics.variety import sameness
 
         config = read_config(arguments)
+        config.run.folder = str(trial_folder(Path(config.run.folder)))
         parts = build(config)
     first = os.environ.get("RANK", "0") == "0"
     if first:
@@ -47,6 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
             say(line)
         say(f"evaluate it with: vision-attn eval {folder}{trusting(config)}")
     return 0
+
+
+def trial_folder(folder: Path) -> Path:
+    """Return the folder of a run: in a sweep of Weights & Biases, that of the trial below it."""
+    trial = os.environ.get("WANDB_RUN_ID", "") if os.environ.get("WANDB_SWEEP_ID") else ""
+    return folder / trial if re.fullmatch(r"[\w-]+", trial) else folder
 
 
 def trusting(config: Any) -> str:

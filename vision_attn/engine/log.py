@@ -5,13 +5,16 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from PIL import Image
 from torch import Tensor
 
+from vision_attn.bounded_yaml import read_yaml
 from vision_attn.console import say
 from vision_attn.engine.distributed import World
 from vision_attn.engine.run import Run
@@ -75,6 +78,26 @@ class Log:
                 say(f"wandb failed; continuing without it: {_one_line(error)}")
                 self.wandb = None
 
+    def pictures(self, paths: Sequence[Path], *, step: int) -> None:
+        """Send pictures and pages to Weights & Biases, and a table of the pictures that have a description, such as
+        captions with the maps of their words."""
+        if not self.wandb:
+            return
+        try:
+            import wandb
+
+            drawn = [path for path in paths if path.suffix in (".png", ".gif")]
+            told = [(path, text) for path in drawn if (text := _description(path)) is not None]
+            content: dict[str, Any] = {"pictures": [wandb.Image(str(path), caption=path.stem) for path in drawn]}
+            if told:
+                rows = [[path.stem, text, wandb.Image(str(path))] for path, text in told]
+                content["captions"] = wandb.Table(columns=["image", "caption", "maps"], data=rows)
+            content |= {path.stem: wandb.Html(str(path)) for path in paths if path.suffix == ".html"}
+            self.wandb.log(content, step=step)
+        except Exception as error:
+            say(f"wandb failed; continuing without it: {_one_line(error)}")
+            self.wandb = None
+
     def flushed(self) -> int:
         """Flush metrics.jsonl to disk and return its size in bytes: a checkpoint must not count unflushed lines."""
         if not self.file:
@@ -134,15 +157,29 @@ def _one_line(error: Exception) -> str:
 
 
 def _wandb(folder: Path) -> Any:
-    """Start a run of Weights & Biases, or resume it with training; None if it does not start."""
+    """Start a run of Weights & Biases with the config of the folder, or resume it with training; None if it does not
+    start. Its project, name and id are those of the environment where that sets them."""
     try:
         import wandb
 
-        identity = _identity(folder / "wandb.txt")
-        return wandb.init(project="vision_attn", name=folder.name, dir=str(folder), id=identity, resume="allow")
+        config = read_yaml(folder / "config.yaml") if (folder / "config.yaml").exists() else {}
+        given = {"WANDB_PROJECT": "project", "WANDB_NAME": "name", "WANDB_RUN_ID": "id"}
+        ours = {"project": "vision_attn", "name": folder.name}
+        if not os.environ.get("WANDB_RUN_ID"):
+            ours["id"] = _identity(folder / "wandb.txt")
+        for variable, option in given.items():  # An argument would win over the environment.
+            if os.environ.get(variable):
+                ours.pop(option, None)
+        return wandb.init(dir=str(folder), config=config, resume="allow", **ours)
     except Exception as error:
         say(f"wandb failed to start; training without it: {_one_line(error)}")
         return None
+
+
+def _description(path: Path) -> str | None:
+    """Return the description in a PNG; None if it has none."""
+    with Image.open(path) as picture:
+        return picture.info.get("Description")
 
 
 def _identity(path: Path) -> str:

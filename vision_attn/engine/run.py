@@ -57,7 +57,9 @@ class Run:
     device: str = "auto"
     """`auto` (cuda or mps where there is one, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`, ..."""
     wandb: bool = False
-    """Also log to Weights & Biases. WANDB_MODE=offline works without a network."""
+    """Also log to Weights & Biases: the config, all lines of metrics.jsonl and, with `show`, pictures, pages and a
+    table of captions. Its environment variables work, such as WANDB_MODE=offline and WANDB_PROJECT. In a sweep, each
+    trial has a folder of its own, FOLDER/RUN_ID."""
 
     def __post_init__(self) -> None:
         least = {

@@ -211,4 +211,5 @@ class Training:
         batch = next(iter(Watched(islice(self.data.split("val"), 1), device, self.interrupt)))
         with torch.no_grad(), forked_random(run.seed, device):
             paths = self.task.show(few(batch, run.show), self.folder / "pictures")
+        self.log.pictures(paths, step=self.position.step)
         say(f"{len(paths)} pictures in {self.folder / 'pictures'}")

@@ -70,7 +70,7 @@ class DRAWReader(Classifier):
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "draw") -> Glance:
         """Always one row; `rows` and `way` have no effect. The loop over time steps computes only what depends on the
         previous state; answers and locations are computed for all time steps at once."""
-        hidden = cell = images.new_zeros(len(images), self.hidden_size)
+        hidden = cell = images.new_zeros(images.shape[0], self.hidden_size)
         window, states, each = None, [], []
         with unrolled(self.num_glimpses):
             for _ in range(self.num_glimpses):
@@ -199,8 +199,8 @@ class DRAW(nn.Module):
         only what depends on the previous one; likelihood and KL are computed after it, for all time steps at once.
         """
         if noise is None:
-            noise = images.new_empty(self.num_turns, len(images), 1, self.latent_size).normal_()
-        canvas, encoded, decoded = self._start(len(images))
+            noise = images.new_empty(self.num_turns, images.shape[0], 1, self.latent_size).normal_()
+        canvas, encoded, decoded = self._start(images.shape[0])
         encoder_cell = decoder_cell = torch.zeros_like(encoded)
         posterior, samples, canvases, reads, writes = [], [], [], [], []
         with unrolled(len(noise)):
@@ -241,7 +241,11 @@ class DRAW(nn.Module):
         device = self.first_canvas.device
         shape = (num_steps or self.num_turns, num_images, 1, self.latent_size)
         noise = torch.randn(shape, generator=generator, device=generator.device if generator else device).to(device)
-        canvas, _, decoded = self._start(num_images)
+        return self.decode(noise)
+
+    def decode(self, noise: Float[Tensor, "T B 1 Z"]) -> Drawing:
+        """Generate images from the z_t of each time step: the decoder's part of `sample`."""
+        canvas, _, decoded = self._start(noise.shape[1])
         cell = torch.zeros_like(decoded)
         canvases, writes = [], []
         for z in noise:

@@ -50,7 +50,7 @@ class Rectifier(nn.Module):
         self.both = Rectified(glimpse_size + hidden_size, hidden_size)  # the sum of two linear maps, as one layer
 
     def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
-        zeros = images.new_zeros(len(images), rows, self.hidden_size)
+        zeros = images.new_zeros(images.shape[0], rows, self.hidden_size)
         return State(zeros, zeros)
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
@@ -69,7 +69,7 @@ class LSTM(nn.Module):
         self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
 
     def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
-        zeros = images.new_zeros(len(images), rows, self.hidden_size)
+        zeros = images.new_zeros(images.shape[0], rows, self.hidden_size)
         return State(zeros, zeros, (zeros,))
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
@@ -118,7 +118,7 @@ class ContextLSTM(nn.Module):
         self.initial = Linear(second * ((context_side + 1) // 2) ** 2, 2 * place_size)
 
     def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
-        zeros = images.new_zeros(len(images), rows, self.hidden_size)
+        zeros = images.new_zeros(images.shape[0], rows, self.hidden_size)
         context = self.context(overview(images, self.context_side)).flatten(1)
         upper, upper_cell = self.initial(context)[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
         return State(zeros, upper.tanh(), (zeros, upper_cell))
@@ -203,7 +203,7 @@ class RAM(Classifier):
         if not isinstance(images, Images):
             require("images", images, "B C Y X", "float", C=self.channels)
         pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
-        noise = self.policy.noise(images.new_empty(self.num_glimpses, len(images), rows, 2), way)
+        noise = self.policy.noise(images.new_empty(self.num_glimpses, images.shape[0], rows, 2), way)
         hidden, location_states, samples, locations = [], [], [], []
         with unrolled(self.num_glimpses):
             for step in range(self.num_glimpses):
@@ -230,5 +230,5 @@ class RAM(Classifier):
         self.policy.restart()
 
     def _first(self, images: Tensor | Images, rows: int) -> Float[Tensor, "B R 2"]:
-        location = images.new_zeros(len(images), rows, 2)
+        location = images.new_zeros(images.shape[0], rows, 2)
         return location.uniform_(-1, 1) if self.first == "random" else location

@@ -53,7 +53,7 @@ class ShowAndTell(Captioner):
         return self.output(hidden.squeeze(2)), state, None
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
-        require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R captions per image")
+        require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         _, state = self.start(regions, words.shape[1])
         hidden, _ = self._lstm(F.pad(words, (1, -1)), state)
         position = torch.arange(words.numel(), device=words.device)

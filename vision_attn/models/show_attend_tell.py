@@ -125,13 +125,13 @@ class ShowAttendTell(Captioner):
         keys = self.score.project(regions)
         if torch.is_autocast_enabled(regions.device.type) and not regions.requires_grad:  # or each word would cast them
             regions = regions.to(torch.get_autocast_dtype(regions.device.type))
-        memory = Memory(regions, keys, self.attention.sample_expectation_mask(len(regions), regions))
+        memory = Memory(regions, keys, self.attention.sample_expectation_mask(regions.shape[0], regions))
         return memory, State(hidden, cell, self.score.start(keys, rows), self.attention.start(regions, rows))
 
     def step(
         self, word: Int[Tensor, "B R"], state: State, memory: Memory
     ) -> tuple[Float[Tensor, "B R V"], State, Look]:
-        require("word", word, "B R", "integer", B=len(memory.regions))
+        require("word", word, "B R", "integer", B=memory.regions.shape[0])
         embedded = self.embedding(word)
         state, seen = self.look(self.word_to_lstm(embedded), state, memory)
         logits = self.output(self.deep(embedded, state.hidden, seen.context))
@@ -140,7 +140,7 @@ class ShowAttendTell(Captioner):
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
         """Each time step runs on the images and rows that still have a word. What does not depend on the previous
         state (embeddings, the deep output, the vocabulary layer) runs on all time steps at once."""
-        require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R captions per image")
+        require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
         if self.training and self.forget_after:
             self.batches += 1

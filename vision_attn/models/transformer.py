@@ -146,8 +146,8 @@ class Transformer(Captioner):
         require("regions", regions, "B L D", "float", D=self.region_size)
         heads = [layer.to_regions for layer in self.layers]
         memory = Memory(tuple(each.key(regions) for each in heads), tuple(each.value(regions) for each in heads))
-        position = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
-        empty = memory.keys[0].new_zeros(len(regions), rows, self.max_length, self.embedding.embedding_dim)
+        position = torch.zeros(regions.shape[0], rows, dtype=torch.long, device=regions.device)
+        empty = memory.keys[0].new_zeros(regions.shape[0], rows, self.max_length, self.embedding.embedding_dim)
         return memory, State(position, (empty,) * len(self.layers), (empty,) * len(self.layers))
 
     def step(
@@ -173,7 +173,7 @@ class Transformer(Captioner):
         return self.output(self.norm(x)), State(state.position + 1, keys, values), Look(alpha.mean(dim=2), None, alpha)
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
-        require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R captions per image")
+        require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         B, R, T = words.shape
         if self.max_length < T:
             raise ValueError(f"Transformer: captions of {T} words, but max_length is {self.max_length}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from jaxtyping import Bool, Float, Int
 from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from vision_attn.files import replacing
@@ -126,10 +127,12 @@ def _remark(alpha: Float[Tensor, "T Y X"] | None) -> str:
 def write_sheet(
     path: str | Path, picture: Image.Image, words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, **options
 ) -> Path:
-    """Write `attention_sheet(picture, words, alpha, **options)` as a PNG. Returns its path."""
-    drawn = attention_sheet(picture, words, alpha, **options)
+    """Write `attention_sheet(picture, words, alpha, **options)` as a PNG, which also holds the words as its
+    description. Returns its path."""
+    drawn, described = attention_sheet(picture, words, alpha, **options), PngInfo()
+    described.add_text("Description", " ".join(words).encode("utf-8", errors="replace").decode())
     with replacing(path) as temporary:
-        drawn.save(temporary, "PNG", optimize=True)
+        drawn.save(temporary, "PNG", optimize=True, pnginfo=described)
     return Path(path)
 
 

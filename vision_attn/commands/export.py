@@ -1,0 +1,39 @@
+"""Export a trained run to ONNX and torch.export, for programs without vision_attn.
+
+A captioner becomes encoder, start and step, with any number of images, and caption.py, which captions photographs with
+onnxruntime alone. A classifier becomes classifier, a generator becomes generator. Each file is compared with PyTorch:
+the lines say by how much they differ. ONNX needs the extra [onnx].
+"""
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+
+from vision_attn.commands._opened import add_run_arguments, open_with
+from vision_attn.commands._places import writable
+from vision_attn.console import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `vision-attn export`."""
+    add_run_arguments(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write")
+    parser.add_argument("--no-onnx", action="store_true", help="torch.export alone, which needs no other package")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export and check. Raises ValueError if a package is missing or the model cannot be exported."""
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing and not arguments.no_onnx:
+        raise ValueError(
+            f"ONNX needs {', '.join(missing)}: pip install 'vision-attn[onnx]', or leave ONNX out with --no-onnx"
+        )
+    opened = open_with(arguments)
+    out = writable(arguments.out, "--out")
+    from vision_attn.export import export
+
+    for name, difference in export(opened.task, out, onnx=not arguments.no_onnx).items():
+        say(f"{out / name}: differs from PyTorch by {difference:.1e}")
+    if (out / "caption.py").is_file():
+        say(f"caption with onnxruntime alone: python {out / 'caption.py'} photo.jpg")
+    return 0
