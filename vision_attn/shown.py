@@ -46,11 +46,14 @@ class Shown:
         writers[path.suffix.lower()](path)
         return path
 
-    def _repr_html_(self) -> str:
+    def page(self) -> str:
+        """The HTML page."""
         with scratch("page") as folder:
             self.write_page(folder / "page.html")
-            page = (folder / "page.html").read_text(encoding="utf-8")
-        return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: {HEIGHT}px; border: 0"></iframe>'
+            return (folder / "page.html").read_text(encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self.page())}" style="width: 100%; height: {HEIGHT}px; border: 0"></iframe>'
 
     def _repr_png_(self) -> bytes:
         with scratch("picture") as folder:

@@ -1,0 +1,201 @@
+"""The web page: its requests, and its journeys in a real browser."""
+
+import base64
+import http.client
+import io
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image, ImageDraw
+
+from tests.untrained import write_run
+from vision_attn.api import load
+from vision_attn.web import make_server, server
+
+PHOTOGRAPH = Path(__file__).parents[1] / "docs" / "photographs" / "coffee.jpg"
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[server.Server]:
+    """Two captioners and two classifiers, tiny and untrained."""
+    folder = tmp_path_factory.mktemp("served")
+    captioner = load(write_run("sat_soft_scenes", folder / "scenes"), device="cpu")
+    classifier = load(write_run("ram_mnist28", folder / "ram"), device="cpu")
+    models = [("one", captioner), ("other", captioner), ("ram", classifier), ("ram again", classifier)]
+    with make_server(models, port=0) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+def ask(served, path: str, body: bytes | None = None, **headers: str) -> SimpleNamespace:
+    connection = http.client.HTTPConnection("127.0.0.1", served.server_port, timeout=60)
+    connection.request("POST" if body is not None else "GET", path, body, headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return SimpleNamespace(status=answer.status, content=content, json=lambda: json.loads(content))
+
+
+def picture(size: tuple[int, int] = (28, 28), kind: str = "PNG") -> bytes:
+    image = Image.new("L", size)
+    ImageDraw.Draw(image).line((14, 4, 14, 24), 255, 3)
+    kept = io.BytesIO()
+    image.save(kept, kind)
+    return kept.getvalue()
+
+
+def test_photographs_and_digits_are_answered_with_a_page(served, capfd) -> None:
+    assert [model["kind"] for model in ask(served, "/models").json()] == ["caption", "caption", "classify", "classify"]
+    found = ask(served, "/caption?model=1", PHOTOGRAPH.read_bytes()).json()
+    assert found["text"] == load_text(served) and found["page"].startswith("<!doctype html>")
+    one, other = (ask(served, "/digit?model=2&clutter=3", picture()).json() for _ in range(2))
+    assert one == other and "data:image/gif" in one["page"] and one["text"].split(",")[0].isdigit()
+    assert ask(served, "/classify?model=2", picture((60, 40), "JPEG")).status == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def load_text(served) -> str:
+    return served.models[1][1].caption(PHOTOGRAPH).text
+
+
+def test_uploads_that_cannot_be_used_get_a_message(served, monkeypatch) -> None:
+    monkeypatch.setattr(server, "MAX_PIXELS", 10_000)
+    monkeypatch.setattr(server, "LARGEST", 100_000)
+    for path, body, status, said in (
+        ("/caption?model=0", b"no image", 400, "not an image"), ("/caption?model=0", b"", 400, "not an image"),
+        ("/caption?model=0", picture((200, 51)), 413, "at most 0 million pixels"),
+        ("/caption?model=0", PHOTOGRAPH.read_bytes()[:9000], 413, "million pixels"),
+        ("/caption?model=0", bytes(100_001), 413, "file is too large"),
+        ("/caption?model=0", picture()[:-30], 400, "broken"), ("/caption?model=9", picture(), 404, "no such model"),
+        ("/caption?model=2", picture(), 400, "writes captions"), ("/else?model=0", picture(), 404, "no such page"),
+    ):  # fmt: skip
+        answer = ask(served, path, body)
+        assert answer.status == status and said in answer.json()["error"]
+
+
+def test_other_sites_are_refused(served) -> None:
+    assert ask(served, "/", Host="evil.example").status == 403
+    assert ask(served, "/caption?model=0", picture(), Origin="http://evil.example").status == 403
+    ours = f"http://127.0.0.1:{served.server_port}"
+    assert ask(served, "/digit?model=2", picture(), Origin=ours).status == 200
+    with pytest.raises(ValueError, match="name another --port"):
+        make_server([], port=served.server_port)
+
+
+class Browser:
+    """Chromium without a window, spoken to through pipes in its DevTools protocol."""
+
+    def __init__(self, folder: Path) -> None:
+        ours_in, self.out = os.pipe()
+        self.into, ours_out = os.pipe()
+
+        def place() -> None:  # the browser reads from 3 and writes to 4
+            os.dup2(ours_in, 13)
+            os.dup2(ours_out, 14)
+            os.dup2(13, 3)
+            os.dup2(14, 4)
+
+        self.process = subprocess.Popen(
+            [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run",
+             "--disable-dev-shm-usage", "--window-size=1200,1500", f"--user-data-dir={folder}", "about:blank"],
+            preexec_fn=place, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(ours_in)
+        os.close(ours_out)
+        self.number, self.session, self.rest = 0, None, b""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+    def call(self, method: str, **parameters: object) -> dict:
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        message |= {"sessionId": self.session} if self.session else {}
+        os.write(self.out, json.dumps(message).encode() + b"\0")
+        while True:
+            while b"\0" not in self.rest:
+                part = os.read(self.into, 1 << 20)
+                assert part, "the browser has ended"
+                self.rest += part
+            line, _, self.rest = self.rest.partition(b"\0")
+            answer = json.loads(line)
+            if answer.get("id") == self.number:
+                assert "error" not in answer, answer["error"]
+                return answer["result"]
+
+    def run(self, script: str) -> object:
+        """The value of an expression, which may be a promise."""
+        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def wait(self, condition: str) -> None:
+        self.run(f"new Promise(done => {{ const look = () => {condition} ? done() : setTimeout(look, 20); look(); }})")
+
+    def screenshot(self, path: Path) -> Path:
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        return path
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.out)
+        os.close(self.into)
+
+
+@pytest.fixture
+def browser(tmp_path) -> Iterator[Browser]:
+    if BROWSER is None:
+        pytest.skip("the page is tested in Chromium, which is not installed (apt-get install chromium)")
+    running = Browser(tmp_path / "profile")
+    yield running
+    running.close()
+
+
+def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
+    """A photograph is dropped and its words play with their maps; two models are compared; a digit is drawn by mouse
+    and found among clutter. Screenshots are kept in VISION_ATTN_SCREENSHOTS."""
+    shots = Path(os.environ.get("VISION_ATTN_SCREENSHOTS", tmp_path))
+    browser.call("Page.navigate", url=f"http://127.0.0.1:{served.server_port}/")
+    browser.wait("document.body && 'ready' in document.body.dataset")
+    content = base64.b64encode(PHOTOGRAPH.read_bytes()).decode()
+    browser.run(
+        "(async () => { const bytes = await (await fetch('data:image/jpeg;base64," + content + "')).blob();"
+        "const dragged = new DataTransfer(); dragged.items.add(new File([bytes], 'coffee.jpg'));"
+        "document.querySelector('.drop').dispatchEvent(new DragEvent('drop', {dataTransfer: dragged, bubbles: true,"
+        "cancelable: true})); })()"
+    )
+    browser.wait("document.querySelector('#photograph .results').dataset.done == '1'")
+    frame = "document.querySelectorAll('#photograph iframe')[{}]"
+    assert browser.run("document.querySelectorAll('#photograph iframe').length") == 2
+    assert browser.run("document.querySelector('#photograph h3').textContent") == f"one: {load_text(served)}"
+    browser.wait(frame.format(0) + ".contentDocument?.querySelector('.lit .word[aria-pressed=true]')")
+    browser.screenshot(shots / "photograph.png")
+
+    left, top = browser.run(
+        "(() => { const c = document.querySelector('canvas'); c.scrollIntoView(); const b = c.getBoundingClientRect();"
+        "return [b.left, b.top]; })()"
+    )
+    for kind, x, y in [("mousePressed", 140, 40), *(("mouseMoved", 140, y) for y in range(60, 250, 20)),
+                       ("mouseReleased", 140, 240)]:  # fmt: skip
+        browser.call("Input.dispatchMouseEvent", type=kind, x=left + x, y=top + y, button="left", buttons=1,
+                     clickCount=1)  # fmt: skip
+    inked = "document.querySelector('canvas').getContext('2d').getImageData(140, {}, 1, 1).data[0]"
+    assert [browser.run(inked.format(y)) for y in (10, 150)] == [0, 255]
+    browser.run("document.querySelector('.find').click()")
+    browser.wait("document.querySelector('#digit .results').dataset.done == '1'")
+    titles = browser.run("[...document.querySelectorAll('#digit h3')].map(head => head.textContent)")
+    assert [title.split(":")[0] for title in titles] == ["ram", "ram again"] and ", p 0." in titles[0]
+    browser.wait("document.querySelector('#digit iframe').contentDocument?.querySelector('img')?.complete")
+    browser.screenshot(shots / "digit.png")
+    assert Image.open(shots / "digit.png").size[0] >= 1000
+    browser.run("document.querySelector('.clear').click()")
+    assert browser.run(inked.format(150)) == 0

@@ -1,0 +1,5 @@
+"""A web page of trained models: drop a photograph, or draw a digit, and watch where a model looks."""
+
+from vision_attn.web.server import make_server
+
+__all__ = ["make_server"]
