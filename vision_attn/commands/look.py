@@ -210,6 +210,8 @@ def draw(done: Sequence[tuple[str, Any, "Seen"]], kind: str, folder: Path) -> Pa
     ]
     for number, (name, picture, seen) in enumerate(progress(done, what="pictures", unit="image"), start=1):
         options = {"title": f"{name} · {seen.method}", "log_prob": seen.log_prob}
+        if kind != "captioner":
+            options["caption"] = " · ".join(seen.words)
         write_sheet(folder / picture_name(number, name), picture, seen.words, seen.alpha, **options)
     guide = GUIDES.get(kind, GUIDE) + DIALS * any(item.layers is not None for item in items)
     return write_page(folder / "index.html", items, title=TITLES[kind], guide=guide)

@@ -26,8 +26,8 @@ from torch.overrides import TorchFunctionMode
 
 from vision_attn.layers.precise import precise
 
-BLOCK = 2**22
-"""Scores that are computed at once: 16 MiB in float32."""
+BLOCK = 2**20
+"""Scores that are computed at once: 4 MiB in float32."""
 
 Queries = int | Sequence[int] | Literal["all"]
 
