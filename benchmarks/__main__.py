@@ -20,6 +20,7 @@ from benchmarks.self_critical import self_critical
 from benchmarks.shapes import QUICK, Shapes
 from benchmarks.show_attend_tell import hard_training, training
 from benchmarks.strings import strings
+from benchmarks.size import size
 from vision_attn.machine import processor
 
 TABLES = {
@@ -33,6 +34,7 @@ TABLES = {
     "loaders": loaders,
     "glimpse": glimpse,
     "ram": ram,
+    "size": size,
     "draw": draw,
     "strings": strings,
     "compiled": compiled,

@@ -1,0 +1,190 @@
+"""The cost of an answer against the size of the image: RAM, which cuts glimpses out of a file that is mapped into
+memory, DRAW's reader and a convolutional network, which see all pixels."""
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks.measure import MiB, peak_memory, table
+from benchmarks.shapes import Shapes
+from benchmarks.tradeoff import COLOURS, short
+from vision_attn.attention.glimpse import Retina
+from vision_attn.attention.images import Images
+from vision_attn.data.pixels import open_pixels
+from vision_attn.files import replacing, scratch
+from vision_attn.layers.fused import without_loops
+from vision_attn.metrics.cost import multiply_adds
+from vision_attn.models.draw import DRAWReader
+from vision_attn.models.ram import LSTM, RAM
+from vision_attn.viz.sheet import DARK
+
+PICTURE = Path("runs/size.png")
+SIDES = (60, 200, 600, 2000, 6000, 20_000)
+LARGEST_WHOLE = 2000
+"""Of larger images, models that see all pixels are counted and not run: 20,000 x 20,000 floats alone take 1.6 GB."""
+ANSWERS = 20
+WIDTH, HEIGHT, MARGIN = 400, 380, 70
+
+
+class Cost(NamedTuple):
+    """Of one answer. `milliseconds` is NaN where it was not measured."""
+
+    multiply_adds: float
+    pixels: float
+    milliseconds: float
+
+
+class Convolutional(nn.Module):
+    """Three convolutions of 3x3 with stride 2, the mean of all places, a linear map: for any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [(1, 16), (16, 32), (32, 64)]
+        self.layers = nn.Sequential(
+            *(part for c, d in layers for part in (nn.Conv2d(c, d, 3, 2, 1), nn.ReLU())),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(64, 10),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)
+
+
+class Counted:
+    """The pixels of an image, and how many were read."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.shape, self.read = array, array.shape, 0
+
+    def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
+        part = self.array[place]
+        self.read += part.size
+        return part
+
+
+def size(shapes: Shapes, repeats: int) -> str:
+    """The table, and a chart of it in `PICTURE` (in the temporary folder of the system with `quick` shapes)."""
+    sides = (60, 90) if shapes.quick else SIDES
+    answers = 1 if shapes.quick else ANSWERS
+    costs: dict[str, list[Cost]] = {"RAM": [], "DRAW's reader": [], "convolutional": []}
+    with scratch("size") as folder, torch.no_grad():
+        images = {side: mapped(folder, side) for side in sides}
+        ram = timed({side: partial(reader().forward, image, 1, "mean") for side, image in images.items()}, answers)
+        for side in sides:
+            counted = Counted(images[side].pixels[0])
+            model = reader()
+            operations = multiply_adds(model, Images([counted], 1), way="mean")
+            costs["RAM"].append(Cost(operations, counted.read, ram[side]))
+            for name, make in (("DRAW's reader", whole), ("convolutional", Convolutional)):
+                costs[name].append(seen_whole(make, side, answers))
+        picture = (folder / PICTURE.name) if shapes.quick else PICTURE
+        with replacing(picture) as path:
+            chart(sides, costs).save(path, "PNG", optimize=True)
+    rows = [
+        (name, f"{side:,}", f"{cost.multiply_adds / 1e6:,.1f}", f"{cost.pixels:,.0f}", figure(cost.milliseconds))
+        for name, each in costs.items()
+        for side, cost in zip(sides, each, strict=True)
+    ]
+    memory = peak_memory("benchmarks.size:answer", shapes, sides[-1])
+    first, last = costs["RAM"][0].milliseconds, costs["RAM"][-1].milliseconds
+    title = (
+        f"An answer about one image of a certain width and height; processor time, minimum of {answers}. RAM: "
+        f"{last / first:.2f}x from {sides[0]} to {sides[-1]:,} pixels; "
+        f"{memory / MiB:.0f} MiB above the imports at {sides[-1]:,}. Chart: {picture}"
+    )
+    return table(title, ("", "width", "multiply-adds, millions", "pixels read", "ms"), rows)
+
+
+def answer(shapes: Shapes, side: int) -> None:
+    """Open an image of `side` pixels (60 with `quick` shapes) and answer: `peak_memory` calls it."""
+    with scratch("size") as folder, torch.no_grad():
+        reader()(mapped(folder, 60 if shapes.quick else side), 1, "mean")
+
+
+def reader() -> RAM:
+    """RAM as in configs/ram_cluttered60.yaml, with random weights."""
+    torch.manual_seed(0)
+    retina = partial(Retina, size=12, num_scales=3)
+    return RAM((1, 0, 0), 10, num_glimpses=8, retina=retina, core=LSTM, first="centre").eval()
+
+
+def whole(side: int) -> DRAWReader:
+    """DRAW's reader as in configs/dram_cluttered100.yaml."""
+    return DRAWReader((1, side, side), 10, relative=True)
+
+
+def mapped(folder: Path, side: int) -> Images:
+    """An image in a file of the uncompressed size, mapped into memory."""
+    path = folder / f"{side}.npy"
+    np.lib.format.open_memmap(path, "w+", np.uint8, (side, side)).flush()
+    return Images([open_pixels(path)], 1)
+
+
+def seen_whole(make: Callable[..., nn.Module], side: int, answers: int) -> Cost:
+    """The cost of a model that sees all pixels: counted without computing, and measured up to `LARGEST_WHOLE`."""
+    sized = (side,) if make is whole else ()
+    with without_loops(), FakeTensorMode():
+        operations = multiply_adds(make(*sized), torch.empty(1, 1, side, side))
+    if side > LARGEST_WHOLE:
+        return Cost(operations, side**2, math.nan)
+    model, image = make(*sized).eval(), torch.rand(1, 1, side, side)
+    return Cost(operations, side**2, timed({side: partial(model, image)}, min(answers, 3))[side])
+
+
+def timed(runs: dict[int, Callable[[], object]], answers: int) -> dict[int, float]:
+    """Milliseconds of processor time, the minimum of some answers after one to warm up; runs take turns."""
+    found = dict.fromkeys(runs, math.inf)
+    for turn in range(1 + answers):
+        for name, run in runs.items():
+            start = time.process_time()
+            run()
+            spent = 1000 * (time.process_time() - start)
+            found[name] = min(found[name], spent) if turn else math.inf
+    return found
+
+
+def figure(milliseconds: float) -> str:
+    return "" if math.isnan(milliseconds) else f"{milliseconds:,.1f}"
+
+
+def chart(sides: tuple[int, ...], costs: dict[str, list[Cost]]) -> Image.Image:
+    """Three charts side by side with logarithmic axes, the width of the image from left to right."""
+    page = Image.new("RGB", (3 * WIDTH + 4 * MARGIN, HEIGHT + 2 * MARGIN), DARK.paper)
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(15)
+    for axis, title in enumerate(("multiply-adds", "pixels read", "milliseconds")):
+        left, top = MARGIN + axis * (WIDTH + MARGIN), MARGIN // 2
+        values = [cost[axis] for each in costs.values() for cost in each if cost[axis] > 0]
+        low, high = min(values) / 2, max(values) * 2
+
+        def point(side: float, value: float, left=left, top=top, low=low, high=high) -> tuple[float, float]:
+            across = math.log(side / sides[0]) / math.log(sides[-1] / sides[0])
+            return left + 12 + across * (WIDTH - 24), top + math.log(high / value) / math.log(high / low) * HEIGHT
+
+        draw.rectangle((left, top, left + WIDTH, top + HEIGHT), outline="#33373f")
+        for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1):
+            y = point(sides[0], 10.0**power)[1]
+            draw.line((left, y, left + WIDTH, y), "#22262d")
+            draw.text((left - 8, y), short(10**power) if power >= 0 else f"{10.0**power:g}", DARK.quiet, font, "rm")
+        for side in sides:
+            draw.text(
+                (point(side, high)[0], top + HEIGHT + 8), f"{side:,}", DARK.quiet, ImageFont.load_default(12), "mt"
+            )
+        draw.text((left + WIDTH / 2, top + HEIGHT + 30), f"{title}, by the image's width", DARK.ink, font, "mt")
+        for number, (name, each) in enumerate(costs.items()):
+            points = [point(side, cost[axis]) for side, cost in zip(sides, each, strict=True) if cost[axis] > 0]
+            draw.line(points, COLOURS[number], 3)
+            for x, y in points:
+                draw.ellipse((x - 5, y - 5, x + 5, y + 5), COLOURS[number])
+            if not axis:
+                draw.text((left + 24, top + 20 + 22 * number), name, COLOURS[number], font, "lm")
+    return page
