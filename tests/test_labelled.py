@@ -8,12 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
+from benchmarks.drawn_objects import write
 from tests.whole_runs import CONFIGS, steps, train
 from vision_attn.attention.images import Images
 from vision_attn.commands import main
 from vision_attn.data.labelled import LabelledImages, read_classes
 from vision_attn.data.labels import find_labelled
 from vision_attn.data.pixels import fitted, open_pixels
+from vision_attn.data.scene_grammar import OBJECTS
 
 COLOURS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200), "grey": (90, 90, 90)}
 
@@ -255,3 +257,13 @@ def test_a_notebook_sees_whole_images_of_any_size_and_names(run, classes):
     assert all(answer.name in COLOURS and answer.name in repr(answer) for answer in answers)
     assert {max(answer.image.shape[1:]) for answer in answers} == {72}  # as in training
     assert len({answer.image.shape for answer in answers}) == 2
+
+
+def test_drawn_objects_are_photographs_with_labels(tmp_path):
+    """The folder that docs/glimpses.md makes: sizes differ, and the object is not cut off."""
+    write(tmp_path, {"train": 6, "val": 2, "test": 2})
+    source = LabelledImages(images=str(tmp_path / "images"), labels=str(tmp_path / "labels.csv"), batch_size=6)
+    assert {name: len(items) for name, items in source.splits.items()} == {"train": 6, "val": 2, "test": 2}
+    assert set(source.class_names) < set(OBJECTS)
+    extents = next(source.train(0, seed=0)).images.extents
+    assert extents.min() >= 72 and extents.max() <= 96 and len(extents.unique()) > 3
