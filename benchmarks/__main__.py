@@ -19,8 +19,8 @@ from benchmarks.reinforce import variance
 from benchmarks.self_critical import self_critical
 from benchmarks.shapes import QUICK, Shapes
 from benchmarks.show_attend_tell import hard_training, training
-from benchmarks.strings import strings
 from benchmarks.size import size
+from benchmarks.strings import strings
 from vision_attn.machine import processor
 
 TABLES = {

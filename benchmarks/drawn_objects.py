@@ -28,7 +28,7 @@ def scenes(number: int, first: int) -> Iterator[tuple[np.ndarray, str]]:
     bits = stream(17, first)
     for start in range(0, number, BATCH):
         size = SIZES[start // BATCH % len(SIZES)]
-        drawn = arrange(bits, min(BATCH, number - start), "train", (1, 0, 0), size)
+        drawn = arrange(bits, min(BATCH, number - start), "train", (1.0, 0.0, 0.0), size)
         for image, pixels in enumerate(draw(drawn, size)):
             (x, y), side = drawn.corner[image, 0].tolist(), int(drawn.side[image, 0])
             cut = bits.random_raw(2) % (size // 4)  # from the right, or from the left of objects that lie there
