@@ -1,6 +1,9 @@
 """For all tests: shape checks on the whole package, one thread, and the folder of real data where there is one."""
 
+import json
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is im
     install_import_hook("vision_attn", "beartype.beartype")
 
 import torch
+
+from vision_attn.metrics import captions, isolated, scorers
 
 torch.set_num_threads(1)  # tests are small: a second thread on a busy machine is mostly waited for
 
@@ -24,3 +29,29 @@ def data_folder() -> Path:
     if not Path(folder).is_dir():
         pytest.skip(f"real data is needed: {folder} (VISION_ATTN_DATA) does not exist")
     return Path(folder)
+
+
+def quickly(jobs: Iterable[str], folder: Path, *, time_limit: float) -> dict[str, isolated.Answer]:
+    """`isolated.run` in this process, and without Java where captions are plain words, which its tokenizer keeps."""
+    answers = {}
+    for job in jobs:
+        if job == "tokenise":
+            texts = json.loads((folder / "captions.json").read_text())
+            if all(PLAIN.fullmatch(text) for text in texts):
+                answers[job] = isolated.Answer([" ".join(text.split()) for text in texts])
+                continue
+        if job in ("tokenise", "meteor", "spice"):
+            answers |= isolated.run([job], folder, time_limit=time_limit)
+        else:
+            answers[job] = isolated.Answer(getattr(scorers, job)(folder))
+    return answers
+
+
+PLAIN = re.compile("[a-z ]*")
+
+
+@pytest.fixture(autouse=True)
+def metrics_without_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captions are scored in this process: starting others takes seconds. Not in tests marked `processes`."""
+    if request.node.get_closest_marker("processes") is None and request.node.get_closest_marker("chaos") is None:
+        monkeypatch.setattr(captions, "run", quickly)

@@ -14,10 +14,21 @@ import pytest
 import torch
 
 import vision_attn
-from vision_attn.metrics import METRICS, AttentionCorrectness, AttentionMotion, Report, caption_metrics, isolated
+from tests.conftest import PLAIN, quickly
+from vision_attn.data.scene_grammar import all_captions
+from vision_attn.metrics import (
+    METRICS,
+    AttentionCorrectness,
+    AttentionMotion,
+    Report,
+    caption_metrics,
+    isolated,
+    scorers,
+)
 from vision_attn.metrics.captions import write_tokens
 from vision_attn.metrics.java import jar
 
+pytestmark = pytest.mark.processes
 # Each of these ends a line to Java, to Python or to both.
 BREAKS = ["\r", "\n", "\r\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\x00", "\ud800"]
 THINGS = [
@@ -44,6 +55,14 @@ REFERENCES = {
     ]
     for i, thing in enumerate(THINGS)
 }
+
+
+def test_the_tokenizer_keeps_plain_words(tmp_path):
+    """So tests elsewhere may do without it: see conftest.py."""
+    texts = [text for text in all_captions() if PLAIN.fullmatch(text)]
+    assert len(texts) > 1000
+    (tmp_path / "captions.json").write_text(json.dumps(texts))
+    assert scorers.tokenise(tmp_path) == quickly(["tokenise"], tmp_path, time_limit=0)["tokenise"].value == texts
 
 
 def with_breaks(caption: str, number: int) -> str:
