@@ -1,9 +1,13 @@
 """For all tests: shape checks on the whole package, one thread, and the folder of real data where there is one."""
 
+import atexit
 import json
 import os
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,11 +44,23 @@ def quickly(jobs: Iterable[str], folder: Path, *, time_limit: float) -> dict[str
             if all(PLAIN.fullmatch(text) for text in texts):
                 answers[job] = isolated.Answer([" ".join(text.split()) for text in texts])
                 continue
-        if job in ("tokenise", "meteor", "spice"):
+        if job == "meteor" and "VISION_ATTN_JAVA" not in os.environ:
+            answers[job] = isolated.Answer({"METEOR": scorers.ask_meteor(meteor(), *scorers.tokens(folder))})
+        elif job in ("tokenise", "meteor", "spice"):
             answers |= isolated.run([job], folder, time_limit=time_limit)
         else:
             answers[job] = isolated.Answer(getattr(scorers, job)(folder))
     return answers
+
+
+@cache
+def meteor() -> subprocess.Popen:
+    """METEOR's Java program, which takes seconds to start, for all tests of this process."""
+    folder = tempfile.TemporaryDirectory()
+    process = scorers.start_meteor(Path(folder.name))
+    atexit.register(folder.cleanup)
+    atexit.register(process.kill)
+    return process
 
 
 PLAIN = re.compile("[a-z ]*")

@@ -53,6 +53,9 @@ class Talker(Captioning):
         return metrics
 
 
+pytestmark = pytest.mark.processes
+
+
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], None]:
     """Makes `caption` and `eval` open a run that says these texts."""

@@ -83,10 +83,22 @@ def cider(folder: Path) -> dict[str, float]:
 
 def meteor(folder: Path) -> dict[str, float]:
     """METEOR 1.5 (Denkowski and Lavie 2014) for English, over the corpus, as COCO's code runs it."""
-    candidates, references = tokens(folder)
+    process = start_meteor(folder)
+    try:
+        return {"METEOR": ask_meteor(process, *tokens(folder))}
+    finally:
+        process.kill()
+
+
+def start_meteor(folder: Path) -> subprocess.Popen:
+    """Start METEOR's Java program, which loads its tables for some seconds."""
     command = java("-jar", jar("meteor/meteor-1.5.jar"), "-", "-", "-stdio", "-l", "en", "-norm", megabytes=1024,
                    folder=folder)  # fmt: skip
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def ask_meteor(process: subprocess.Popen, candidates: list[str], references: list[list[str]]) -> float:
+    """METEOR of a corpus, tokenised. The program can be asked again."""
 
     def send(*fields: str) -> None:
         process.stdin.write((" ||| ".join(fields) + "\n").encode())
@@ -98,16 +110,12 @@ def meteor(folder: Path) -> dict[str, float]:
             raise RuntimeError("Java ended without an answer")
         return line
 
-    try:
-        statistics = []
-        for candidate, texts in zip(candidates, references, strict=True):
-            send("SCORE", *map(without_separator, texts), without_separator(candidate))
-            statistics.append(receive())
-        send("EVAL", *statistics)
-        scores = [float(receive()) for _ in range(len(candidates) + 1)]
-    finally:
-        process.kill()
-    return {"METEOR": scores[-1]}
+    statistics = []
+    for candidate, texts in zip(candidates, references, strict=True):
+        send("SCORE", *map(without_separator, texts), without_separator(candidate))
+        statistics.append(receive())
+    send("EVAL", *statistics)
+    return [float(receive()) for _ in range(len(candidates) + 1)][-1]
 
 
 def without_separator(caption: str) -> str:
