@@ -1,5 +1,7 @@
 """The captioner that comes along: packing a run into such a folder, and captions without naming a run."""
 
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +124,14 @@ def test_without_a_run_the_captioner_that_comes_along_is_used(shipped, tmp_path,
     assert (tmp_path / "look" / "index.html").is_file()
     assert main(["caption", str(shipped), "--beams", "2", names[0]]) == 0
     assert capsys.readouterr().out.splitlines() == lines[:1]
+
+
+def test_the_python_of_the_readme_runs(shipped, tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"```python\n(import vision_attn\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    shutil.copy(PHOTOGRAPHS[0], tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out.strip() and "<html" in (tmp_path / "look.html").read_text()
 
 
 def test_what_is_neither_a_run_nor_a_photograph_is_named(shipped, tmp_path, monkeypatch, capsys):
