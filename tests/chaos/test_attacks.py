@@ -51,6 +51,8 @@ class Evil(torch.nn.Module):
         super().__init__()
 """
 SECONDS = 5.0
+USUAL = 0.1
+"""Processor time that `slowness` takes on a slow core that nobody else uses."""
 watch = Watch()
 
 LOOPS = [
@@ -102,7 +104,7 @@ class Range(NamedTuple):
             shutil.rmtree(work)
             assert not seen, f"harm: {seen[:5]}"
             assert sorted(self.outside.iterdir()) == before, "harm: something was written elsewhere"
-            assert time.process_time() - began < SECONDS, "harm: it took too long"
+            assert time.process_time() - began < SECONDS * slowness(), "harm: it took too long"
         return said
 
     def attempt_all(self, attacks: list[Attack]) -> list[Outcome]:
@@ -112,6 +114,14 @@ class Range(NamedTuple):
             attempt_all(self.attempt, [attack], seconds=8 * SECONDS)[0] if outcome.status == "hang" else outcome
             for attack, outcome in zip(attacks, outcomes, strict=True)
         ]
+
+
+def slowness() -> float:
+    """How many times slower than usual this core is now, at least 1: where the host of a virtual machine is busy,
+    processor time passes while nothing is computed."""
+    began = time.process_time()
+    sum(range(2_000_000))
+    return max(1.0, (time.process_time() - began) / USUAL)
 
 
 def opened(trust: tuple[str, ...]) -> str:
