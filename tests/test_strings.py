@@ -79,6 +79,16 @@ def test_lengths_and_gaps_are_those_that_were_asked_for(folder):
     assert min(advance for _, advance in gaps) >= ADVANCE - 0.01
 
 
+def test_slots_past_the_length_of_a_strip_may_lie_beyond_the_canvas(folder):
+    source = strings(folder)
+    layout = source.layout("train", (0, 0), 2)
+    layout.length[:] = 12, 1
+    layout.y[1] = source.height - SIDE  # the last row of the last strip: what lies beyond has no pixel
+    drawn = source.draw("train", layout, 400)
+    layout.x[1, 1:] = 10_000
+    assert torch.equal(source.draw("train", layout, 400), drawn)
+
+
 def test_words_are_sorted_targets(folder):
     batch = next(strings(folder).train(0, seed=1))
     lengths = (batch.words != 0).sum(dim=-1).flatten()

@@ -254,7 +254,8 @@ class Strings(DigitSource):
         digits, longest = self.digits[name].images, int(layout.length.max())
         slots = np.arange(longest) < layout.length[:, None]
         digit, x, y = (field[:, :longest] for field in (layout.digit, layout.x, layout.y))
-        whole = np.stack([digit, x - self.ink[name].left[digit], y, slots], axis=-1)
+        # Slots past a strip's length are drawn without ink at its beginning: their x may lie beyond the canvas.
+        whole = np.stack([digit, np.where(slots, x - self.ink[name].left[digit], 0), y, slots], axis=-1)
         count = np.round(self.clutter * layout.length)
         piece = np.concatenate(
             [layout.pieces, (np.arange(layout.pieces.shape[1]) < count[:, None])[..., None]], axis=-1
