@@ -42,7 +42,7 @@ def scenes(number: int, first: int) -> Iterator[tuple[np.ndarray, str]]:
 
 
 def write(folder: Path, splits: dict[str, int]) -> None:
-    """Write so many scenes of each split."""
+    """Write scenes; `splits` says how many of each split."""
     (folder / "images").mkdir(parents=True, exist_ok=True)
     lines = []
     for seed, (split, number) in enumerate(splits.items()):

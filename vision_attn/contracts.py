@@ -8,8 +8,8 @@ Shapes use one legend everywhere: B images, R rows (an image's captions or beams
 H hidden, A attention size, T time steps, K scales or heads, V words, C channels, Y X image.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.filterbank import Window
 from vision_attn.attention.reinforce import Choice
+from vision_attn.attention.soft import looking_at_test
 from vision_attn.layers.nested import Nested
 from vision_attn.task import Source
 
@@ -126,11 +127,9 @@ class Captioner(nn.Module):
         samples: R * runs rows, the runs of a caption next to each other. Other models are called without `runs`."""
         raise NotImplementedError
 
-    @contextmanager
-    def looking(self, way: str) -> Iterator[None]:
-        """Context manager: use one of `ways` at test time."""
-        raise ValueError(f"{type(self).__name__} has no way to look by {way!r}")
-        yield
+    def looking(self, way: str) -> AbstractContextManager[None]:
+        """Context manager: use one of `ways` at test time. The default is for models that keep it in `at_test`."""
+        return looking_at_test(self, way)
 
     def restart(self) -> None:
         """Restart the schedules of this model. Called when a run starts from the weights of another run."""

@@ -1,7 +1,5 @@
 """Hard attention: each word sees one sampled region and nothing else of the image (Xu et al. 2015, section 4.1)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -38,14 +36,6 @@ class Hard(Attention):
             raise ValueError(f"Hard: soft_start={soft_start} is a number of batches, and must not be negative")
         self.expectation_probability, self.soft_start, self.at_test = expected, soft_start, at_test
         self.register_buffer("batches", torch.zeros(()))
-
-    @contextmanager
-    def looking(self, way: str) -> Iterator[None]:
-        before, self.at_test = self.at_test, way
-        try:
-            yield
-        finally:
-            self.at_test = before
 
     def restart(self) -> None:
         self.batches.zero_()

@@ -4,8 +4,6 @@ For each character, a search starts at the column that the character before has 
 probability p_ij = sigmoid(e_ij), else it goes on to the next one. The column where it stops is read.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -46,14 +44,6 @@ class Monotonic(Attention):
     @property
     def way(self) -> Way:
         return "expectation" if self.training else self.at_test
-
-    @contextmanager
-    def looking(self, way: str) -> Iterator[None]:
-        before, self.at_test = self.at_test, way
-        try:
-            yield
-        finally:
-            self.at_test = before
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
         """alpha_0: the first search starts at the first column."""

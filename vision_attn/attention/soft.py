@@ -1,7 +1,7 @@
 """Soft attention, and what every attention over regions promises."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -78,11 +78,9 @@ class Attention(nn.Module):
         """
         return None
 
-    @contextmanager
-    def looking(self, way: str) -> Iterator[None]:
-        """Within this context, look at regions in one of `ways` at test time."""
-        raise ValueError(f"{type(self).__name__} cannot look by {way!r}; it has one way to look")
-        yield
+    def looking(self, way: str) -> AbstractContextManager[None]:
+        """Context manager: look at regions in one of `ways` at test time."""
+        return looking_at_test(self, way)
 
     def restart(self) -> None:
         """Restart the schedules of this module, if it has any."""
@@ -101,6 +99,19 @@ class Soft(Attention):
     ) -> Seen:
         alpha = normalised(scores)
         return Seen(expected_context(alpha, regions), alpha)
+
+
+@contextmanager
+def looking_at_test(module: nn.Module, way: str) -> Iterator[None]:
+    """Context manager: `module.at_test` is `way`, one of `module.ways`."""
+    if way not in module.ways:
+        ways = f"its ways are {', '.join(module.ways)}" if module.ways else "it has one way to look"
+        raise ValueError(f"{type(module).__name__} cannot look by {way!r}; {ways}")
+    before, module.at_test = module.at_test, way
+    try:
+        yield
+    finally:
+        module.at_test = before
 
 
 def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:

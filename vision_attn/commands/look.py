@@ -12,7 +12,8 @@ the answer (Chefer et al. 2021); Grad-CAM for convolutional networks; for captio
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,22 +78,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at all that can be read; the exit status is 1 when something could not be."""
-    from vision_attn.explain.looks import look
-
     torch_device(arguments.device)
     writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints = list(found.complaints)
-    model = opened(arguments)
-    options = {"texts": arguments.text, "method": arguments.method, "layer": arguments.layer, "head": arguments.head}
+    kind, see = opened(arguments)
     done: list[tuple[str, Any, Seen]] = []
     for path, picture in squares(found.files, complaints):
-        seen = model(picture) if not hasattr(model, "module") else look(model, picture, **options)
-        say(str(path), told(seen, getattr(model, "kind", "captioner")))
+        seen = see(picture)
+        say(str(path), told(seen, kind))
         picture.thumbnail((SIDE, SIDE))
         done.append((path.name, picture, seen))
     if done:
-        complain(f"drawn: {draw(done, getattr(model, 'kind', 'captioner'), arguments.out)}")
+        complain(f"drawn: {draw(done, kind, arguments.out)}")
     for line in (*found.notes, *complaints):
         complain(line)
     return 1 if complaints else 0
@@ -112,16 +110,26 @@ def squares(files: Sequence[Path], complaints: list[str]) -> Iterator[tuple[Path
 
 
 @collected_later()
-def opened(arguments: argparse.Namespace) -> Any:
-    """The model, as a `Model`; of a run that captions, a function from a picture to what was seen."""
+def opened(arguments: argparse.Namespace) -> tuple[str, Callable[[Any], "Seen"]]:
+    """The kind of the model, and a function from a picture to what the model saw in it."""
+    from vision_attn.config import open_run
+    from vision_attn.explain.looks import look
     from vision_attn.explain.models import open_model
+    from vision_attn.tasks.caption import Captioning
 
     device = torch_device(arguments.device)
-    if not is_run(Path(arguments.model)) and not Path(arguments.model).is_dir():
+    if is_run(Path(arguments.model)) or Path(arguments.model).is_dir():
+        task, source, _ = open_run(arguments.model, trust=arguments.trust)
+        if isinstance(task, Captioning):
+            if arguments.method != "auto" or arguments.layer is not None or arguments.text:
+                raise ValueError("of a captioner of ours, --head is the only choice: its maps are its attention")
+            return "captioner", partial(described, task.to(device), device=device, head=arguments.head)
+        model = classifier(arguments.model, task, source)
+    else:
         library = arguments.model.partition(":")[0]
         model = open_model(arguments.model, weights=arguments.weights, trust=library in arguments.trust)
-        return on_device(model, device)
-    return of_run(arguments, device)
+    options = {"texts": arguments.text, "method": arguments.method, "layer": arguments.layer, "head": arguments.head}
+    return model.kind, partial(look, on_device(model, device), **options)
 
 
 def on_device(model: "Model", device: Any) -> "Model":
@@ -131,30 +139,20 @@ def on_device(model: "Model", device: Any) -> "Model":
     return model._replace(inputs=lambda picture: {key: value.to(device) for key, value in inputs(picture).items()})
 
 
-def of_run(arguments: argparse.Namespace, device: Any) -> Any:
-    """The model of a run folder: a captioner, or a classifier that sees the whole image."""
+def classifier(folder: str, task: Any, source: Any) -> "Model":
+    """The classifier of the run in `folder`, as others are: images to scores. It must see the whole image."""
     import torch
 
-    from vision_attn.config import open_run
     from vision_attn.explain.models import Model
-    from vision_attn.tasks.caption import Captioning
     from vision_attn.tasks.classify import Classification
 
-    task, source, _ = open_run(arguments.model, trust=arguments.trust)
-    task = task.to(device)
-    if isinstance(task, Captioning):
-        if arguments.method != "auto" or arguments.layer is not None or arguments.text:
-            raise ValueError("of a captioner of ours, --head is the only choice: its maps are its attention")
-        return lambda picture: described(task, picture, device, arguments.head)
     if not isinstance(task, Classification) or task.model.reinforced or task.image_shape[0] != 3:
         raise ValueError(
-            f"{arguments.model} holds a {type(task).__name__} that does not see whole photographs: "
-            f"vision-attn eval {arguments.model} --show 8 draws what it sees"
+            f"{folder} holds a {type(task).__name__} that does not see whole photographs: "
+            f"vision-attn eval {folder} --show 8 draws what it sees"
         )
 
     class Scores(torch.nn.Module):
-        """The classifier, as others are: images to scores."""
-
         def __init__(self) -> None:
             super().__init__()
             self.model = task.model
@@ -163,9 +161,9 @@ def of_run(arguments: argparse.Namespace, device: Any) -> Any:
             return self.model(images).log_prob[:, 0, -1]
 
     def inputs(picture: Any) -> dict[str, Any]:
-        return {"images": pixels(picture, task.image_shape[1:]).to(device) / 255}
+        return {"images": pixels(picture, task.image_shape[1:]) / 255}
 
-    return Model(Scores(), "classifier", inputs, getattr(source, "classes", ()))
+    return Model(Scores(), "classifier", inputs, tuple(source.class_names))
 
 
 def pixels(picture: Any, size: Sequence[int]) -> Any:

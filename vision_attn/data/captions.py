@@ -15,15 +15,15 @@ from vision_attn.data.annotations import Photograph, locate, read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
 from vision_attn.data.features import Features, cached_features
 from vision_attn.data.images import Pixels, View
-from vision_attn.data.vocabulary import Vocabulary, continued
+from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.files import find
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Source, Task
+from vision_attn.task import SPLITS, Task
 
 log = logging.getLogger(__name__)
 
 
-class Captions(Source):
+class Captions(VocabularySource):
     """Photographs in a folder, with captions in an annotation file in COCO's or Karpathy's format."""
 
     def __init__(
@@ -95,16 +95,6 @@ class Captions(Source):
 
     def references(self) -> Iterator[tuple[str, ...]]:
         return (tuple(photograph.captions) for photograph in self._members("train"))
-
-    def export(self, folder: Path) -> None:
-        self.vocabulary.save(Path(folder) / "vocabulary.json")
-
-    def restore(self, folder: Path) -> None:
-        self.vocabulary = Vocabulary.load(Path(folder) / "vocabulary.json")
-
-    def extend(self, folder: Path) -> tuple[int, int] | None:
-        self.vocabulary, sizes = continued(folder, self.vocabulary)
-        return sizes
 
     def prepare(self, task: Task) -> None:
         """Find the photographs and cache the vectors of a frozen `task.encoder`.

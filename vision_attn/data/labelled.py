@@ -61,7 +61,7 @@ class LabelledImages(Source):
         Args:
             images: images/CLASS/IMAGE, or images/SPLIT/CLASS/IMAGE with splits train, val and test.
             labels: a CSV file `image,label,split` or JSON lines {"image", "label", "split"}; the split may be left out.
-            side: resize photographs, so that their longer side has so many pixels; None: leave them as they are.
+            side: the longer side to which photographs are resized, in pixels; None: leave them as they are.
             square: take the centre square of photographs, so that all have the same size. Needs `side`.
             flips: mirror each training photograph with probability 1/2 in each epoch.
             batch_size: images per training batch, over all processes together.

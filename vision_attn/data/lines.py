@@ -19,9 +19,10 @@ from vision_attn.data.images import in_threads
 from vision_attn.data.photographs import decoded
 from vision_attn.data.streams import stream
 from vision_attn.data.strings import MULTIPLE, padded_words
+from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.files import brief, find, read_json
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Source, Task
+from vision_attn.task import SPLITS, Task
 
 TENTH = 10
 """Without given splits, one line in ten is for validation and one for test."""
@@ -35,7 +36,7 @@ class Line(NamedTuple):
     text: str
 
 
-class Lines(Source):
+class Lines(VocabularySource):
     """A folder of images of lines, and a file of their transcripts.
 
     images: the folder of the images, also searched for under `$VISION_ATTN_DATA` and `data/`.
@@ -49,6 +50,8 @@ class Lines(Source):
 
     Raises ValueError naming the file and the line for transcripts that cannot be used, when they are first needed.
     """
+
+    vocabulary_type = Characters
 
     def __init__(
         self,
@@ -108,12 +111,6 @@ class Lines(Source):
 
     def references(self) -> Iterator[list[str]]:
         return ([line.text] for line in self.lines["train"])
-
-    def export(self, folder: Path) -> None:
-        self.vocabulary.save(Path(folder) / "vocabulary.json")
-
-    def restore(self, folder: Path) -> None:
-        self.vocabulary = Characters.load(Path(folder) / "vocabulary.json")
 
     def batch(self, lines: Sequence[Line], rank: int = 0, world: int = 1) -> CaptionBatch:
         """The part of process `rank` of a batch of these lines, as wide as the whole batch."""

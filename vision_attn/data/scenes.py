@@ -7,7 +7,6 @@ training scenes never do (`scene_grammar.pair_split`), so that a captioner has t
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from jaxtyping import Int
@@ -18,9 +17,9 @@ from vision_attn.data import scene_grammar as grammar
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.scene_canvas import Arrangement, arrange, draw
 from vision_attn.data.streams import FIXED, FRESH, stream
-from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, continued
+from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, VocabularySource
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Source, Task
+from vision_attn.task import SPLITS, Task
 
 REFERENCES = 2000
 """Scenes whose captions stand for those of all training scenes, which are new in every epoch."""
@@ -29,7 +28,7 @@ RELATIONS = ("to the left of", "to the right of"), ("above", "below")
 """Words for before and behind, for each axis."""
 
 
-class Scenes(Source):
+class Scenes(VocabularySource):
     """Images of one to three coloured shapes, with five captions each and the boxes of objects by word.
 
     size: height and width of the images in pixels. Objects have sides of 12 to 20 pixels in images of 56, and in
@@ -130,11 +129,8 @@ class Scenes(Source):
     def encode(self, caption: str) -> list[int]:
         """Word ids of a caption, END included. Equal to `vocabulary.encode` for captions of plain words, and many times
         faster."""
-        return [*(self.index.get(word, UNKNOWN) for word in caption.split()), END]
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        return {word: index for index, word in enumerate(self.vocabulary.words)}
+        index = self.vocabulary.index
+        return [*(index.get(word, UNKNOWN) for word in caption.split()), END]
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -145,18 +141,6 @@ class Scenes(Source):
         """The captions of `REFERENCES` fixed scenes with combinations of training."""
         scenes = self.arrange("train", (FIXED, SPLITS.index("train")), REFERENCES)
         return (captions(scenes, image) for image in range(REFERENCES))
-
-    def export(self, folder: Path) -> None:
-        self.vocabulary.save(Path(folder) / "vocabulary.json")
-
-    def restore(self, folder: Path) -> None:
-        self.vocabulary = Vocabulary.load(Path(folder) / "vocabulary.json")
-        self.__dict__.pop("index", None)
-
-    def extend(self, folder: Path) -> tuple[int, int] | None:
-        self.vocabulary, sizes = continued(folder, self.vocabulary)
-        self.__dict__.pop("index", None)
-        return sizes
 
 
 def captions(scenes: Arrangement, image: int) -> list[str]:

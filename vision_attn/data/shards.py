@@ -24,10 +24,10 @@ from vision_attn.contracts import END, PAD
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.images import in_threads, read_image
 from vision_attn.data.photographs import ENDINGS, Encoded
-from vision_attn.data.vocabulary import Vocabulary, continued
+from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.files import find
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Source, Task
+from vision_attn.task import SPLITS, Task
 
 NEEDED = "shards need the packages webdataset and pyarrow: pip install 'vision-attn[scale]'"
 Item = TypeVar("Item")
@@ -50,7 +50,7 @@ class Picked(NamedTuple):
     captions: tuple[str, ...]
 
 
-class Shards(Source):
+class Shards(VocabularySource):
     """Captioned photographs in shards that are read from beginning to end.
 
     In training, each process reads its own part of the shards, in an order that depends on the seed and the epoch, and
@@ -127,16 +127,6 @@ class Shards(Source):
     def references(self) -> Iterator[tuple[str, ...]]:
         samples = chain.from_iterable(map(self._read, self._paths("train")))
         return (sample.captions for sample in islice(samples, self.vocabulary_images))
-
-    def export(self, folder: Path) -> None:
-        self.vocabulary.save(Path(folder) / "vocabulary.json")
-
-    def restore(self, folder: Path) -> None:
-        self.vocabulary = Vocabulary.load(Path(folder) / "vocabulary.json")
-
-    def extend(self, folder: Path) -> tuple[int, int] | None:
-        self.vocabulary, sizes = continued(folder, self.vocabulary)
-        return sizes
 
     @cached_property
     def _counted(self) -> int:

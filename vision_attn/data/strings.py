@@ -7,7 +7,6 @@ A batch is made on the device in a dozen operations, without synchronisation.
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from vision_attn.data.characters import Characters
 from vision_attn.data.mnist import SIDE, Digits, DigitSource
 from vision_attn.data.scene_canvas import integers
 from vision_attn.data.streams import FIXED, FRESH, stream
+from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.ranges import check_range
 from vision_attn.task import SPLITS, Task
 
@@ -74,7 +74,7 @@ class Ink(NamedTuple):
         return cls(digits.labels.cpu().numpy(), left, top, right, bottom)
 
 
-class Strings(DigitSource):
+class Strings(VocabularySource, DigitSource):
     """Strips of 1 to `lengths[1]` digits, with varying gaps, vertical jitter, overlap and clutter.
 
     say: "read" (from left to right), "reverse" (from right to left) or "sort" (in ascending order).
@@ -98,6 +98,7 @@ class Strings(DigitSource):
     """
 
     content_words = frozenset(DIGITS)
+    vocabulary_type = Characters
 
     def __init__(
         self,
@@ -183,12 +184,6 @@ class Strings(DigitSource):
         """Transcripts of a batch of training strips. Their digits are all that the vocabulary needs."""
         layout = self.layout("train", (FIXED, SPLITS.index("train")), self.batch_size)
         return ([self.transcript("train", layout, strip)[0]] for strip in range(self.batch_size))
-
-    def export(self, folder: Path) -> None:
-        self.vocabulary.save(Path(folder) / "vocabulary.json")
-
-    def restore(self, folder: Path) -> None:
-        self.vocabulary = Characters.load(Path(folder) / "vocabulary.json")
 
     def layout(self, name: str, numbers: tuple[int, ...], num_images: int) -> Layout:
         """Sample all random choices of `num_images` strips, on the CPU."""

@@ -27,7 +27,7 @@ class TargetBatch(NamedTuple):
     images: Float[Tensor, "B 3 Y X"]
     """RGB from 0 to 1."""
     labels: Int[Tensor, "B"]
-    """Index of the star's colour in `Targets.classes`."""
+    """Index of the star's colour in `Targets.class_names`."""
     boxes: Float[Tensor, "B 4"]
     """(x0, y0, x1, y1) in [-1, 1] of the star."""
 
@@ -42,7 +42,7 @@ class Targets(Source):
     can be drawn with.
     """
 
-    classes = tuple(COLOURS)
+    class_names = tuple(COLOURS)
     num_classes = len(COLOURS)
 
     def __init__(

@@ -18,6 +18,7 @@ from tokenizers.pre_tokenizers import Split
 
 from vision_attn.contracts import END, PAD
 from vision_attn.files import read_json, replacing
+from vision_attn.task import Source
 
 UNKNOWN = 2
 SPECIALS = ["<pad>", "<end>", "<unk>"]
@@ -50,7 +51,7 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises ValueError if the ids of `tokenizer` are not as in `build`."""
-        ids = tokenizer.get_vocab()
+        self.index = ids = tokenizer.get_vocab()
         self.tokenizer = tokenizer
         self.words: list[str] = sorted(ids, key=lambda word: ids[word])
         if self.words[:3] != SPECIALS or sorted(ids.values()) != list(range(len(ids))):
@@ -121,17 +122,26 @@ class Vocabulary:
         return "".join(word + _gap(word, following) for word, following in pairwise([*words, ""]))
 
 
-def continued(folder: Path, own: Vocabulary) -> tuple[Vocabulary, tuple[int, int] | None]:
-    """Extend the vocabulary that lies in `folder`, of another run, by the words of `own`.
+class VocabularySource(Source):
+    """A data set of captions, whose vocabulary is kept with the run: `vocabulary.json` in its folder."""
 
-    Returns it, with the number of words before and after. If there is none in `folder`, returns `own` and None.
-    """
-    path = Path(folder) / "vocabulary.json"
-    if not path.is_file():
-        return own, None
-    start = Vocabulary.load(path)
-    extended = start.extended(own.words)
-    return extended, (len(start), len(extended))
+    vocabulary_type: type[Vocabulary] = Vocabulary
+    """The class of `vocabulary`; `Characters` has the same methods."""
+
+    def export(self, folder: Path) -> None:
+        self.vocabulary.save(Path(folder) / "vocabulary.json")
+
+    def restore(self, folder: Path) -> None:
+        self.vocabulary = self.vocabulary_type.load(Path(folder) / "vocabulary.json")
+
+    def extend(self, folder: Path) -> tuple[int, int] | None:
+        """Append the words that are new in this data to those of the run in `folder`; None if it has none."""
+        path = Path(folder) / "vocabulary.json"
+        if not path.is_file():
+            return None
+        start = self.vocabulary_type.load(path)
+        self.vocabulary = start.extended(self.vocabulary.words)
+        return len(start), len(self.vocabulary)
 
 
 def _words(path: str | Path) -> list[str]:

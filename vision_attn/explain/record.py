@@ -267,7 +267,7 @@ class _Recorder(TorchFunctionMode):
         self.keep(kept, rows, shape[-2], weights, lambda slope: precise(slope.reshape(shape)[:, :, rows]))
 
     def rows(self, num_queries: int) -> list[int]:
-        """The numbers of the queries to keep, of so many."""
+        """The indices of the queries to keep."""
         if self.queries == "all":
             return list(range(num_queries))
         wanted = [self.queries] if isinstance(self.queries, int) else list(self.queries)

@@ -1,7 +1,6 @@
 """DRAM, the deep recurrent attention model, for sequences of objects (Ba et al., ICLR 2015)."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -56,14 +55,6 @@ class DRAM(Captioner):
     def way(self) -> str:
         """Whether locations are sampled from the policy ("draw") or are its means ("mean")."""
         return "draw" if self.training else self.at_test
-
-    @contextmanager
-    def looking(self, way: str) -> Iterator[None]:
-        before, self.at_test = self.at_test, way
-        try:
-            yield
-        finally:
-            self.at_test = before
 
     def restart(self) -> None:
         self.ram.restart()
