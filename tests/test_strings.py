@@ -79,6 +79,15 @@ def test_lengths_and_gaps_are_those_that_were_asked_for(folder):
     assert min(advance for _, advance in gaps) >= ADVANCE - 0.01
 
 
+def test_training_strings_grow(folder):
+    source = strings(folder, lengths=(2, 8), grow=3)
+    longest = [[len(text) for (text,) in batch.references] for epoch in (0, 1) for batch in source.train(epoch, seed=0)]
+    assert [max(lengths) for lengths in longest[:3]] == [2, 4, 6]
+    assert max(map(max, longest[3:])) == 8, "and stay"
+    skipped = next(source.train(0, seed=0, skip=2))
+    assert [len(text) for (text,) in skipped.references] == longest[2]
+
+
 def test_slots_past_the_length_of_a_strip_may_lie_beyond_the_canvas(folder):
     source = strings(folder)
     layout = source.layout("train", (0, 0), 2)

@@ -19,8 +19,8 @@ OPENED = ENDINGS | {ARRAY}
 def open_pixels(path: str | Path, *, side: int | None = None, square: bool = False) -> NDArray[np.uint8]:
     """Open an image: (Y, X, 3), or (Y, X) or (Y, X, C) of an array in a .npy file, which is read where it is sliced.
 
-    side: the longer side to which the image is resized, in pixels. square: take the centre square first. Raises ValueError
-    naming the file if it is no image.
+    side: the longer side to which the image is resized, in pixels. square: take the centre square first. Raises
+    ValueError naming the file if it is no image.
     """
     if Path(path).suffix.lower() == ARRAY:
         array = _mapped(path)

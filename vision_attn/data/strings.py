@@ -84,6 +84,8 @@ class Strings(VocabularySource, DigitSource):
     gap: the smallest and the largest gap between the ink of neighbouring digits in pixels; negative gaps overlap.
         Neighbours are at least 8 pixels apart from left edge to left edge.
     clutter, piece: pieces of other digits per digit, on average over long strips, and their height and width.
+    grow: the number of batches at the start of training over which the largest number of digits grows evenly from
+        `lengths[0]` to `lengths[1]`. Attention finds its place in short strings first.
     epoch_images: strips in a training epoch, in batches of `batch_size`; an incomplete last batch is dropped.
     val_images, test_images, folder, download: as for `Clutter`.
 
@@ -110,6 +112,7 @@ class Strings(VocabularySource, DigitSource):
         gap: tuple[int, int] = (-2, 8),
         clutter: float = 0.25,
         piece: int = 6,
+        grow: int = 0,
         batch_size: int = 64,
         epoch_images: int = 51200,
         val_images: int = 500,
@@ -129,6 +132,8 @@ class Strings(VocabularySource, DigitSource):
             )
         if not 0 <= clutter <= 10 or not 1 <= piece <= SIDE:
             raise ValueError(f"strings: clutter={clutter} must be from 0 to 10, and piece={piece} from 1 to {SIDE}")
+        if grow < 0:
+            raise ValueError(f"strings: grow={grow} is a number of batches, and must not be negative")
         if min(val_images, test_images) < 1 or epoch_images < batch_size:
             raise ValueError(
                 f"strings: epoch_images={epoch_images} must hold a batch of {batch_size}, and val_images={val_images} "
@@ -138,6 +143,7 @@ class Strings(VocabularySource, DigitSource):
         check_range("Strings", 1, 2**28, pixels_of_a_batch=batch_size * height * longest * (SIDE + max(gap[1], 0)))
         check_range("Strings", 1, 2**24, digits_of_a_split=longest * max(val_images, test_images))
         self.say, self.height, self.gap, self.clutter, self.piece = say, height, tuple(gap), clutter, piece
+        self.grow = grow
         self.lengths = {"train": tuple(lengths), "val": tuple(lengths), "test": tuple(test_lengths)}
         self.image_shape = (3, height, longest * SIDE)
         self.epoch_images = epoch_images
@@ -164,7 +170,8 @@ class Strings(VocabularySource, DigitSource):
         """New strips. Every batch has its own random stream, so that skipping is free."""
         part = self.part(rank, world)
         for index in range(skip, len(self)):
-            layout = self.layout("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
+            numbers = (FRESH, seed % 2**64, epoch, index)
+            layout = self.layout("train", numbers, self.batch_size, self.longest(epoch * len(self) + index))
             first = (epoch * len(self) + index) * self.batch_size
             ids = np.arange(first, first + self.batch_size)
             yield self.batch("train", layout.take(part), ids[part], _padded_width(layout))
@@ -185,10 +192,16 @@ class Strings(VocabularySource, DigitSource):
         layout = self.layout("train", (FIXED, SPLITS.index("train")), self.batch_size)
         return ([self.transcript("train", layout, strip)[0]] for strip in range(self.batch_size))
 
-    def layout(self, name: str, numbers: tuple[int, ...], num_images: int) -> Layout:
-        """Sample all random choices of `num_images` strips, on the CPU."""
+    def longest(self, number: int) -> int:
+        """The largest number of digits in training batch `number`, counted from the start of training."""
+        low, high = self.lengths["train"]
+        return high if number >= self.grow else low + (high - low) * number // self.grow
+
+    def layout(self, name: str, numbers: tuple[int, ...], num_images: int, longest: int | None = None) -> Layout:
+        """Sample all random choices of `num_images` strips, on the CPU. `longest`: see `grow`."""
         bits, ink = stream(*numbers), self.ink[name]
         low, high = self.lengths[name]
+        high = high if longest is None else longest
         length = integers(bits, low, high, num_images)
         margin = integers(bits, 0, MARGIN, 2, num_images)
         last = [len(ink.labels) - 1, self.height - SIDE, self.gap[1]]

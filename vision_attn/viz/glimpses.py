@@ -14,8 +14,8 @@ from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, TITLE, Panel, boxed,
 
 RIGHT, WRONG = "#4cc38a", "#ff6b62"
 CLOSE = 6
-"""From this ratio of an image's width to that of the widest patch, a glimpse is too small to be seen in the image, and is
-shown close up."""
+"""From this ratio of an image's width to that of the widest patch, a glimpse is too small to be seen in the image, and
+is shown close up."""
 FRAME_SIDE = 352  # approximate longer side of the two pictures of a frame, in pixels
 FRAME, END = 800, 3000  # milliseconds of a frame of an animation, and of the last frame
 SQUARE = "#4d3c22"  # outline of a glimpse, visible even if all of its pixels are black
