@@ -5,7 +5,7 @@ intensities are clipped to 1. A batch is made on the device in a dozen operation
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -80,7 +80,8 @@ class Clutter(DigitSource):
         part = self.part(rank, world)
         for index in range(skip, len(self)):
             samples = self.sample("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
-            yield self.batch("train", samples[part])
+            first = (epoch * len(self) + index) * self.batch_size
+            yield self.batch("train", samples[part], range(first, first + self.batch_size)[part])
 
     def split(self, name: str) -> Iterator[DigitBatch]:
         """Fixed images, the same in every run. "train" yields as many as "val", with training digits."""
@@ -88,8 +89,9 @@ class Clutter(DigitSource):
         # Sampled all at once, so that the images do not depend on the batch size.
         samples = self.sample(name, (FIXED, SPLITS.index(name)), self.split_images[name])
         samples[:, 0] = torch.arange(len(samples)) % len(self.digits[name].labels)
-        for part in samples.split(self.batch_size):
-            yield self.batch(name, part)
+        for first in range(0, len(samples), self.batch_size):
+            part = slice(first, first + self.batch_size)
+            yield self.batch(name, samples[part], range(len(samples))[part])
 
     def checksum(self, name: str) -> str:
         """Return the first 16 digits of the SHA-256 of a fixed set: all pixels as bytes, then all labels."""
@@ -109,7 +111,8 @@ class Clutter(DigitSource):
         last = digit + piece * self.pieces
         return torch.from_numpy(integers(bits, 0, last, num_images, len(last)))
 
-    def batch(self, name: str, samples: Int[Tensor, "B columns"]) -> DigitBatch:
+    def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> DigitBatch:
+        """Draw the images of these samples. `ids` is for subclasses whose batches name their images."""
         digits = self.digits[name]
         placement = Placement.of(on(digits.images.device, samples))
         corner = placement.corner

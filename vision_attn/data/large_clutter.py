@@ -56,7 +56,7 @@ class LargeClutter(Clutter):
         """Read the digits."""
         _ = self.digits
 
-    def batch(self, name: str, samples: Int[Tensor, "B columns"]) -> DigitBatch:
+    def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> DigitBatch:
         digits, placement = self.digits[name], Placement.of(samples)
         images, corner = digits.images.numpy(), placement.corner
         canvases = []
