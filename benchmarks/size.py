@@ -10,29 +10,26 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from benchmarks.charts import Axis, Chart, save, short
 from benchmarks.measure import MiB, peak_memory, table
 from benchmarks.shapes import Shapes
-from benchmarks.tradeoff import COLOURS, short
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
 from vision_attn.data.pixels import open_pixels
-from vision_attn.files import replacing, scratch
+from vision_attn.files import scratch
 from vision_attn.layers.fused import without_loops
 from vision_attn.metrics.cost import multiply_adds
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.ram import LSTM, RAM
-from vision_attn.viz.sheet import DARK
 
 PICTURE = Path("runs/size.png")
 SIDES = (60, 200, 600, 2000, 6000, 20_000)
 LARGEST_WHOLE = 2000
 """Of larger images, models that see all pixels are counted and not run: 20,000 x 20,000 floats alone take 1.6 GB."""
 ANSWERS = 20
-WIDTH, HEIGHT, MARGIN = 400, 380, 70
 
 
 class Cost(NamedTuple):
@@ -88,8 +85,7 @@ def size(shapes: Shapes, repeats: int) -> str:
             for name, make in (("DRAW's reader", whole), ("convolutional", Convolutional)):
                 costs[name].append(seen_whole(make, side, answers))
         picture = (folder / PICTURE.name) if shapes.quick else PICTURE
-        with replacing(picture) as path:
-            chart(sides, costs).save(path, "PNG", optimize=True)
+        save(charts(sides, costs), picture)
     rows = [
         (name, f"{side:,}", f"{cost.multiply_adds / 1e6:,.1f}", f"{cost.pixels:,.0f}", figure(cost.milliseconds))
         for name, each in costs.items()
@@ -157,34 +153,17 @@ def figure(milliseconds: float) -> str:
     return "" if math.isnan(milliseconds) else f"{milliseconds:,.1f}"
 
 
-def chart(sides: tuple[int, ...], costs: dict[str, list[Cost]]) -> Image.Image:
-    """Three charts side by side with logarithmic axes, the width of the image from left to right."""
-    page = Image.new("RGB", (3 * WIDTH + 4 * MARGIN, HEIGHT + 2 * MARGIN), DARK.paper)
-    draw, font = ImageDraw.Draw(page), ImageFont.load_default(15)
-    for axis, title in enumerate(("multiply-adds", "pixels read", "milliseconds")):
-        left, top = MARGIN + axis * (WIDTH + MARGIN), MARGIN // 2
-        values = [cost[axis] for each in costs.values() for cost in each if cost[axis] > 0]
-        low, high = min(values) / 2, max(values) * 2
-
-        def point(side: float, value: float, left=left, top=top, low=low, high=high) -> tuple[float, float]:
-            across = math.log(side / sides[0]) / math.log(sides[-1] / sides[0])
-            return left + 12 + across * (WIDTH - 24), top + math.log(high / value) / math.log(high / low) * HEIGHT
-
-        draw.rectangle((left, top, left + WIDTH, top + HEIGHT), outline="#33373f")
-        for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1):
-            y = point(sides[0], 10.0**power)[1]
-            draw.line((left, y, left + WIDTH, y), "#22262d")
-            draw.text((left - 8, y), short(10**power) if power >= 0 else f"{10.0**power:g}", DARK.quiet, font, "rm")
-        for side in sides:
-            draw.text(
-                (point(side, high)[0], top + HEIGHT + 8), f"{side:,}", DARK.quiet, ImageFont.load_default(12), "mt"
-            )
-        draw.text((left + WIDTH / 2, top + HEIGHT + 30), f"{title}, by the image's width", DARK.ink, font, "mt")
-        for number, (name, each) in enumerate(costs.items()):
-            points = [point(side, cost[axis]) for side, cost in zip(sides, each, strict=True) if cost[axis] > 0]
-            draw.line(points, COLOURS[number], 3)
-            for x, y in points:
-                draw.ellipse((x - 5, y - 5, x + 5, y + 5), COLOURS[number])
-            if not axis:
-                draw.text((left + 24, top + 20 + 22 * number), name, COLOURS[number], font, "lm")
-    return page
+def charts(sides: tuple[int, ...], costs: dict[str, list[Cost]]) -> list[Chart]:
+    """Three charts with the width of the image from left to right."""
+    width = Axis("the image's width", short)
+    return [
+        Chart(
+            {
+                name: [(side, cost[field]) for side, cost in zip(sides, each, strict=True) if cost[field] > 0]
+                for name, each in costs.items()
+            },
+            width,
+            Axis(title, short),
+        )
+        for field, title in enumerate(("multiply-adds", "pixels read", "milliseconds"))
+    ]

@@ -1,0 +1,49 @@
+"""Charts: every line is drawn in its colour, where its points are, and axes have round numbers."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image, ImageColor
+
+from benchmarks import lengths
+from benchmarks.charts import COLOURS, HEIGHT, MARGIN, WIDTH, Axis, Chart, save, short
+
+
+def test_points_lie_where_the_axes_say(tmp_path):
+    """A line from corner to corner, and one that is flat in the middle of a logarithmic axis."""
+    lines = {"up": [(0.0, 1.0), (10.0, 100.0)], "flat": [(0.0, 10.0), (10.0, 10.0)]}
+    save([Chart(lines, Axis("x", logarithmic=False), Axis("y"))] * 2, tmp_path / "new" / "chart.png")
+    pixels = np.array(Image.open(tmp_path / "new" / "chart.png"))
+    assert pixels.shape == (HEIGHT + 2 * MARGIN, 2 * WIDTH + 3 * MARGIN, 3)
+    flat, up = ((pixels == ImageColor.getrgb(COLOURS[number])).all(axis=2) for number in (1, 0))
+    rows = np.nonzero(flat[:, MARGIN + WIDTH // 3 : MARGIN + WIDTH])[0]
+    assert abs(rows - (MARGIN // 2 + HEIGHT / 2)).max() <= 5
+    left, right = (np.nonzero(up[:, column])[0].mean() for column in (MARGIN + WIDTH // 4, MARGIN + 9 * WIDTH // 10))
+    assert left > right, "a larger value is further up"
+
+
+@pytest.mark.parametrize(
+    "axis, ends, ticks",
+    [
+        (Axis("x", logarithmic=False), (0.5, 30.2), [5, 10, 15, 20, 25, 30]),
+        (Axis("x", logarithmic=False), (0.0, 1.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (Axis("y"), (0.08, 130.0), [0.1, 1, 10, 100]),
+        (Axis("y"), (1.5, 60.0), [2, 5, 10, 20, 50]),
+    ],
+)
+def test_ticks_are_round_numbers(axis, ends, ticks):
+    assert axis.ticks(ends) == pytest.approx(ticks)
+
+
+def test_numbers_are_short():
+    assert [short(number) for number in (3, 2500, 20_000, 3e6, 1e9)] == ["3", "2.5k", "20k", "3M", "1G"]
+
+
+def test_errors_by_length(tmp_path):
+    (tmp_path / "transcripts_test.json").write_text(json.dumps({"error_by_length": {"1": 0.0, "30": 12.5}}))
+    assert lengths.read(tmp_path) == [(1, lengths.LOWEST), (30, 12.5)]
+    lengths.main(str(tmp_path / "chart.png"), f"CTC={tmp_path}")
+    assert Image.open(tmp_path / "chart.png").size[1] == HEIGHT + 2 * MARGIN
+    with pytest.raises(SystemExit, match="NAME=FOLDER"):
+        lengths.main(str(tmp_path / "chart.png"))
