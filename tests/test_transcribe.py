@@ -51,10 +51,10 @@ def die_before(epoch: int, batch: int) -> None:
     """Kill this process when it lays out the training strips of this batch."""
     layout = Strings.layout
 
-    def layout_or_die(source: Strings, split: str, numbers: tuple[int, ...], number: int):
+    def layout_or_die(source: Strings, split: str, numbers: tuple[int, ...], *sizes: int):
         if numbers[0] == FRESH and numbers[2:] == (epoch, batch):
             os.kill(os.getpid(), signal.SIGKILL)
-        return layout(source, split, numbers, number)
+        return layout(source, split, numbers, *sizes)
 
     Strings.layout = layout_or_die
 
