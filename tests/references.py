@@ -6,6 +6,7 @@ dtype of its inputs: give float64 for the sharpest comparison. Equations are tho
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -166,13 +167,12 @@ def expected_log_prob(w: Mapping[str, Tensor], a: Tensor, words: Iterable[int]) 
 def next_words(w: Mapping[str, Tensor], a: Tensor) -> Callable[[tuple[int, ...]], Tensor]:
     """For one image, the function from the words so far to log p of every next word."""
 
-    def after(words: tuple[int, ...]) -> Tensor:
-        log_probs, turn = next_turn(w, a, PAD, first_turn(w, a))
-        for word in words:
-            log_probs, turn = next_turn(w, a, word, turn)
-        return log_probs
+    @cache
+    def turn_after(words: tuple[int, ...]) -> tuple:
+        *before, last = words or (PAD,)
+        return next_turn(w, a, last, turn_after(tuple(before))[1] if words else first_turn(w, a))
 
-    return after
+    return lambda words: turn_after(words)[0]
 
 
 # Decoding

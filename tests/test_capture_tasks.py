@@ -74,7 +74,7 @@ def test_captured_tasks_train_as_eager_ones(config, precision, device, digits, t
         for module in (glimpse, filterbank, lstm):
             monkeypatch.setattr(module, "_numba", lambda: None)
     common = {"run.precision": precision, "run.device": device, "run.epochs": 2, "run.average": 0.9, "run.warmup": 2,
-              "run.clip": 1.0, "run.compile": "false", "run.log_every": 1, "run.show": 0,
+              "run.clip": 1.0, "run.compile": "false", "run.log_every": 1, "run.show": 0, "run.validate_every": 0,
               "data.folder": digits}  # fmt: skip
     for name, setting in (("eager", "false"), ("captured", "auto")):
         settings = SIZES[config] | common | {"run.capture": setting, "run.folder": tmp_path / name}

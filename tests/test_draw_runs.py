@@ -22,6 +22,7 @@ BATCHES = 3
 TINY = {
     "task.model.num_turns": 3, "task.model.hidden_size": 16, "task.model.latent_size": 6, "data.batch_size": 100,
     "run.epochs": 2, "run.precision": "fp32", "run.device": "cpu", "run.log_every": 1, "run.show": 0,
+    "run.validate_every": 2,
     "schedule": "null",
 }  # fmt: skip
 
