@@ -96,7 +96,29 @@ def build(attention, hidden: int = 5) -> RNNsearch:
     return model
 
 
-@pytest.mark.parametrize("attention", [partial(Monotonic, noise=0.0), HardMonotonic])
+@pytest.mark.parametrize("columns", [1, 2, 5])
+def test_attention_advances_by_columns_up_to_the_last(columns) -> None:
+    """All alignments of two characters by enumeration; online, no column of the last `columns` is read twice."""
+    torch.manual_seed(6)
+    first, second, regions = torch.randn(1, 1, L).double(), torch.randn(1, 1, L).double(), torch.randn(1, L, 2).double()
+    for attention in (Monotonic(noise=0.0, offset=0.0, advance=columns), HardMonotonic(offset=0.0, advance=columns)):
+        attention = attention.double().eval()
+        with attention.looking("expectation"):
+            one = attention(first, regions)
+            other = attention(second, regions, None, one.carry)
+        p, wanted = second[0, 0].sigmoid(), torch.zeros(L).double()
+        for column, probability in enumerate(one.alpha[0, 0]):
+            wanted += probability * searched(p, torch.eye(L).double()[min(column + columns, L - 1)])
+        torch.testing.assert_close(other.alpha[0, 0], wanted)
+        carry, read = None, []
+        for _ in range(4):
+            seen = attention(torch.full((1, 1, L), 9.0).double(), regions, None, carry)
+            carry = seen.carry
+            read.append(int(seen.alpha.argmax()))
+        assert read == [min(number * columns, L - 1) for number in range(4)]
+
+
+@pytest.mark.parametrize("attention", [partial(Monotonic, noise=0.0), HardMonotonic, partial(HardMonotonic, advance=2)])
 @pytest.mark.parametrize("way", ["expectation", "online"])
 def test_step_and_forward_agree_and_columns_that_are_passed_are_never_read_again(attention, way) -> None:
     model = build(attention).double().eval()

@@ -1,7 +1,8 @@
 """Attention that only moves forward along a line of columns.
 
-For each character, a search starts at the column that the character before has read. It stops at column j with
-probability p_ij = sigmoid(e_ij), else it goes on to the next one. The column where it stops is read.
+For each character, a search starts at the column that the character before has read, or `advance` columns after it. It
+stops at column j with probability p_ij = sigmoid(e_ij), else it goes on to the next one. The column where it stops is
+read.
 """
 
 from typing import Literal
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from vision_attn.attention.hard import Hard, sample
 from vision_attn.attention.soft import Attention, Seen, expected_context
 from vision_attn.layers.precise import precise
+from vision_attn.ranges import check_range
 
 Way = Literal["expectation", "online"]
 
@@ -28,6 +30,9 @@ class Monotonic(Attention):
     offset: the initial r, a learned number that is added to scores; the more negative, the further a search reaches at
         the start of training (section 2.4).
     noise: standard deviation of the Gaussian noise that is added to scores in training, which makes p nearly 0 or 1.
+    advance: the smallest number of columns from one character to the next; 0 in the paper. With 1 or more, a column can
+        say "stop" by what it shows alone. With 0, only its position tells it from the column that was just read, and
+        positions are not learned beyond the lengths of training.
 
     Differs from the paper: a search that reaches the last column stops there, so that weights sum to 1; the paper reads
     nothing then.
@@ -35,18 +40,20 @@ class Monotonic(Attention):
 
     ways = ("expectation", "online")
 
-    def __init__(self, *, offset: float = -2.0, noise: float = 1.0, at_test: Way = "online"):
+    def __init__(self, *, offset: float = -2.0, noise: float = 1.0, advance: int = 0, at_test: Way = "online"):
         super().__init__()
+        check_range("Monotonic", 0, 1000, advance=advance)
         if noise < 0:
             raise ValueError(f"Monotonic: noise={noise} is a standard deviation, and must not be negative")
         self.offset, self.noise, self.at_test = nn.Parameter(torch.tensor(float(offset))), noise, at_test
+        self.advance = advance
 
     @property
     def way(self) -> Way:
         return "expectation" if self.training else self.at_test
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
-        """alpha_0: the first search starts at the first column."""
+        """The first search starts at the first column."""
         return first_column(regions, rows)
 
     def forward(
@@ -56,14 +63,14 @@ class Monotonic(Attention):
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Float[Tensor, "B R L"] | None = None,
     ) -> Seen:
-        """`carry` is alpha_{i-1}, one-hot where a search was run."""
+        """`carry` is the probability that the search starts at each column: alpha_{i-1}, moved by `advance`."""
         carry = first_column(regions, scores.shape[1]) if carry is None else carry
         energy = precise(scores) + self.offset
         if self.training and self.noise:
             energy = energy + self.noise * torch.randn_like(energy)
         stops = energy.sigmoid() if self.way == "expectation" else (energy > 0).to(energy.dtype)
         alpha = stopping(stops, carry)
-        return Seen(expected_context(alpha, regions), alpha, carry=alpha)
+        return Seen(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
 
 
 class HardMonotonic(Hard):
@@ -74,7 +81,7 @@ class HardMonotonic(Hard):
     log alpha_ij, so that the criterion `ReinforceLooks` serves as for hard attention.
 
     expected, soft_start: as for `Hard`; the expectation is that of `Monotonic`.
-    offset: the initial r, a learned number that is added to scores.
+    offset: the initial r, a learned number that is added to scores. advance: as for `Monotonic`.
     at_test: "online" stops at the first column with p_ij > 1/2; "expectation" and "draw" are those of training.
 
     Differs from the paper: each character stops once, and decisions are computed from annotations by a score; the
@@ -89,10 +96,12 @@ class HardMonotonic(Hard):
         expected: float = 0.5,
         soft_start: int = 0,
         offset: float = -2.0,
+        advance: int = 0,
         at_test: Literal["expectation", "online", "draw"] = "online",
     ):
         super().__init__(expected=expected, soft_start=soft_start)
-        self.at_test = at_test
+        check_range("HardMonotonic", 0, 1000, advance=advance)
+        self.at_test, self.advance = at_test, advance
         self.offset = nn.Parameter(torch.tensor(float(offset)))
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
@@ -105,24 +114,34 @@ class HardMonotonic(Hard):
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Float[Tensor, "B R L"] | None = None,
     ) -> Seen:
-        """`carry` is the map that the character before has seen: one-hot, or for an expectation alpha_{i-1}."""
+        """`carry` is where the search starts: the map that the character before has seen, moved by `advance`."""
         carry = first_column(regions, scores.shape[1]) if carry is None else carry
         energy = precise(scores) + self.offset
         stops = (energy > 0).to(energy.dtype) if self.way == "online" else energy.sigmoid()
         alpha = stopping(stops, carry)
         if self.way == "expectation":
-            return Seen(expected_context(alpha, regions), alpha, carry=alpha)
+            return Seen(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
         region = alpha.argmax(dim=-1) if self.way == "online" else sample(alpha.detach())
         seen = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
         if expectation_mask is not None:
             seen = torch.where(expectation_mask[:, None, None], alpha, seen)
-        return Seen(expected_context(seen, regions), alpha, region, seen)
+        return Seen(expected_context(seen, regions), alpha, region, moved(seen, self.advance))
 
 
 def first_column(regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
     """The map of the first column, in float32 or wider."""
     zeros = precise(regions.new_zeros(len(regions), rows, regions.shape[1]))
     return torch.cat([torch.ones_like(zeros[..., :1]), zeros[..., 1:]], dim=-1)
+
+
+def moved(alpha: Float[Tensor, "B R L"], columns: int) -> Float[Tensor, "B R L"]:
+    """The map moved forward by some columns. What would pass the last column stays there."""
+    columns = min(columns, alpha.shape[-1] - 1)
+    if not columns:
+        return alpha
+    stay, pass_by = alpha.split([alpha.shape[-1] - columns, columns], dim=-1)
+    last = stay[..., -1:] + pass_by.sum(dim=-1, keepdim=True)
+    return torch.cat([torch.zeros_like(pass_by), stay[..., :-1], last], dim=-1)
 
 
 def stopping(stops: Float[Tensor, "*rows L"], before: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
