@@ -79,13 +79,13 @@ def test_lengths_and_gaps_are_those_that_were_asked_for(folder):
     assert min(advance for _, advance in gaps) >= ADVANCE - 0.01
 
 
-def test_training_strings_grow(folder):
-    source = strings(folder, lengths=(2, 8), grow=3)
-    longest = [[len(text) for (text,) in batch.references] for epoch in (0, 1) for batch in source.train(epoch, seed=0)]
-    assert [max(lengths) for lengths in longest[:3]] == [2, 4, 6]
-    assert max(map(max, longest[3:])) == 8, "and stay"
-    skipped = next(source.train(0, seed=0, skip=2))
-    assert [len(text) for (text,) in skipped.references] == longest[2]
+def test_training_strings_grow_and_those_of_a_batch_are_of_similar_length(folder):
+    source = strings(folder, lengths=(2, 8), grow=30, epoch_images=360)
+    lengths = [[len(text) for (text,) in batch.references] for epoch in (0, 1) for batch in source.train(epoch, seed=0)]
+    assert all(max(those) <= 2 + 6 * number // 30 for number, those in enumerate(lengths[:30]))
+    assert all(max(those) - min(those) <= 2 for those in lengths)
+    assert {length for those in lengths[30:] for length in those} == set(range(2, 9))
+    assert [len(text) for (text,) in next(source.train(0, seed=0, skip=7)).references] == lengths[7]
 
 
 def test_slots_past_the_length_of_a_strip_may_lie_beyond_the_canvas(folder):

@@ -172,6 +172,9 @@ def test_lines_are_read_from_a_folder_and_a_file(lines, kind) -> None:
             assert source.vocabulary.decode(words[0].tolist()) == text == records[int(key[:2])]["text"]
             width = round((20 + 30 * int(key[:2])) * 16 / 40)
             assert image[0, 6, 2] > 200 and image[0, 0, :width].max() < 60 and not image[..., width:].any()
+    short, long = sorted(sorted(len(text) for (text,) in batch.references) for batch in epoch)
+    assert short[-1] <= long[0], "lines of a batch have similar lengths"
+    assert next(source.train(0, seed=0, skip=1)).ids == epoch[1].ids
     parts = [next(source.train(0, seed=0, rank=rank, world=2)) for rank in range(2)]
     assert sorted(parts[0].ids + parts[1].ids) == sorted(epoch[0].ids)
     assert {part.images.shape for part in parts} == {(2, *epoch[0].images.shape[1:])}

@@ -28,6 +28,10 @@ TENTH = 10
 """Without given splits, one line in ten is for validation and one for test."""
 
 
+POOL = 16
+"""Batches whose lines are sorted by length, and then divided into batches."""
+
+
 class Line(NamedTuple):
     """One line."""
 
@@ -93,13 +97,23 @@ class Lines(VocabularySource):
         return len(self.lines["train"]) // self.batch_size
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
-        """Every training line once, in random order; an incomplete last batch is dropped."""
+        """Every training line once, in random order; an incomplete last batch is dropped.
+
+        Lines of a batch have similar lengths, so that little of them is padding, in training as for a single line.
+        """
         if self.batch_size % world:
             raise ValueError(f"lines: batch_size={self.batch_size} cannot be split evenly among {world} processes")
         lines = self.lines["train"]
-        order = stream(seed % 2**64, epoch).random_raw(len(lines)).argsort(kind="stable").tolist()
-        for first in range(skip * self.batch_size, len(self) * self.batch_size, self.batch_size):
-            yield self.batch([lines[number] for number in order[first : first + self.batch_size]], rank, world)
+        bits, pool = stream(seed % 2**64, epoch), POOL * self.batch_size
+        order = bits.random_raw(len(lines)).argsort(kind="stable").tolist()
+        similar = [
+            number
+            for first in range(0, len(order), pool)
+            for number in sorted(order[first : first + pool], key=lambda number: len(lines[number].text))
+        ]
+        for index in bits.random_raw(len(self)).argsort(kind="stable")[skip:].tolist():
+            members = similar[index * self.batch_size : (index + 1) * self.batch_size]
+            yield self.batch([lines[number] for number in members], rank, world)
 
     def split(self, name: str) -> Iterator[CaptionBatch]:
         """The lines of a split, longest transcript first."""

@@ -31,6 +31,8 @@ ADVANCE = 8
 """The smallest distance between the left edges of neighbouring digits, in pixels."""
 INK = 40
 """Intensity, of at most 255, above which a pixel of a digit counts as ink."""
+LENGTHS = 1
+"""The last number of the random stream of the lengths of a training batch."""
 MULTIPLE = 8
 """Widths of batches are rounded up to a multiple of this number of pixels."""
 
@@ -93,8 +95,9 @@ class Strings(VocabularySource, DigitSource):
     width of the widest. `boxes` of a batch holds the box of the ink of each digit, {digit: boxes in the order in which
     they are said}; sorted equal digits are said from left to right.
 
-    Training strips are new in every epoch; they depend on the seed, the epoch and the index of the batch alone. A fixed
-    set is ordered by length, longest first, so that strips of a batch have similar widths.
+    Training strips are new in every epoch; they depend on the seed, the epoch and the index of the batch alone. Lengths
+    in a training batch differ by at most 2, and a fixed set is ordered by length, longest first: little of a strip is
+    padding, in training as for a single strip, which has none.
 
     Raises ValueError for sizes and numbers that no strip can be made with.
     """
@@ -171,7 +174,7 @@ class Strings(VocabularySource, DigitSource):
         part = self.part(rank, world)
         for index in range(skip, len(self)):
             numbers = (FRESH, seed % 2**64, epoch, index)
-            layout = self.layout("train", numbers, self.batch_size, self.longest(epoch * len(self) + index))
+            layout = self.layout("train", numbers, self.batch_size, self.near(epoch * len(self) + index, numbers))
             first = (epoch * len(self) + index) * self.batch_size
             ids = np.arange(first, first + self.batch_size)
             yield self.batch("train", layout.take(part), ids[part], _padded_width(layout))
@@ -192,16 +195,20 @@ class Strings(VocabularySource, DigitSource):
         layout = self.layout("train", (FIXED, SPLITS.index("train")), self.batch_size)
         return ([self.transcript("train", layout, strip)[0]] for strip in range(self.batch_size))
 
-    def longest(self, number: int) -> int:
-        """The largest number of digits in training batch `number`, counted from the start of training."""
+    def near(self, number: int, numbers: tuple[int, ...]) -> tuple[int, int]:
+        """The range of lengths in training batch `number`, counted from the start of training."""
         low, high = self.lengths["train"]
-        return high if number >= self.grow else low + (high - low) * number // self.grow
+        if number < self.grow:
+            high = low + (high - low) * number // self.grow
+        middle = int(integers(stream(*numbers, LENGTHS), low, high, 1)[0])
+        return max(low, middle - 1), min(high, middle + 1)
 
-    def layout(self, name: str, numbers: tuple[int, ...], num_images: int, longest: int | None = None) -> Layout:
-        """Sample all random choices of `num_images` strips, on the CPU. `longest`: see `grow`."""
+    def layout(
+        self, name: str, numbers: tuple[int, ...], num_images: int, lengths: tuple[int, int] | None = None
+    ) -> Layout:
+        """Sample all random choices of `num_images` strips, on the CPU. `lengths`: of the split by default."""
         bits, ink = stream(*numbers), self.ink[name]
-        low, high = self.lengths[name]
-        high = high if longest is None else longest
+        low, high = lengths or self.lengths[name]
         length = integers(bits, low, high, num_images)
         margin = integers(bits, 0, MARGIN, 2, num_images)
         last = [len(ink.labels) - 1, self.height - SIDE, self.gap[1]]
