@@ -29,7 +29,7 @@ TENTH = 10
 
 
 POOL = 16
-"""Batches whose lines are sorted by length, and then divided into batches."""
+"""The number of batches that are made similar at a time, by sorting their lines."""
 
 
 class Line(NamedTuple):
@@ -99,20 +99,20 @@ class Lines(VocabularySource):
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         """Every training line once, in random order; an incomplete last batch is dropped.
 
-        Lines of a batch have similar lengths, so that little of them is padding, in training as for a single line.
+        Lines of half of the batches have similar lengths, so that models see short lines with padding and without, as a
+        single line is.
         """
         if self.batch_size % world:
             raise ValueError(f"lines: batch_size={self.batch_size} cannot be split evenly among {world} processes")
         lines = self.lines["train"]
         bits, pool = stream(seed % 2**64, epoch), POOL * self.batch_size
         order = bits.random_raw(len(lines)).argsort(kind="stable").tolist()
-        similar = [
-            number
-            for first in range(0, len(order), pool)
-            for number in sorted(order[first : first + pool], key=lambda number: len(lines[number].text))
-        ]
+        half = (len(self) + 1) // 2 * self.batch_size
+        for first in range(0, half, pool):
+            part = slice(first, min(first + pool, half))
+            order[part] = sorted(order[part], key=lambda number: len(lines[number].text))
         for index in bits.random_raw(len(self)).argsort(kind="stable")[skip:].tolist():
-            members = similar[index * self.batch_size : (index + 1) * self.batch_size]
+            members = order[index * self.batch_size : (index + 1) * self.batch_size]
             yield self.batch([lines[number] for number in members], rank, world)
 
     def split(self, name: str) -> Iterator[CaptionBatch]:

@@ -95,9 +95,9 @@ class Strings(VocabularySource, DigitSource):
     width of the widest. `boxes` of a batch holds the box of the ink of each digit, {digit: boxes in the order in which
     they are said}; sorted equal digits are said from left to right.
 
-    Training strips are new in every epoch; they depend on the seed, the epoch and the index of the batch alone. Lengths
-    in a training batch differ by at most 2, and a fixed set is ordered by length, longest first: little of a strip is
-    padding, in training as for a single strip, which has none.
+    Training strips are new in every epoch; they depend on the seed, the epoch and the index of the batch alone. In
+    every second training batch lengths differ by at most 2, so that models see short strips with padding and without,
+    as a single strip is. A fixed set is ordered by length, longest first.
 
     Raises ValueError for sizes and numbers that no strip can be made with.
     """
@@ -196,10 +196,13 @@ class Strings(VocabularySource, DigitSource):
         return ([self.transcript("train", layout, strip)[0]] for strip in range(self.batch_size))
 
     def near(self, number: int, numbers: tuple[int, ...]) -> tuple[int, int]:
-        """The range of lengths in training batch `number`, counted from the start of training."""
+        """The range of lengths in training batch `number`, counted from the start of training: of all that have been
+        reached, or of similar ones, in turn."""
         low, high = self.lengths["train"]
         if number < self.grow:
             high = low + (high - low) * number // self.grow
+        if number % 2 == 0:
+            return low, high
         middle = int(integers(stream(*numbers, LENGTHS), low, high, 1)[0])
         return max(low, middle - 1), min(high, middle + 1)
 

@@ -40,7 +40,7 @@ def rollout(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
 
 def relevance(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
     """Gradient-weighted relevance of self-attention (Chefer, Gur and Wolf 2021, "Generic Attention-model
-    Explainability", eq. 5 and 6): R <- R + E_h[(dy/dA * A)^+] R, from R = I. Row i says how much each input token
+    Explainability", eq. 5 and eq. 6): R <- R + E_h[(dy/dA * A)^+] R, from R = I. Row i says how much each input token
     contributed to the answer y through token i.
 
     `layers`: self-attention with full maps and gradients, in order. Raises ValueError for others.
