@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
@@ -16,9 +17,11 @@ from test_resume import assert_same
 from whole_runs import CONFIGS, elsewhere, in_two_processes, steps, train, two_steps
 
 from tests.fake_mnist import write_mnist
+from vision_attn.api import load
 from vision_attn.commands import main
+from vision_attn.config import open_run
 from vision_attn.contracts import Caption, Described, Results
-from vision_attn.data.lines import Line, Lines, read_transcripts
+from vision_attn.data.lines import Line, Lines, read_line, read_transcripts
 from vision_attn.data.streams import FRESH
 from vision_attn.data.strings import Strings
 from vision_attn.encoders.strips import Columns
@@ -46,6 +49,67 @@ def test_every_config_takes_its_first_steps(config, tmp_path) -> None:
     assert "_fixed" not in config or "on_character" not in metrics
     written = json.loads((tmp_path / "transcripts_test.json").read_text())
     assert len(written["transcripts"]) == 6 and written["error_by_length"]
+
+
+@pytest.mark.parametrize("config", sorted(path.stem for path in CONFIGS.glob("pairs_*.yaml")))
+def test_every_config_of_pairs_takes_its_first_steps(config, tmp_path) -> None:
+    sizes = {name.replace("__", "."): value for name, value in TINY.items() if "lengths" not in name}
+    metrics = two_steps(config, tmp_path, **{name: value for name, value in sizes.items() if "encoder" not in name})
+    assert {"error_sequence", "nll"} <= metrics.keys()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run that labels columns, after two steps."""
+    folder = tmp_path_factory.mktemp("run")
+    settings = {**TINY, "data__folder": write_mnist(folder / "mnist"), "run__folder": folder / "run"}
+    assert main(train("strings_read_ctc", **settings)) == 0
+    return folder / "run"
+
+
+def test_lines_of_ones_own_are_transcribed(run, tmp_path, capsys) -> None:
+    """A drawn strip, saved as a file, is read as the tensor is; so is one of twice the size, on white paper."""
+    task, source, _ = open_run(run)
+    batch = next(source.split("test"))
+    expected = [strip.text for strip in task.transcribed(batch.images[:1], "")]
+    picture = Image.fromarray(batch.images[0].permute(1, 2, 0).numpy())
+    picture.save(tmp_path / "a.png")
+    Image.eval(picture.resize((2 * picture.width, 64), Image.Resampling.NEAREST), lambda value: 255 - value).save(
+        tmp_path / "b.png"
+    )
+    (tmp_path / "c.png").write_bytes(b"no image")
+    capsys.readouterr()
+    out = tmp_path / "out"
+    assert main(["transcribe", str(run), *(str(tmp_path / f"{name}.png") for name in "abc"), "--out", str(out)]) == 1
+    said = capsys.readouterr()
+    lines = [line.split("\t") for line in said.out.splitlines()]
+    assert [Path(path).name for path, _ in lines] == ["a.png", "b.png"] and lines[0][1] == expected[0]
+    assert "c.png" in said.err and sorted(path.name for path in out.iterdir()) == ["01-a.png", "02-b.png", "index.html"]
+    assert main(["transcribe", str(run), str(tmp_path / "a.png"), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["text"] == expected[0] == "".join(each["character"] for each in record["characters"])
+    assert load(run, device="cpu").transcribe([str(tmp_path / "a.png"), picture])[1].text == expected[0]
+
+
+def test_large_lines_are_resized_and_paper_becomes_black(tmp_path) -> None:
+    drawn = np.zeros((40, 100), np.uint8)
+    drawn[10:30, 20:24] = 200
+    for name, paper in (("dark", drawn), ("light", 255 - drawn)):
+        Image.fromarray(paper).save(tmp_path / f"{name}.png")
+    dark, light = (read_line(tmp_path / f"{name}.png", 20) for name in ("dark", "light"))
+    assert dark.shape == (20, 50) and torch.equal(dark, light) and dark.max() >= 190 and not dark[:, 30:].any()
+    assert read_line(tmp_path / "dark.png", 20, max_width=10).shape == (20, 10)
+
+
+def test_runs_that_read_lines_are_not_given_squares(run, tmp_path, capsys) -> None:
+    Image.new("RGB", (90, 30)).save(tmp_path / "a.png")
+    for verb in ("caption", "look"):
+        assert main([verb, str(run), str(tmp_path / "a.png")]) == 1
+        assert "vision-attn transcribe" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"use transcribe\(\)"):
+        load(run, device="cpu").caption(str(tmp_path / "a.png"))
+    assert main(["transcribe", "weights/photographs", str(tmp_path / "a.png")]) == 1
+    assert "transcribes no lines" in capsys.readouterr().err
 
 
 def die_before(epoch: int, batch: int) -> None:
@@ -228,7 +292,7 @@ def test_the_matrix_lights_the_column_that_was_read() -> None:
     strip = Image.new("RGB", (80, 16))
     alpha = torch.zeros(2, 1, 20)
     alpha[0, 0, 3] = alpha[1, 0, 15] = 1
-    item = Transcribed("a", ["7", "7"], alpha, [0.0, 0.0])
+    item = Transcribed("a", "77", ["7", "7"], alpha, [0.0, 0.0])
     drawn = alignment_sheet(strip, [item], boxes={"7": [(-0.7, -1, -0.6, 1), (0.5, -1, 0.6, 1)]})
     top = drawn.height - MARGIN - 2 * ROW
     left, scale = MARGIN + LABEL, (drawn.width - 2 * MARGIN - LABEL) / 20

@@ -16,10 +16,11 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from vision_attn.config import open_run
-from vision_attn.contracts import Glimpses, Reads
+from vision_attn.contracts import Described, Glimpses, Reads
 from vision_attn.data.conversion import in_rgb
 from vision_attn.data.images import centre_square
 from vision_attn.data.labelled import LabelledImages
+from vision_attn.data.lines import ink, max_width_of
 from vision_attn.data.photographs import open_photograph
 from vision_attn.data.pixels import resized
 from vision_attn.hub import local
@@ -29,6 +30,7 @@ from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.generate import Generation, pictures, rectangles
+from vision_attn.tasks.transcribe import Transcription
 
 Picture = str | Path | Image.Image | np.ndarray | Tensor
 """A file, a picture, or an array: (Y, X), (Y, X, 3), or a tensor (C, Y, X); uint8, or floats in [0, 1]."""
@@ -50,7 +52,7 @@ def load(name: str | Path = "weights/photographs", *, device: str = "auto", trus
 
 
 class Model:
-    """A trained run. Which of `caption`, `classify` and `draw` works depends on its task."""
+    """A trained run. Which of `caption`, `transcribe`, `classify` and `draw` works depends on its task."""
 
     def __init__(self, task: Any, config: dict[str, Any], device: torch.device, source: Source | None = None) -> None:
         self.task, self.config, self.device, self.source = task, config, device, source
@@ -62,6 +64,8 @@ class Model:
         """Caption an image, or each image of a list. Returns a `Captioned` with `text`, `words`, `log_prob` and `alpha`
         (one map per word), or a list of them."""
         self._check(Captioning, "writes captions", "caption")
+        if not self.task.sees_squares:
+            raise ValueError("this model reads lines: use transcribe()")
 
         def batch(named: Sequence[tuple[str, Image.Image]]) -> list[Captioned]:
             side = self.task.resolution
@@ -71,6 +75,19 @@ class Model:
             return [Captioned(title, square, each) for (title, square), each in zip(named, described, strict=True)]
 
         return _each(images, lambda image, number: _square(image, number), batch)
+
+    def transcribe(self, images: Picture | Sequence[Picture]) -> Any:
+        """Transcribe an image of a line of characters, or each image of a list. Returns a `Captioned` whose `words` are
+        the characters, or a list of them."""
+        self._check(Transcription, "reads lines", "transcribe")
+
+        def read(image: Picture, number: int) -> Captioned:
+            title, picture = _whole(image, number)
+            strip = self.task.strip(ink(picture, self.task.resolution, max_width_of(self.source)), title)
+            (item,) = strip.items
+            return Captioned(title, strip.picture, Described(item.text, item.words, item.log_prob, item.alpha))
+
+        return _each(images, read, list)
 
     @torch.no_grad()
     def classify(self, images: Picture | Sequence[Picture]) -> Any:
@@ -120,7 +137,7 @@ class Model:
 
     def _check(self, kind: type, does: str, verb: str) -> None:
         if not isinstance(self.task, kind):
-            can = {Captioning: "caption", Classification: "classify", Generation: "draw"}
+            can = {Transcription: "transcribe", Captioning: "caption", Classification: "classify", Generation: "draw"}
             other = next((name for task, name in can.items() if isinstance(self.task, task)), None)
             hint = f": use {other}()" if other else ""
             raise ValueError(f"{verb}() needs a model that {does}, and this one is a {type(self.task).__name__}{hint}")

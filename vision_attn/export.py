@@ -89,7 +89,7 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
 def _parts(task: Task, number: int) -> list[Part]:
     """The functions of a task, with inputs of `number` images."""
     generator = torch.Generator().manual_seed(number)
-    if isinstance(task, Captioning):
+    if isinstance(task, Captioning) and task.sees_squares:
         return _captioner(task, number, generator)
     if isinstance(task, Classification):
         if isinstance(task.model, RAM) and task.model.first == "random":

@@ -19,7 +19,7 @@ FILES = ["config.yaml", "model.safetensors", "vocabulary.json", "metrics_*.json"
 _ADDRESS = re.compile(r"hf:/+([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
 """With one slash too, as `Path` leaves it."""
 
-TAGS = {"Captioning": "image-to-text", "Classification": "image-classification",
+TAGS = {"Captioning": "image-to-text", "Transcription": "image-to-text", "Classification": "image-classification",
         "Generation": "unconditional-image-generation"}  # fmt: skip
 
 
@@ -92,7 +92,9 @@ def card(folder: Path, name: str, title: str) -> str:
     parts = {part: _class(options.get(part)) for part in ("encoder", "model")}
     lines += [f"# {title}", "", f"A model of `vision_attn` for the task {kind}, trained on {source or 'its data'}.", ""]
     lines += [f"- {part}: `{path}`" for part, path in parts.items() if path]
-    verb = {"Captioning": 'caption("photo.jpg")', "Classification": 'classify("image.png")'}.get(kind, "draw(16)")
+    verbs = {"Captioning": 'caption("photo.jpg")', "Transcription": 'transcribe("line.png")',
+             "Classification": 'classify("image.png")'}  # fmt: skip
+    verb = verbs.get(kind, "draw(16)")
     lines += ["", "```python", "import vision_attn", "", f'model = vision_attn.load("hf://{name}")', f"model.{verb}"]
     lines += ["```", "", "Loading it runs no code of this repository."]
     for path in sorted(folder.glob("metrics_*.json")):

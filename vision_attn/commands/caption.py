@@ -71,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not isinstance(task, Captioning):
         raise ValueError(f"{arguments.folder} holds a {type(task).__name__}, which writes no captions")
+    if not task.sees_squares:
+        raise ValueError(f"{arguments.folder} reads lines: use `vision-attn transcribe {arguments.folder} IMAGE`")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # names of files may be any bytes
     if arguments.out:

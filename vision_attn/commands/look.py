@@ -121,6 +121,8 @@ def opened(arguments: argparse.Namespace) -> tuple[str, Callable[[Any], "Seen"]]
     if is_run(Path(arguments.model)) or Path(arguments.model).is_dir():
         task, source, _ = open_run(arguments.model, trust=arguments.trust)
         if isinstance(task, Captioning):
+            if not task.sees_squares:
+                raise ValueError(f"{arguments.model} reads lines: vision-attn transcribe --out draws where it looked")
             if arguments.method != "auto" or arguments.layer is not None or arguments.text:
                 raise ValueError("of a captioner of ours, --head is the only choice: its maps are its attention")
             return "captioner", partial(described, task.to(device), device=device, head=arguments.head)

@@ -22,12 +22,14 @@ from vision_attn.data.strings import MULTIPLE, padded_words
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.files import brief, find, read_json
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Task
+from vision_attn.task import SPLITS, Source, Task
 
 TENTH = 10
 """Without given splits, one line in ten is for validation and one for test."""
 
 
+MAX_WIDTH = 1024
+"""A wider line is compressed to this number of pixels."""
 POOL = 16
 """The number of batches that are made similar at a time, by sorting their lines."""
 
@@ -63,7 +65,7 @@ class Lines(VocabularySource):
         images: str,
         transcripts: str,
         height: int = 32,
-        max_width: int = 1024,
+        max_width: int = MAX_WIDTH,
         batch_size: int = 32,
     ) -> None:
         check_range("Lines", 8, 512, height=height)
@@ -130,11 +132,7 @@ class Lines(VocabularySource):
         """The part of process `rank` of a batch of these lines, as wide as the whole batch."""
         lines = sorted(lines, key=lambda line: -len(line.text))
         strips = list(in_threads(self.read, lines))
-        width = -(-max(strip.shape[1] for strip in strips) // MULTIPLE) * MULTIPLE
-        lines, strips = lines[rank::world], strips[rank::world]
-        images = torch.zeros(len(strips), 3, self.height, width, dtype=torch.uint8)
-        for image, strip in zip(images, strips, strict=True):
-            image[..., : strip.shape[1]] = strip
+        images, lines = padded_strips(strips)[rank::world], lines[rank::world]
         return CaptionBatch(
             images=images,
             words=padded_words([self.vocabulary.encode(line.text) for line in lines]),
@@ -146,10 +144,34 @@ class Lines(VocabularySource):
 
     def read(self, line: Line) -> UInt8[Tensor, "Y X"]:
         """The ink of a line. Raises ValueError naming the file if it cannot be read."""
-        with decoded(line.file) as image:
-            width = max(1, min(self.max_width, round(image.width * self.height / image.height)))
-            grey = np.array(image.convert("L").resize((width, self.height), Image.Resampling.BICUBIC), dtype=np.int16)
-        return torch.from_numpy(np.abs(grey - int(np.median(grey))).astype(np.uint8))
+        return read_line(line.file, self.height, self.max_width)
+
+
+def max_width_of(source: Source) -> int:
+    """The width to which a run that was trained on `source` compresses wider lines."""
+    return source.max_width if isinstance(source, Lines) else MAX_WIDTH
+
+
+def read_line(path: str | Path, height: int, max_width: int = MAX_WIDTH) -> UInt8[Tensor, "Y X"]:
+    """The ink of a line, resized to `height` in proportion. Raises ValueError naming the file if it cannot be read."""
+    with decoded(path) as image:
+        return ink(image, height, max_width)
+
+
+def ink(image: Image.Image, height: int, max_width: int = MAX_WIDTH) -> UInt8[Tensor, "Y X"]:
+    """The difference of the grey values of a line from those of its paper, their median."""
+    width = max(1, min(max_width, round(image.width * height / image.height)))
+    grey = np.array(image.convert("L").resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
+    return torch.from_numpy(np.abs(grey - int(np.median(grey))).astype(np.uint8))
+
+
+def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]]) -> UInt8[Tensor, "B 3 Y X"]:
+    """Strips in three equal channels, with black on the right up to the width of the widest."""
+    width = -(-max(strip.shape[1] for strip in strips) // MULTIPLE) * MULTIPLE
+    images = torch.zeros(len(strips), 3, len(strips[0]), width, dtype=torch.uint8)
+    for image, strip in zip(images, strips, strict=True):
+        image[..., : strip.shape[1]] = strip
+    return images
 
 
 def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:

@@ -93,6 +93,9 @@ class Captioning(Task):
         self.temperature, self.top_p = temperature, top_p
         self.validate_with = list(validate_with)
 
+    sees_squares = True
+    """Whether its images are the centre squares of photographs."""
+
     @property
     def resolution(self) -> int | None:
         return self.encoder.resolution

@@ -1,24 +1,23 @@
 """Transcription: images of lines to strings of characters, judged by edit distance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.console import progress
 from vision_attn.contracts import Evaluator
 from vision_attn.data.batches import CaptionBatch
+from vision_attn.data.lines import padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded
 from vision_attn.decode.ctc import best_path, prefix_beam_search
 from vision_attn.metrics.evaluators import Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, TranscriptErrors
 from vision_attn.tasks.caption import Captioning
-from vision_attn.viz.alignment import Transcribed, write_alignments
-from vision_attn.viz.page import Looked, write_page
-from vision_attn.viz.sheet import picture_name
+from vision_attn.viz.alignment import Strip, Transcribed, write_strips
 
 
 class Transcription(Captioning):
@@ -29,6 +28,8 @@ class Transcription(Captioning):
 
     `error` is the character error rate in percent; see `metrics/transcripts.py`.
     """
+
+    sees_squares = False
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         return [TranscriptErrors(), ReferenceLikelihood(), Motion(), Pointing(), Alignment()]
@@ -51,32 +52,26 @@ class Transcription(Captioning):
         regions = self.regions(images.to(next(self.parameters()).device))
         frames = self.model.frames(regions)
         labels = [None] * len(images) if frames is None else list(frames.exp())
-        described = self._described(self._decode(regions))
         return [
-            Transcribed(title, caption.words, caption.alpha, caption.log_prob, each)
-            for caption, each in zip(described, labels, strict=True)
+            Transcribed(title, caption.text, caption.words, caption.alpha, caption.log_prob, each)
+            for caption, each in zip(self._described(self._decode(regions)), labels, strict=True)
         ]
+
+    def strip(self, ink: UInt8[Tensor, "Y X"], title: str) -> Strip:
+        """A line, as `data.lines.read_line` returns it, with its transcript."""
+        images = padded_strips([ink])
+        picture = Image.fromarray(images[0].permute(1, 2, 0).numpy())
+        return Strip(title, picture, self.transcribed(images, type(self.model).__name__))
 
 
 def compare(tasks: Mapping[str, Transcription], batch: CaptionBatch, folder: Path) -> list[Path]:
-    """Write how each of several models, by name, aligns the same strips: `folder/NUMBER-ID.png` for each strip, with
-    all alignments under each other, and `folder/index.html`, in which pointing at a character shows its map. Returns
-    their paths, the page first. All models must take strips of the height of `batch`."""
+    """Write how each of several models, by name, aligns the same strips; see `write_strips`. All models must take
+    strips of the height of `batch`."""
     read = {name: task.transcribed(batch.images, name) for name, task in tasks.items()}
-    strips = [Image.fromarray(image.permute(1, 2, 0).cpu().numpy()) for image in batch.images]
-    looked, paths = [], []
-    for number, (strip, key, references, boxes) in enumerate(
-        zip(progress(strips, what="pictures", unit="strip"), batch.ids, batch.references, batch.boxes, strict=True), 1
-    ):
-        items = [several[number - 1] for several in read.values()]
-        looked += [
-            Looked(f"{key}: {item.title}", strip, item.words, item.alpha, references, boxes, item.log_prob)
-            for item in items
-        ]
-        path = folder / picture_name(number, str(key))
-        paths.append(write_alignments(path, strip, items, reference=_first(references), boxes=boxes))
-    return [write_page(folder / "index.html", looked, title="Where each character looked"), *paths]
-
-
-def _first(references: Sequence[str]) -> str:
-    return references[0] if references else ""
+    strips = [
+        Strip(str(key), Image.fromarray(image.permute(1, 2, 0).cpu().numpy()), items, references, boxes)
+        for key, image, references, boxes, *items in zip(
+            batch.ids, batch.images, batch.references, batch.boxes, *read.values(), strict=True
+        )
+    ]
+    return write_strips(strips, folder)

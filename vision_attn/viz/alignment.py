@@ -9,9 +9,11 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from vision_attn.console import progress
 from vision_attn.files import replacing
 from vision_attn.viz.attention import weights
-from vision_attn.viz.sheet import DARK, MARGIN, Box
+from vision_attn.viz.page import Looked, write_page
+from vision_attn.viz.sheet import DARK, MARGIN, Box, picture_name
 from vision_attn.viz.typeface import Typeface
 
 ROW = 18
@@ -27,12 +29,23 @@ class Transcribed(NamedTuple):
     """One strip as one model read it."""
 
     title: str
+    text: str
     words: Sequence[str]
     alpha: Float[Tensor, "T Y X"] | None
     """Where each character looked; None for a model without maps."""
     log_prob: Sequence[float]
     labels: Float[Tensor, "L V"] | None = None
     """The probability of each character at each column, of a model that labels columns; 0 is the blank."""
+
+
+class Strip(NamedTuple):
+    """A strip as one or several models read it."""
+
+    title: str
+    picture: Image.Image
+    items: Sequence[Transcribed]
+    references: Sequence[str] = ()
+    boxes: Mapping[str, Sequence[Box]] | None = None
 
 
 def alignment_sheet(
@@ -63,7 +76,7 @@ def alignment_sheet(
     page.paste(strip.convert("RGB").resize((wide, tall), Image.Resampling.NEAREST), (left, y))
     y += tall
     for item, height in zip(items, heights, strict=True):
-        told = f"{item.title}: {''.join(item.words)}"
+        told = f"{item.title}: {item.text}"
         draw.text((left, y + 30), type_.shortened(told, 16, wide), DARK.accent, type_.font(16), "ls")
         top = y + 40
         if item.alpha is None or not len(item.words):
@@ -75,6 +88,20 @@ def alignment_sheet(
             _spikes(draw, item.labels, left, y + height - SPIKES, wide)
         y += height
     return page
+
+
+def write_strips(strips: Sequence[Strip], folder: Path) -> list[Path]:
+    """Write `folder/NUMBER-TITLE.png` for each strip, with all its alignments under each other, and
+    `folder/index.html`, in which pointing at a character shows its map. Returns their paths, the page first."""
+    looked, paths = [], []
+    for number, strip in enumerate(progress(strips, what="pictures", unit="strip"), 1):
+        for item in strip.items:
+            title, found = f"{strip.title}: {item.title}", (item.words, item.alpha, strip.references, strip.boxes)
+            looked.append(Looked(title, strip.picture, *found, item.log_prob))
+        path = folder / picture_name(number, strip.title)
+        reference = strip.references[0] if strip.references else ""
+        paths.append(write_alignments(path, strip.picture, strip.items, reference=reference, boxes=strip.boxes))
+    return [write_page(folder / "index.html", looked, title="Where each character looked"), *paths]
 
 
 def write_alignments(path: str | Path, strip: Image.Image, items: Sequence[Transcribed], **options) -> Path:

@@ -24,6 +24,7 @@ from vision_attn.data.photographs import MAX_PIXELS
 from vision_attn.layers.fused import without_loops
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.transcribe import Transcription
 
 LARGEST = 32_000_000
 """Bytes of an upload."""
@@ -110,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         image = self._image()
         with self.server.busy, torch.inference_mode(), without_loops():
             if address.path == "/caption":
-                result = model.caption(image)
+                result = model.transcribe(image) if isinstance(model.task, Transcription) else model.caption(image)
                 return {"text": result.text, "page": result.page()}
             if address.path == "/classify":
                 result = model.classify(image)
