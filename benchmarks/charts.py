@@ -49,7 +49,7 @@ class Axis(NamedTuple):
             ticks = [digit * 10.0**power for power in powers for digit in digits if low < digit * 10.0**power < high]
             if len(ticks) <= 8:
                 break
-        return ticks
+        return ticks if len(ticks) > 1 else self._replace(logarithmic=False).ticks(ends)
 
 
 class Chart(NamedTuple):

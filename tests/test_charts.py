@@ -30,6 +30,7 @@ def test_points_lie_where_the_axes_say(tmp_path):
         (Axis("x", logarithmic=False), (0.0, 1.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
         (Axis("y"), (0.08, 130.0), [0.1, 1, 10, 100]),
         (Axis("y"), (1.5, 60.0), [2, 5, 10, 20, 50]),
+        (Axis("y"), (5.4, 9.1), [5.5, 6, 6.5, 7, 7.5, 8, 8.5, 9]),
     ],
 )
 def test_ticks_are_round_numbers(axis, ends, ticks):

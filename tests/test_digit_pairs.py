@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.fake_mnist import write_mnist
+from vision_attn.data import digit_pairs
 from vision_attn.data.digit_pairs import DigitPairs
 from vision_attn.data.mnist import SIDE
 
@@ -49,6 +50,15 @@ def test_two_whole_digits_are_read_from_left_to_right(folder):
                     x0, y0, x1, y1 = (round((edge + 1) / 2 * 100) for edge in box)
                     assert (image[0, y0:y1, x0:x1] == 20 * (int(digit) + 1)).all() and x1 - x0 == y1 - y0 == SIDE
             assert sum(map(len, boxes.values())) == 2
+
+
+def test_digits_are_apart_on_the_smallest_canvas(folder, monkeypatch):
+    """Also where every place that is tried overlaps."""
+    monkeypatch.setattr(digit_pairs, "PLACES", 1)
+    source = pairs(folder, canvas=84, test_images=120)
+    for batch in source.split("test"):
+        assert all(int((image[0] > 0).sum()) == 2 * SIDE * SIDE for image in batch.images)
+    assert source.checksum("test") == source.checksum("test") != source.checksum("val")
 
 
 def test_sums_are_one_word(folder):

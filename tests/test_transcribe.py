@@ -87,8 +87,12 @@ def test_lines_of_ones_own_are_transcribed(run, tmp_path, capsys) -> None:
     assert "c.png" in said.err and sorted(path.name for path in out.iterdir()) == ["01-a.png", "02-b.png", "index.html"]
     assert main(["transcribe", str(run), str(tmp_path / "a.png"), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
+    assert {each["log_prob"] for each in record["characters"]} <= {None}, "CTC knows that of transcripts alone"
     assert record["text"] == expected[0] == "".join(each["character"] for each in record["characters"])
-    assert load(run, device="cpu").transcribe([str(tmp_path / "a.png"), picture])[1].text == expected[0]
+    read = load(run, device="cpu").transcribe([str(tmp_path / "a.png"), picture])
+    assert read[1].text == expected[0]
+    read[1].save(tmp_path / "read.html")
+    assert (tmp_path / "read.html").stat().st_size > 1000
 
 
 def test_large_lines_are_resized_and_paper_becomes_black(tmp_path) -> None:
@@ -103,8 +107,8 @@ def test_large_lines_are_resized_and_paper_becomes_black(tmp_path) -> None:
 
 def test_runs_that_read_lines_are_not_given_squares(run, tmp_path, capsys) -> None:
     Image.new("RGB", (90, 30)).save(tmp_path / "a.png")
-    for verb in ("caption", "look"):
-        assert main([verb, str(run), str(tmp_path / "a.png")]) == 1
+    for verb, *others in (["caption"], ["caption", "--with", str(run)], ["look"]):
+        assert main([verb, str(run), str(tmp_path / "a.png"), *others]) == 1
         assert "vision-attn transcribe" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"use transcribe\(\)"):
         load(run, device="cpu").caption(str(tmp_path / "a.png"))

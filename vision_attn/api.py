@@ -78,14 +78,14 @@ class Model:
 
     def transcribe(self, images: Picture | Sequence[Picture]) -> Any:
         """Transcribe an image of a line of characters, or each image of a list. Returns a `Captioned` whose `words` are
-        the characters, or a list of them."""
+        the characters, or a list of them. A model that labels columns (CTC) has no `log_prob` of characters."""
         self._check(Transcription, "reads lines", "transcribe")
 
         def read(image: Picture, number: int) -> Captioned:
             title, picture = _whole(image, number)
             strip = self.task.strip(ink(picture, self.task.resolution, max_width_of(self.source)), title)
             (item,) = strip.items
-            return Captioned(title, strip.picture, Described(item.text, item.words, item.log_prob, item.alpha))
+            return Captioned(title, strip.picture, Described(item.text, item.words, item.log_prob or [], item.alpha))
 
         return _each(images, read, list)
 

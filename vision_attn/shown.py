@@ -63,11 +63,11 @@ class Shown:
 
 @dataclass(repr=False)
 class Captioned(Shown):
-    """A photograph with its caption."""
+    """A photograph with its caption, or a line with its transcript."""
 
     title: str
     picture: Image.Image
-    """The centre square, which the model saw."""
+    """What the model saw: the centre square of a photograph, or the whole line."""
     described: Described
 
     @property
@@ -97,14 +97,16 @@ class Captioned(Shown):
     @property
     def looked(self) -> Looked:
         found = self.described
-        return Looked(self.title, self.picture, found.words, found.alpha, log_prob=found.log_prob, regions=found.region)
+        return Looked(
+            self.title, self.picture, found.words, found.alpha, log_prob=found.log_prob or None, regions=found.region
+        )
 
     def write_page(self, path: Path) -> None:
         write_page(path, [self.looked])
 
     def write_picture(self, path: Path) -> None:
         found = self.described
-        options = {"title": self.title, "log_prob": found.log_prob, "regions": found.region}
+        options = {"title": self.title, "log_prob": found.log_prob or None, "regions": found.region}
         _save(path, attention_sheet(self.picture, found.words, found.alpha, **options))
 
 

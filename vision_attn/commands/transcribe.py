@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"name an image, or a folder of them: vision-attn transcribe {arguments.folder} IMAGE")
     opened = open_with(arguments)
     from vision_attn.tasks.transcribe import Transcription  # has been imported to open the run
-    from vision_attn.viz.alignment import write_strips
+    from vision_attn.viz.alignment import write_transcripts
 
     if not isinstance(opened.task, Transcription):
         raise ValueError(f"{arguments.folder} holds a {type(opened.task).__name__}, which transcribes no lines")
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.out:
             drawn.append(strip)
     if drawn:
-        complain(f"drawn: {write_strips(drawn, arguments.out)[0]}")
+        complain(f"drawn: {write_transcripts(drawn, arguments.out)[0]}")
     for line in (*found.notes, *complaints):
         complain(line)
     return 1 if complaints else 0
@@ -83,6 +83,6 @@ def transcripts(opened: Opened, paths: Sequence[Path], complaints: list[str]) ->
 def record(path: Path, item: Any) -> str:
     """An image and its transcript in JSON, in a line of ASCII characters: log p of each character is in nats, and null
     for a model that labels columns, which knows that of whole transcripts alone."""
-    known = [None] * len(item.words) if item.labels is not None else item.log_prob
+    known = item.log_prob or [None] * len(item.words)
     characters = [{"character": word, "log_prob": log_prob} for word, log_prob in zip(item.words, known, strict=True)]
     return json.dumps({"file": str(path), "text": item.text, "characters": characters})

@@ -28,6 +28,8 @@ TENTH = 10
 """Without given splits, one line in ten is for validation and one for test."""
 
 
+COLUMN = 4
+"""Encoders of lines take widths that are multiples of this number of pixels."""
 MAX_WIDTH = 1024
 """A wider line is compressed to this number of pixels."""
 POOL = 16
@@ -165,9 +167,9 @@ def ink(image: Image.Image, height: int, max_width: int = MAX_WIDTH) -> UInt8[Te
     return torch.from_numpy(np.abs(grey - int(np.median(grey))).astype(np.uint8))
 
 
-def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]]) -> UInt8[Tensor, "B 3 Y X"]:
-    """Strips in three equal channels, with black on the right up to the width of the widest."""
-    width = -(-max(strip.shape[1] for strip in strips) // MULTIPLE) * MULTIPLE
+def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]], multiple: int = MULTIPLE) -> UInt8[Tensor, "B 3 Y X"]:
+    """Strips in three equal channels, with black on the right up to the width of the widest, rounded up."""
+    width = -(-max(strip.shape[1] for strip in strips) // multiple) * multiple
     images = torch.zeros(len(strips), 3, len(strips[0]), width, dtype=torch.uint8)
     for image, strip in zip(images, strips, strict=True):
         image[..., : strip.shape[1]] = strip

@@ -196,8 +196,8 @@ class Strings(VocabularySource, DigitSource):
         return ([self.transcript("train", layout, strip)[0]] for strip in range(self.batch_size))
 
     def near(self, number: int, numbers: tuple[int, ...]) -> tuple[int, int]:
-        """The range of lengths in training batch `number`, counted from the start of training: of all that have been
-        reached, or of similar ones, in turn."""
+        """The range of lengths in training batch `number`, counted from the start of training. Even batches have all
+        lengths that have been reached, odd ones at most three neighbouring lengths."""
         low, high = self.lengths["train"]
         if number < self.grow:
             high = low + (high - low) * number // self.grow

@@ -35,8 +35,8 @@ class CTC(Captioner):
     """A bidirectional recurrent network that labels columns: p(k, l) = softmax of its output (Graves et al. 2006,
     section 3.1). Spaces of transcripts are characters like others.
 
-    A monotonic alignment by construction: it cannot sort. A strip needs a column for each character, and one more
-    between equal neighbours.
+    Alignments are monotonic: it sorts only as far as its recurrent network does. A strip needs a column for each
+    character, and one more between equal neighbours.
 
     `forward` returns log p of a whole transcript at its END (eq. 3; torch's `ctc_loss` computes the sum), and zeros at
     its characters. `step` gives the same product character by character: p(next | prefix), by prefix search (section

@@ -210,7 +210,8 @@ class Captioning(Task):
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
         """A sheet for each image and one page of all: where each word looked. A captioner that sees the expectation but
         could see one region is shown seeing the most likely one."""
-        with self.model.looking("mode") if self.model.way == "expectation" else nullcontext():
+        could = self.model.way == "expectation" and "mode" in self.model.ways
+        with self.model.looking("mode") if could else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
         pictures = [
             open_square(file, at_least=PICTURE) if file else Image.fromarray(image.permute(1, 2, 0).cpu().numpy())

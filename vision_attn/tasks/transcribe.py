@@ -10,14 +10,14 @@ from torch import Tensor
 
 from vision_attn.contracts import Evaluator
 from vision_attn.data.batches import CaptionBatch
-from vision_attn.data.lines import padded_strips
+from vision_attn.data.lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded
 from vision_attn.decode.ctc import best_path, prefix_beam_search
 from vision_attn.metrics.evaluators import Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, TranscriptErrors
 from vision_attn.tasks.caption import Captioning
-from vision_attn.viz.alignment import Strip, Transcribed, write_strips
+from vision_attn.viz.alignment import Strip, Transcribed, write_transcripts
 
 
 class Transcription(Captioning):
@@ -53,19 +53,19 @@ class Transcription(Captioning):
         frames = self.model.frames(regions)
         labels = [None] * len(images) if frames is None else list(frames.exp())
         return [
-            Transcribed(title, caption.text, caption.words, caption.alpha, caption.log_prob, each)
+            Transcribed(title, *caption[:2], caption.alpha, caption.log_prob if each is None else None, each)
             for caption, each in zip(self._described(self._decode(regions)), labels, strict=True)
         ]
 
     def strip(self, ink: UInt8[Tensor, "Y X"], title: str) -> Strip:
         """A line, as `data.lines.read_line` returns it, with its transcript."""
-        images = padded_strips([ink])
+        images = padded_strips([ink], multiple=COLUMN)
         picture = Image.fromarray(images[0].permute(1, 2, 0).numpy())
         return Strip(title, picture, self.transcribed(images, type(self.model).__name__))
 
 
 def compare(tasks: Mapping[str, Transcription], batch: CaptionBatch, folder: Path) -> list[Path]:
-    """Write how each of several models, by name, aligns the same strips; see `write_strips`. All models must take
+    """Write how each of several models, by name, aligns the same strips; see `write_transcripts`. All models must take
     strips of the height of `batch`."""
     read = {name: task.transcribed(batch.images, name) for name, task in tasks.items()}
     strips = [
@@ -74,4 +74,4 @@ def compare(tasks: Mapping[str, Transcription], batch: CaptionBatch, folder: Pat
             batch.ids, batch.images, batch.references, batch.boxes, *read.values(), strict=True
         )
     ]
-    return write_strips(strips, folder)
+    return write_transcripts(strips, folder)

@@ -33,7 +33,8 @@ class Transcribed(NamedTuple):
     words: Sequence[str]
     alpha: Float[Tensor, "T Y X"] | None
     """Where each character looked; None for a model without maps."""
-    log_prob: Sequence[float]
+    log_prob: Sequence[float] | None
+    """Of each character, in nats; None for a model that labels columns, which knows that of whole transcripts alone."""
     labels: Float[Tensor, "L V"] | None = None
     """The probability of each character at each column, of a model that labels columns; 0 is the blank."""
 
@@ -90,7 +91,7 @@ def alignment_sheet(
     return page
 
 
-def write_strips(strips: Sequence[Strip], folder: Path) -> list[Path]:
+def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
     """Write `folder/NUMBER-TITLE.png` for each strip, with all its alignments under each other, and
     `folder/index.html`, in which pointing at a character shows its map. Returns their paths, the page first."""
     looked, paths = [], []
