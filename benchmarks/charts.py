@@ -1,6 +1,7 @@
 """Line charts side by side, in the colours of our pages."""
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +78,14 @@ def save(charts: Sequence[Chart], picture: str | Path) -> None:
 
 HALO = {"stroke_width": 3, "stroke_fill": DARK.paper}
 """Names stay readable where a line passes behind them."""
+
+
+def folders(command: str, named: Sequence[str]) -> dict[str, Path]:
+    """The folder of each line, from arguments NAME=FOLDER. Ends the program if there are none, or too many."""
+    found = {name: Path(folder) for name, _, folder in (each.partition("=") for each in named)}
+    if not 0 < len(found) <= len(COLOURS):
+        sys.exit(f"{command}: give from 1 to {len(COLOURS)} NAME=FOLDER")
+    return found
 
 
 def short(number: float) -> str:

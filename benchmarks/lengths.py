@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.charts import COLOURS, Axis, Chart, save
+from benchmarks.charts import Axis, Chart, folders, save
 
 LOWEST = 0.1
 """Errors below this, in percent, are drawn here: the axis is logarithmic, and 0 would not be seen."""
@@ -19,9 +19,7 @@ def read(folder: Path) -> list[tuple[float, float]]:
 
 
 def main(picture: str, *named: str) -> None:
-    lines = {name: read(Path(folder)) for name, _, folder in (each.partition("=") for each in named)}
-    if not 0 < len(lines) <= len(COLOURS):
-        sys.exit(f"lengths: give from 1 to {len(COLOURS)} NAME=FOLDER")
+    lines = {name: read(folder) for name, folder in folders("lengths", named).items()}
     error = Axis("character error", "{:g}%".format)
     save([Chart(lines, Axis("characters in the line", logarithmic=False), error)], picture)
 

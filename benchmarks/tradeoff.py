@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.charts import COLOURS, Axis, Chart, save, short
+from benchmarks.charts import Axis, Chart, folders, save, short
 
 
 class Curve(NamedTuple):
@@ -47,9 +47,7 @@ def tradeoff(curves: list[Curve]) -> list[Chart]:
 
 
 def main(picture: str, *named: str) -> None:
-    curves = [read(name, Path(folder)) for name, _, folder in (each.partition("=") for each in named)]
-    if not 0 < len(curves) <= len(COLOURS):
-        sys.exit(f"tradeoff: give from 1 to {len(COLOURS)} NAME=FOLDER")
+    curves = [read(name, folder) for name, folder in folders("tradeoff", named).items()]
     save(tradeoff(curves), picture)
 
 

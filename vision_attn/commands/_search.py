@@ -1,6 +1,7 @@
 """Search for the images that a command line names, as files or as folders."""
 
 import os
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,12 @@ class Found(NamedTuple):
     files: list[Path]
     notes: list[str]
     complaints: list[str]
+
+
+def print_any_name() -> None:
+    """Let standard output print names of files as they are: they may be any bytes."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def photographs(places: Iterable[Path], *, recursive: bool = False, endings: Collection[str] | None = None) -> Found:

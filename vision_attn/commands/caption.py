@@ -14,7 +14,6 @@ captions that differ more. --out draws the best.
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -23,7 +22,7 @@ from typing import Any
 
 from vision_attn.commands._opened import add_run_arguments, is_run, names_after_options, open_with, shipped_captioner
 from vision_attn.commands._places import writable
-from vision_attn.commands._search import photographs
+from vision_attn.commands._search import photographs, print_any_name
 from vision_attn.console import complain, progress, say
 
 BATCH = 16
@@ -73,8 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.folder} holds a {type(task).__name__}, which writes no captions")
     if not task.sees_squares:
         raise ValueError(f"{arguments.folder} reads lines: use `vision-attn transcribe {arguments.folder} IMAGE`")
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # names of files may be any bytes
+    print_any_name()
     if arguments.out:
         writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)

@@ -10,14 +10,13 @@ standard error (exit status 1). Needs the run's best/ alone, not the data it was
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
 from vision_attn.commands._places import writable
-from vision_attn.commands._search import photographs
+from vision_attn.commands._search import photographs, print_any_name
 from vision_attn.console import complain, progress, say
 from vision_attn.files import shipped
 
@@ -48,8 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not isinstance(opened.task, Classification):
         raise ValueError(f"{arguments.folder} holds a {type(opened.task).__name__}, which classifies no images")
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # names of files may be any bytes
+    print_any_name()
     if arguments.out:
         writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive, endings=OPENED)

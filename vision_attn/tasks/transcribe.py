@@ -38,6 +38,9 @@ class Transcription(Captioning):
         frames = self.model.frames(regions)
         if frames is None or way != "best":
             return super()._decode(regions, captions, way)
+        return self._decode_labels(frames, captions)
+
+    def _decode_labels(self, frames: Tensor, captions: int = 1) -> Decoded:
         beams, rules = max(self.beams, captions), {"max_words": self.max_words, "never": (UNKNOWN,)}
         return best_path(frames, **rules) if beams == 1 else prefix_beam_search(frames, beams=beams, **rules)
 
@@ -51,10 +54,11 @@ class Transcription(Captioning):
         """What was read of each strip, with its maps and, of a model that labels columns, its labels."""
         regions = self.regions(images.to(next(self.parameters()).device))
         frames = self.model.frames(regions)
+        decoded = super()._decode(regions) if frames is None else self._decode_labels(frames)
         labels = [None] * len(images) if frames is None else list(frames.exp())
         return [
             Transcribed(title, *caption[:2], caption.alpha, caption.log_prob if each is None else None, each)
-            for caption, each in zip(self._described(self._decode(regions)), labels, strict=True)
+            for caption, each in zip(self._described(decoded), labels, strict=True)
         ]
 
     def strip(self, ink: UInt8[Tensor, "Y X"], title: str) -> Strip:
