@@ -48,12 +48,12 @@ def test_without_nll_and_for_a_metric_to_minimise_nothing_changes(capsys):
 def test_a_run_keeps_by_nll_and_says_it_once_though_it_was_stopped(tmp_path, monkeypatch, capsys):
     values = iter([(1e-8, 3.0), (1e-9, 2.0), None, (1e-9, 2.5), (0.0, 1.0), (0.0, 1.5), (0.0, 1.6), (0.0, 1.7)])
 
-    def evaluate(task, batches, folder=None):
+    def judge(task, predictions, folder=None):
         if (pair := next(values)) is None:
             raise Stopped
         return {"BLEU-4": pair[0], "nll": pair[1]}
 
-    monkeypatch.setattr(Plane, "evaluate", evaluate)
+    monkeypatch.setattr(Plane, "judge", judge)
     settings = {"metric": "BLEU-4", "mode": "max", "epochs": 20, "patience": 2, "rehearse": False}
     with suppress(Stopped):
         train_plain(tmp_path / "run", **settings)

@@ -1,7 +1,9 @@
 """The captioning task: its loss, its metrics, its pictures."""
 
 import json
+from copy import deepcopy
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.looks import ReinforceLooks
 from vision_attn.data.scenes import Scenes
 from vision_attn.encoders.convnet import ConvNet
+from vision_attn.engine.batches import on_device
 from vision_attn.engine.weights import load_weights, save_weights
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.tasks.caption import Captioning
@@ -102,6 +105,35 @@ def test_evaluation(source, tmp_path, capsys):
 def test_validation_computes_only_what_it_needs(source):
     metrics = build(source, validate_with=["BLEU-4"]).eval().evaluate(source.split("val"))
     assert "BLEU-4" in metrics and "METEOR" not in metrics
+
+
+@pytest.mark.parametrize("attention", [Soft, Hard])
+def test_predictions_of_other_processes_are_judged_alike(source, attention):
+    """They are sent from process to process without the images."""
+    task = build(source, attention).eval()
+    sent = []
+    for batch in source.split("val"):
+        with torch.no_grad():
+            prediction = task.predict(batch)
+        assert prediction.batch.images is None and prediction.results.caption.alpha is not None
+        sent.append(deepcopy(on_device(prediction, torch.device("cpu"))))
+    assert task.judge(sent) == task.evaluate(source.split("val"))
+
+
+def test_batches_move_with_all_that_is_in_them():
+    class Inner(NamedTuple):
+        tensor: torch.Tensor
+        missing: None
+
+    class Outer(NamedTuple):
+        inner: Inner
+        plain: str
+        tensor: torch.Tensor
+
+    one = torch.ones(1)
+    moved = on_device(Outer(Inner(one, None), "text", one), torch.device("meta"))
+    assert moved.inner.tensor.is_meta and moved.tensor.is_meta
+    assert (type(moved), type(moved.inner), moved.plain, moved.inner.missing) == (Outer, Inner, "text", None)
 
 
 def test_an_empty_split_is_refused(source):

@@ -404,7 +404,7 @@ def test_wandb_works_offline(tmp_path, monkeypatch, capfd):
 
 def test_a_metric_that_is_not_a_number_is_replaced_by_any(tmp_path, monkeypatch):
     values = iter([math.nan, 5.0, 9.0])
-    monkeypatch.setattr(Plane, "evaluate", lambda task, batches, folder=None: {"error": next(values)})
+    monkeypatch.setattr(Plane, "judge", lambda task, predictions, folder=None: {"error": next(values)})
     assert train_plain(tmp_path, rehearse=False) == {"error": 5.0}
     assert errors(tmp_path) == [None, 5.0, 9.0]
 

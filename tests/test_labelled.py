@@ -12,6 +12,7 @@ from benchmarks.drawn_objects import write
 from tests.whole_runs import CONFIGS, steps, train
 from vision_attn.attention.images import Images
 from vision_attn.commands import main
+from vision_attn.data import labelled
 from vision_attn.data.labelled import LabelledImages, read_classes
 from vision_attn.data.labels import find_labelled
 from vision_attn.data.pixels import fitted, open_pixels
@@ -114,6 +115,18 @@ def test_batches_hold_every_photograph_at_its_size_and_resume(classes):
     halves = [next(source.train(2, seed=1, rank=rank, world=2)).labels for rank in (0, 1)]
     assert torch.equal(torch.stack(halves, dim=1).flatten(), epoch[0].labels)
     assert [batch.labels.tolist() for batch in source.train(3, seed=1)] != [batch.labels.tolist() for batch in epoch]
+
+
+def test_processes_that_evaluate_open_photographs_of_their_own(classes, monkeypatch):
+    whole = list(LabelledImages(images=str(classes), evaluation_batch_size=4).split("train"))
+    source, opened = LabelledImages(images=str(classes), evaluation_batch_size=4), []
+    assert len(whole) > 3
+    monkeypatch.setattr(labelled, "open_pixels", lambda path, **way: opened.append(path) or open_pixels(path, **way))
+    for rank in (0, 1):
+        opened.clear()
+        part = list(source.dealt("train", rank=rank, world=2))
+        assert [batch.labels.tolist() for batch in part] == [batch.labels.tolist() for batch in whole[rank::2]]
+        assert len(opened) == sum(len(batch.labels) for batch in part)
 
 
 def test_photographs_are_mirrored_half_of_the_time(tmp_path):

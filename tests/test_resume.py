@@ -133,7 +133,7 @@ def test_finished_run_says_so_and_returns_its_best(server, whole):
     code, output = server.train(whole)
     best = json.loads((whole / "best" / "metrics_val.json").read_text())
     assert code == 0 and f"{whole} is finished after epoch 3" in output
-    assert json.loads(output.splitlines()[-2]) == {"error": best["error"], "images": best["images"]}
+    assert json.loads(output.splitlines()[-2]) == {name: best[name] for name in ("error", "images", "noise")}
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 

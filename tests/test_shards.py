@@ -140,6 +140,17 @@ def test_evaluation_takes_each_photograph_once(tars: Path) -> None:
     assert sorted(names(split)) == [f"val-0.tar/{number:03}" for number in range(15, 20)]
 
 
+def test_processes_that_evaluate_decode_batches_of_their_own(tars: Path, monkeypatch) -> None:
+    source, decoded, picked = opened(tars, batch_size=3), [], Shards._picked
+    whole = list(source.split("train"))
+    monkeypatch.setattr(Shards, "_picked", lambda self, sample: decoded.append(sample) or picked(self, sample))
+    for rank in range(2):
+        decoded.clear()
+        part = source.dealt("train", rank=rank, world=2)
+        assert [batch.ids for batch in part] == [batch.ids for batch in whole[rank::2]]
+        assert len(part) == len(whole[rank::2]) and len(decoded) == len(names(whole[rank::2]))
+
+
 def test_an_unreadable_photograph_is_replaced_and_the_rest_of_the_order_stays(tars: Path, tmp_path, caplog) -> None:
     for path in tars.glob("train-*.tar"):
         with tarfile.open(path) as file:

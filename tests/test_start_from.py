@@ -44,9 +44,11 @@ AFTER = ["a green dog sleeps", "a green cat sleeps", "the dog runs"]
 class Quiet(Captioning):
     """Validates by the likelihood, which needs no metric of captions."""
 
-    def evaluate(self, batches, folder=None):
-        rows = [self.model(self.regions(batch.images), batch.words).log_prob for batch in batches]
-        return {"nll": -float(sum(row.sum() for row in rows))}
+    def predict(self, batch, *, full=False):
+        return self.model(self.regions(batch.images), batch.words)
+
+    def judge(self, predictions, folder=None):
+        return {"nll": -float(sum(caption.log_prob.sum() for caption in predictions))}
 
 
 def captions(folder: Path, texts: list[str], **options) -> Captions:

@@ -34,6 +34,11 @@ class PointBatch(NamedTuple):
     notes: tuple
 
 
+class Errors(NamedTuple):
+    squared: Tensor  # (B,)
+    noise: Tensor  # (): validation draws too, and must leave no trace
+
+
 class Points(Source):
     """Points on a noisy plane. The order of an epoch follows from seed and epoch alone."""
 
@@ -67,7 +72,7 @@ class Points(Source):
             yield self._take(indices[rank::world])
 
     def split(self, name: str) -> Iterable[PointBatch]:
-        return [self._take(indices) for indices in torch.arange(16).split(self.batch)]
+        return [self._take(indices) for indices in torch.arange(16).split(6)]  # not as many for each of two processes
 
     def export(self, folder: Path) -> None:
         (folder / "points.json").write_text(json.dumps({"items": self.items}))
@@ -105,13 +110,19 @@ class Plane(Task):
             self.mean.mul_(0.9).add_(0.1 * answers.mean())
         return {"loss": error, "guess": self.mean.detach().clone()}
 
-    def evaluate(self, batches: Iterable[PointBatch], folder: Path | None = None) -> dict[str, float]:
+    def predict(self, batch: PointBatch, *, full: bool = False) -> Errors:
+        return Errors((self._guess(batch.points) - batch.answers).square(), torch.rand(()))
+
+    def judge(self, predictions: Iterable[Errors], folder: Path | None = None) -> dict[str, float]:
         self.evaluations += 1
         if self.evaluations == 3 and "TOY_SIGNAL_IN_VALIDATION" in os.environ:
             os.kill(os.getpid(), int(os.environ["TOY_SIGNAL_IN_VALIDATION"]))
-        torch.rand(3)  # Validation draws too, and must leave no trace.
-        errors = [(self._guess(batch.points) - batch.answers).square() for batch in batches]
-        return {"error": torch.cat(errors).float().mean().item(), "images": float(sum(map(len, errors)))}
+        errors, noise = zip(*predictions, strict=True)
+        return {
+            "error": torch.cat(errors).float().mean().item(),
+            "images": float(sum(map(len, errors))),
+            "noise": float(sum(noise)),
+        }
 
     def show(self, batch: PointBatch, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)

@@ -209,7 +209,8 @@ class Evaluator:
     """Remarks for the user, printed after `compute`."""
 
     def update(self, batch: Any, results: Any) -> None:
-        """Add one batch of the source and the output of the task for it (`Results` of a captioning task)."""
+        """Add one batch of the source, without its images, and the output of the task for it (`Results` of a captioning
+        task)."""
         raise NotImplementedError
 
     def compute(self) -> dict[str, float]:

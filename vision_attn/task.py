@@ -1,10 +1,12 @@
 """The two interfaces that the engine knows: `Source`, a data set, and `Task`, a model with its loss and its metrics."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 SPLITS = ("train", "val", "test")
@@ -45,6 +47,14 @@ class Source:
         """Return the batches of split `name` ("train", "val" or "test") for evaluation: each item once, in a fixed
         order."""
         raise NotImplementedError
+
+    def dealt(self, name: str, *, rank: int, world: int) -> Iterable[Batch]:
+        """Return every `world`-th batch of split `name`, beginning with number `rank`: what process `rank` evaluates.
+
+        A source that reads files should override this, and read only those of these batches.
+        """
+        batches = self.split(name)
+        return batches if world == 1 else islice(batches, rank, None, world)
 
     def references(self) -> Iterable[Sequence[str]]:
         """Yield all captions of each training image, without its pixels. Of use before `prepare`."""
@@ -112,10 +122,23 @@ class Task(nn.Module):
         """
         raise NotImplementedError
 
-    def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
-        """Compute metrics over `batches`. With a folder, also write there what they were computed from, such as
-        captions."""
+    def predict(self, batch: Batch, *, full: bool = False) -> Any:
+        """Compute what `judge` needs of one batch of a split: the output of the model, and the truth.
+
+        full: as much as `judge` with a folder needs. Processes of a run predict different batches, and send the result
+        to the first one: a NamedTuple of tensors and plain values, without the images.
+        """
         raise NotImplementedError
+
+    def judge(self, predictions: Iterable[Any], folder: Path | None = None) -> dict[str, float]:
+        """Compute metrics over the predictions of all batches, in order. With a folder, also write there what they were
+        computed from, such as captions."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
+        """Predict and judge `batches`."""
+        return self.judge((self.predict(batch, full=folder is not None) for batch in batches), folder)
 
     def show(self, batch: Batch, folder: Path) -> list[Path]:
         """Write pictures of what the model does with `batch` into `folder`; return their paths."""

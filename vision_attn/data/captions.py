@@ -148,6 +148,11 @@ class Captions(VocabularySource):
         members = [everyone[start : start + size] for start in range(0, len(everyone), size)]
         return Batches(table, self._pictures, members, table.pick(self.rows), table.rows)
 
+    def dealt(self, name: str, *, rank: int, world: int) -> Batches:
+        batches = self.split(name)
+        batches.members = batches.members[rank::world]
+        return batches
+
     def _members(self, split: str) -> list[Photograph]:
         members = self.photographs[split]
         if not members:

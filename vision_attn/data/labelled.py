@@ -126,9 +126,13 @@ class LabelledImages(Source):
     def split(self, name: str) -> Iterator[LabelledBatch]:
         if name not in SPLITS:
             raise ValueError(f"photographs have no split {name!r}; choose one of {', '.join(SPLITS)}")
+        return self.dealt(name, rank=0, world=1)
+
+    def dealt(self, name: str, *, rank: int, world: int) -> Iterator[LabelledBatch]:
         items = [(item, False) for item in self.splits[name]]
         size = self.evaluation_batch_size
-        return self._batches([items[first : first + size] for first in range(0, len(items), size)])
+        jobs = [items[first : first + size] for first in range(0, len(items), size)]
+        return self._batches(jobs[rank::world])
 
     def open(self, path: Path) -> NDArray[np.uint8]:
         """Open any image in the way of this data set. Raises ValueError naming the file if it is no image."""

@@ -153,6 +153,9 @@ class Shards(VocabularySource):
     def split(self, name: str) -> "Split":
         return Split(self, name)
 
+    def dealt(self, name: str, *, rank: int, world: int) -> "Split":
+        return Split(self, name, rank, world)
+
     def _endless(self, paths: Sequence[Path], random: Random) -> Iterator[Sample]:
         """The samples of shards in random order, again and again: all of them once before any of them twice."""
         while True:
@@ -221,19 +224,22 @@ class Shards(VocabularySource):
 
 
 class Split:
-    """The batches of a split for evaluation: every photograph that can be read, once, in the order of the shards."""
+    """The batches of a split for evaluation: every photograph that can be read, once, in the order of the shards; or
+    every `world`-th batch, beginning with number `rank`."""
 
-    def __init__(self, source: Shards, name: str) -> None:
-        self.source, self.paths = source, source._paths(name)
+    def __init__(self, source: Shards, name: str, rank: int = 0, world: int = 1) -> None:
+        self.source, self.paths, self.rank, self.world = source, source._paths(name), rank, world
         self.images = sum(map(source._count, self.paths))
 
     def __len__(self) -> int:
-        return -(-self.images // self.source.batch_size)
+        return len(range(self.rank, -(-self.images // self.source.batch_size), self.world))
 
     def __iter__(self) -> Iterator[CaptionBatch]:
-        samples = ((sample, None) for path in self.paths for sample in self.source._read(path))
-        decoded = in_threads(self.source._picked, samples, ahead=2 * self.source.batch_size)
-        while batch := list(islice(decoded, self.source.batch_size)):
+        size = self.source.batch_size
+        numbered = enumerate(sample for path in self.paths for sample in self.source._read(path))
+        samples = ((sample, None) for number, sample in numbered if number // size % self.world == self.rank)
+        decoded = in_threads(self.source._picked, samples, ahead=2 * size)
+        while batch := list(islice(decoded, size)):
             yield self.source._batch(_readable(batch))
 
 

@@ -1,36 +1,24 @@
 """Batches: moving them to the device, slicing and counting them."""
 
-from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vision_attn.attention.images import Images
-from vision_attn.console import progress
-from vision_attn.engine.interrupt import Interrupt
 from vision_attn.task import Batch
 
 
-class Watched:
-    """Validation batches with a progress bar: moves each to the device, and stops the run at an interrupt."""
-
-    def __init__(self, batches: Iterable[Batch], device: torch.device, interrupt: Interrupt) -> None:
-        self.batches, self.device, self.interrupt = batches, device, interrupt
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in progress(self.batches, what="validation", unit="batch"):
-            if self.interrupt.asked:
-                self.interrupt.leave("stopped during validation")
-            yield on_device(batch, self.device)
-
-
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with its tensors and `Images` on `device`; other fields are unchanged."""
-    parts = [part.to(device, non_blocking=True) if isinstance(part, Tensor | Images) else part for part in batch]
-    return like(batch, parts)
+    """Return the batch with its tensors and `Images` on `device`, also in NamedTuples within it; other fields are
+    unchanged."""
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, Tensor | Images):
+            return part.to(device, non_blocking=device.type == "cuda")
+        return on_device(part, device) if hasattr(part, "_fields") else part
+
+    return like(batch, [moved(part) for part in batch])
 
 
 def few(batch: Batch, number: int) -> Batch:

@@ -25,7 +25,7 @@ class World(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """True in rank 0, the only process that writes, validates and logs."""
+        """True in rank 0, the only process that judges predictions, writes and logs."""
         return self.rank == 0
 
     def most(self, *values: int | float) -> list[float]:
@@ -50,6 +50,14 @@ class World(NamedTuple):
         if self.size > 1:
             dist.all_gather_object(items, item, group=self.hosts)
         return items
+
+    def collect(self, item: Any) -> list:
+        """Return the items of all processes, ordered by rank, in the first process; an empty list in the others."""
+        if self.size == 1:
+            return [item]
+        items = [None] * self.size if self.first else None
+        dist.gather_object(item, items, dst=0, group=self.hosts)
+        return items or []
 
     def share(self, item: Any) -> Any:
         """Return the item of the first process. The others wait for it."""

@@ -4,17 +4,19 @@ A plain PyTorch loop, independent of the model.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from vision_attn.console import progress, say
 from vision_attn.engine import checkpoint
-from vision_attn.engine.batches import Watched, few
+from vision_attn.engine.batches import few, on_device
 from vision_attn.engine.best import best_metrics, better, keep
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, random_state, seed_all, set_random_state
@@ -33,7 +35,7 @@ def trained(position: Position, run: Run) -> bool:
 
 @dataclass
 class Training:
-    """The state of a run in progress. Every process has one; only the first writes, validates and logs."""
+    """The state of a run in progress. Every process has one; only the first judges predictions, writes and logs."""
 
     run: Run
     folder: Path
@@ -50,18 +52,18 @@ class Training:
     def start(self) -> None:
         """Resume from the checkpoint, or validate before the first step: on one batch, or, if the run starts from the
         weights of another, on all, so that best/ holds these until training has improved them."""
-        run, position = self.run, self.position
-        seed_all(run.seed + self.world.rank)  # From here on each process samples independently.
+        run, position, world = self.run, self.position, self.world
+        seed_all(run.seed + world.rank)  # From here on each process samples independently.
         if position.step:
             self.resume()
         elif run.start_from and run.validate_every and not position.logged:
             self.save()  # best/ without a checkpoint would be refused
             self.validate(0)
             position.logged = self.log.flushed()
-            if self.world.first:
+            if world.first:
                 checkpoint.move(self.folder, position)
-        elif run.rehearse and run.validate_every and self.world.first:
-            self.evaluate(islice(self.data.split("val"), 1))
+        elif run.rehearse and run.validate_every and world.first:
+            self.evaluate(islice(self.data.split("val"), 1), World(0, 1, world.device))
         self.saved = self.log.since = time.monotonic()
 
     def resume(self) -> None:
@@ -157,25 +159,50 @@ class Training:
             checkpoint.save(self.folder, self.task, trainer, self.position)
         self.saved = time.monotonic()
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Compute validation metrics; the random state is unchanged. Raises ValueError if they lack `run.metric`."""
+    def evaluate(self, batches: Iterable[Batch], world: World) -> dict[str, float]:
+        """Compute validation metrics in the first process of `world`; each process predicts its own `batches`. The
+        random state is unchanged. Raises ValueError if the metrics lack `run.metric`."""
         self.task.eval()
-        with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, self.world.device):
-            metrics = self.task.evaluate(Watched(batches, self.world.device, self.interrupt))
+        metrics: dict[str, float] = {}
+        with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, world.device):
+            predictions = self.predictions(batches, world)
+            if world.first:
+                metrics = self.task.judge(predictions)
+            deque(predictions, maxlen=0)
         self.task.train()
-        if self.run.metric not in metrics:
+        if world.first and self.run.metric not in metrics:
             raise ValueError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}")
         return metrics
 
+    def predictions(self, batches: Iterable[Batch], world: World) -> Iterator[Any]:
+        """Predict the batches of this process. The first process yields the predictions of all, in the order of the
+        split. What a prediction samples depends on the seed and on the number of its batch alone."""
+        number = world.rank
+        batches = iter(progress(batches, what="validation", unit="batch") if world.first else batches)
+        ended = False
+        while not ended:
+            batch = next(batches, None)
+            ended, stop = world.most(batch is None, self.interrupt.asked)
+            if stop:
+                self.interrupt.leave("stopped during validation")
+            prediction = None
+            if batch is not None:
+                seed_all(self.run.seed + number)
+                prediction = self.task.predict(on_device(batch, world.device))
+                number += world.size
+                if world.size > 1:
+                    prediction = on_device(prediction, torch.device("cpu"))
+            yield from (each for each in world.collect(prediction) if each is not None)
+
     def validate(self, epoch: int) -> None:
-        """Validate in the first process after this epoch, and write the weights to best/ if they are the best yet."""
+        """Validate after this epoch; the first process writes the weights to best/ if they are the best yet."""
         run, position, world = self.run, self.position, self.world
+        with self.averaged():
+            metrics = self.evaluate(self.data.dealt("val", rank=world.rank, world=world.size), world)
+            best = world.first and better(metrics, position, metric=run.metric, mode=run.mode)
+            if best:
+                keep(self.folder, self.task, self.data, position, metrics)
         if world.first:
-            with self.averaged():
-                metrics = self.evaluate(self.data.split("val"))
-                best = better(metrics, position, metric=run.metric, mode=run.mode)
-                if best:
-                    keep(self.folder, self.task, self.data, position, metrics)
             self.log.validation(metrics, step=position.step, epoch=epoch)
             shown = ", ".join(f"{name} {number:.4g}" for name, number in metrics.items())
             when = f"after epoch {epoch}" if epoch else f"of the weights of {run.start_from}"
@@ -195,7 +222,8 @@ class Training:
                 say(f"{lost}: using the weights of the last step as the best")
             if lost or not run.validate_every:
                 with self.averaged():
-                    metrics = self.evaluate(self.data.split("val")) if lost else {}
+                    alone = World(0, 1, world.device)
+                    metrics = self.evaluate(self.data.split("val"), alone) if lost else {}
                     keep(self.folder, self.task, self.data, self.position, metrics)
             if run.show:
                 self.show()
@@ -208,7 +236,7 @@ class Training:
         run, device = self.run, self.world.device
         load_weights(self.task, self.folder / "best")
         self.task.eval()
-        batch = next(iter(Watched(islice(self.data.split("val"), 1), device, self.interrupt)))
+        batch = on_device(next(iter(self.data.split("val"))), device)
         with torch.no_grad(), forked_random(run.seed, device):
             paths = self.task.show(few(batch, run.show), self.folder / "pictures")
         self.log.pictures(paths, step=self.position.step)

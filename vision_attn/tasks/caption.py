@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -27,6 +27,16 @@ from vision_attn.viz.captions import write_pictures
 
 PICTURE = 896
 """Pixels that a side of a photograph keeps for pictures: twice what they show."""
+
+
+class Predicted(NamedTuple):
+    """What is measured of a batch."""
+
+    batch: CaptionBatch
+    """Without its images."""
+    results: Results
+    measured: dict[str, float]
+    """What the criteria measure, in a full evaluation."""
 
 
 class Captioning(Task):
@@ -170,27 +180,34 @@ class Captioning(Task):
         ]
 
     @torch.no_grad()
-    def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
+    def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
+        device = next(self.parameters()).device
+        regions, words = self.regions(batch.images.to(device)), batch.words.to(device)
+        results = Results(
+            self.model(regions, words),
+            list(self._described(self._decode(regions))),
+            self._by_way(regions) if full and self.content_words else {},
+            self.content_words,
+        )
+        measured = {}
+        for criterion in self.criteria.values() if full else ():
+            found = criterion.measure(self.model, regions, words)
+            measured |= {name: float(value) for name, value in found.items()}
+        return Predicted(batch._replace(images=None), results, measured)
+
+    @torch.no_grad()
+    def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
         """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
         whether attention lies in them. With a folder, all metrics, and captions.json."""
-        device = next(self.parameters()).device
         evaluators = [*self.standard_evaluators(folder is not None), *(new() for new in self.evaluators.values())]
         measured: dict[str, list[float]] = {}
         empty = True
-        for batch in batches:
+        for batch, results, values in predictions:
             empty = False
-            regions, words = self.regions(batch.images.to(device)), batch.words.to(device)
-            results = Results(
-                self.model(regions, words),
-                list(self._described(self._decode(regions))),
-                self._by_way(regions) if folder is not None and self.content_words else {},
-                self.content_words,
-            )
             for evaluator in evaluators:
                 evaluator.update(batch, results)
-            for criterion in self.criteria.values() if folder is not None else ():
-                for name, value in criterion.measure(self.model, regions, words).items():
-                    measured.setdefault(name, []).append(float(value))
+            for name, value in values.items():
+                measured.setdefault(name, []).append(value)
         if empty:
             raise ValueError("there is no image to evaluate: the split is empty")
         metrics: dict[str, float] = {}

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,6 +28,30 @@ DRAWN = 704
 
 Testing = Literal["mean", "draw", "copies"]
 """How the answer at test time is computed: see `at_test` of `Classification`."""
+
+
+class Counts(NamedTuple):
+    """What is counted of the answers to one or more batches."""
+
+    image: Float[Tensor, "1 C Y X"] | Images | None
+    """The first image, to measure the cost of an answer on."""
+    images: int
+    wrong: dict[Testing, int]
+    """Wrong answers, for each way to answer."""
+    wrong_after: Int[Tensor, "T"] | None = None
+    """Wrong answers after each glimpse; None for a model that sees the whole image."""
+    correct_rows: int | None = None
+    """Copies with a correct answer, and how many of these end on the digit; None where boxes are not known."""
+    on_digit: int | None = None
+
+    def plus(self, other: "Counts") -> "Counts":
+        """The counts of the batches of both."""
+
+        def add(one: Any, more: Any) -> Any:
+            return None if one is None or more is None else one + more
+
+        wrong = {way: number + other.wrong[way] for way, number in self.wrong.items()}
+        return Counts(self.image, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
 
 
 class Answer(NamedTuple):
@@ -128,7 +152,23 @@ class Classification(Task):
         return reward[..., -glance.choice.log_prob.shape[-1] :]
 
     @torch.no_grad()
-    def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
+    def predict(self, batch: Batch, *, full: bool = False) -> Counts:
+        ways: tuple[Testing, ...] = ("mean", "draw", "copies") if full and self.model.stochastic else (self.at_test,)
+        counts = Counts(batch.images[:1], len(batch.labels), dict.fromkeys(ways, 0))
+        for way in ways:
+            glance = self.model(batch.images, **self.options(way))
+            mistakes = predictions(glance) != batch.labels[:, None]
+            counts.wrong[way] = int(mistakes[:, -1].sum())
+            if way == self.at_test and glance.locations is not None:
+                counts = counts._replace(wrong_after=mistakes.sum(dim=0))
+                if batch.boxes is not None:
+                    correct = glance.log_prob[:, :, -1].argmax(dim=-1) == batch.labels[:, None]
+                    on_digit = correct & within(glance.locations[:, :, -1], batch.boxes)
+                    counts = counts._replace(correct_rows=int(correct.sum()), on_digit=int(on_digit.sum()))
+        return counts
+
+    @torch.no_grad()
+    def judge(self, predictions: Iterable[Counts], folder: Path | None = None) -> dict[str, float]:
         """Compute the error in percent with its 95% interval, the pixels read from an image, and the multiply-adds of
         an answer. For a model that takes glimpses and a source that knows boxes also `last_look_on_digit`: of the
         correct answers, the share whose last glimpse is centred on the digit.
@@ -136,40 +176,26 @@ class Classification(Task):
         With a folder, also the error of each value of `at_test` if the model samples glimpses, and the error after each
         glimpse, written to glimpses.json.
         """
-        every = folder is not None and self.model.stochastic
-        ways: tuple[Testing, ...] = ("mean", "draw", "copies") if every else (self.at_test,)
-        num_images, wrong, wrong_after, on_digit, correct_rows = 0, dict.fromkeys(ways, 0), 0, 0, 0
-        boxes = None
-        for batch in batches:
-            if not num_images:
-                cost = self._cost(batch.images[:1])
-            num_images += len(batch.labels)
-            for way in ways:
-                glance = self.model(batch.images, **self.options(way))
-                mistakes = predictions(glance) != batch.labels[:, None]
-                wrong[way] += mistakes[:, -1].sum()
-                if way == self.at_test and glance.locations is not None:
-                    wrong_after += mistakes.sum(dim=0)
-                    boxes = batch.boxes
-                    if boxes is None:
-                        continue
-                    correct = glance.log_prob[:, :, -1].argmax(dim=-1) == batch.labels[:, None]
-                    on_digit += (correct & within(glance.locations[:, :, -1], boxes)).sum()
-                    correct_rows += correct.sum()
-        if not num_images:
+        total = Counts(None, 0, {})
+        for counts in predictions:
+            total = counts if total.image is None else total.plus(counts)
+        if total.image is None:
             raise ValueError("there are no images to evaluate: the split is empty")
-        count = int(wrong[self.at_test])
-        low, high = wilson(count, num_images)
-        metrics = {"error": 100 * count / num_images, "error_low": 100 * low, "error_high": 100 * high} | cost
-        if glance.locations is None:
+        count = total.wrong[self.at_test]
+        low, high = wilson(count, total.images)
+        metrics = {"error": 100 * count / total.images, "error_low": 100 * low, "error_high": 100 * high}
+        metrics |= self._cost(total.image.to(next(self.parameters()).device))
+        if total.wrong_after is None:
             return metrics
         if folder is not None:
             if self.model.stochastic:
-                metrics |= {f"error_{way}": 100 * int(wrong[way]) / num_images for way in ways}
+                metrics |= {f"error_{way}": 100 * wrong / total.images for way, wrong in total.wrong.items()}
             with replacing(folder / "glimpses.json") as path:
-                errors = [100 * int(number) / num_images for number in wrong_after]
+                errors = [100 * number / total.images for number in total.wrong_after.tolist()]
                 path.write_text(json.dumps({"error": errors}) + "\n", encoding="utf-8")
-        return metrics if boxes is None else metrics | {"last_look_on_digit": int(on_digit) / max(1, int(correct_rows))}
+        if total.on_digit is not None:
+            metrics["last_look_on_digit"] = total.on_digit / max(1, total.correct_rows)
+        return metrics
 
     @torch.no_grad()
     def answer(self, images: Float[Tensor, "B C Y X"] | Images) -> list[Answer]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from math import log
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,16 @@ from vision_attn.files import replacing
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles, write_animation, write_strips
+
+
+class Predicted(NamedTuple):
+    """What is measured of a batch."""
+
+    log_prob: Float[Tensor, "B"]
+    """log p(x | c_T), in nats."""
+    kl: Float[Tensor, "B T"]
+    images: Float[Tensor, "B C Y X"] | None
+    """Binary, where log p(x) is estimated."""
 
 
 class Generation(Task):
@@ -55,17 +65,21 @@ class Generation(Task):
         return {"loss": reconstruction + kl, "reconstruction": reconstruction.detach(), "kl": kl.detach()}
 
     @torch.no_grad()
-    def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
+    def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
+        images = fixed(batch.images)
+        drawing = self.model(images)
+        return Predicted(drawing.log_prob, drawing.kl, images if full else None)
+
+    @torch.no_grad()
+    def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
         """Compute the bound and its two parts. With a folder also `nll`, the estimate of -log p(x), and `nll_bound`,
         the bound of the same images; and the KL of each time step, written to turns.json."""
-        wanted = 0 if folder is None else self.importance_images
+        wanted = self.importance_images
         log_prob, kl, estimates = [], [], []
-        for batch in batches:
-            images = fixed(batch.images)
-            drawing = self.model(images)
-            log_prob.append(drawing.log_prob)
-            kl.append(drawing.kl)
-            few = images[:wanted]
+        for predicted in predictions:
+            log_prob.append(predicted.log_prob)
+            kl.append(predicted.kl)
+            few = () if predicted.images is None else predicted.images[:wanted]
             if len(few):
                 estimates.append(self.log_likelihood(few))
                 wanted = None if wanted is None else wanted - len(few)
