@@ -19,7 +19,7 @@ from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.looks import ReinforceLooks
 from vision_attn.data.scenes import Scenes
 from vision_attn.encoders.convnet import ConvNet
-from vision_attn.engine.batches import on_device
+from vision_attn.engine.batches import few, on_device
 from vision_attn.engine.weights import load_weights, save_weights
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.tasks.caption import Captioning
@@ -54,7 +54,7 @@ def batch(source):
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.5])
 def test_loss_is_likelihood_plus_penalty(source, batch, penalty):
-    task = build(source, penalty=penalty)
+    task, batch = build(source, penalty=penalty), few(batch, 2)  # the reference counts one by one
     metrics = task(*batch)
     caption = task.model(task.encoder(batch.images), batch.words)
     captions = batch.words.shape[0] * batch.words.shape[1]
