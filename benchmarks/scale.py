@@ -41,10 +41,20 @@ def write(folder: Path, images: int, regions: int, size: int) -> None:
     for first in progress(range(0, images, SHARD), what="writing", unit="part"):
         path = folder / f"{first // SHARD:05}.npy"
         np.save(path, vectors[: images - first])
+        forget(path)
         shape = [min(SHARD, images - first), regions, size]
         entry = {"file": path.name, "shape": shape, "bytes": path.stat().st_size, "sha256": "", "unreadable": {}}
         shards.append(entry)
     complete(folder, {"format": 1, "shape": [images, regions, size]}, shards)
+
+
+def forget(path: Path) -> None:
+    """Remove a file from the system's cache: pages that another process has read do not count against a limit."""
+    if sys.platform != "linux":
+        return
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def limited(memory: float) -> bool:

@@ -52,6 +52,17 @@ def test_step_and_forward_agree() -> None:
     assert (caption.log_prob[WORDS == 0] == 0).all()
 
 
+def test_the_path_for_pictures_is_that_of_the_characters() -> None:
+    model = build().eval()
+    locations, seen = model.glimpses(REGIONS, 4)
+    caption = model(REGIONS, torch.full((B, 1, 4), 3))
+    last = ((locations[:, 1::2, 0] + 1) / 2 * X).long()
+    assert torch.equal(last, caption.region[:, 0]) and seen.patches.shape == (B, 8, 2, 1, 4, 4)
+    images = REGIONS.mT[:, None].contiguous()
+    retina = model.ram.retina
+    torch.testing.assert_close(retina(retina.pyramid(images), locations[:, 5:6]), seen.patches[:, 5:6])
+
+
 def test_the_glimpses_of_a_character_are_one_sample() -> None:
     model = build().train()
     torch.manual_seed(2)

@@ -93,6 +93,8 @@ class Captioner(nn.Module):
     """Whether it samples where to look and needs a score-function estimator (`criteria/looks.py`)."""
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
+    num_glimpses: int = 0
+    """Glimpses that are taken for each word; 0 for a model that sees all regions."""
     ways: tuple[str, ...] = ()
     """The ways to look at test time, where there are several: names for `looking`."""
     max_length: int | None = None
@@ -120,6 +122,13 @@ class Captioner(nn.Module):
     def frames(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"] | None:
         """log p of each word at each region, where word 0 is the blank of CTC; None for a model that produces words one
         after the other. A model with frames is decoded by `decode/ctc.py`."""
+        return None
+
+    def glimpses(
+        self, regions: Float[Tensor, "B L D"], num_words: int
+    ) -> tuple[Float[Tensor, "B T 2"], "Glimpses"] | None:
+        """Where the T glimpses for this number of words are, (x, y) in [-1, 1], and what they see; None for a model
+        that takes none."""
         return None
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:

@@ -96,6 +96,23 @@ class Alignment(Evaluator):
         return {name: sum(values) / len(values) for name, values in found.items() if values}
 
 
+class GlimpsesTaken(Evaluator):
+    """glimpses: the mean number of glimpses of an image, those before END included.
+
+    per_word: the glimpses that the model takes for each character.
+    """
+
+    def __init__(self, per_word: int) -> None:
+        self.per_word = per_word
+        self.words: list[int] = []
+
+    def update(self, batch: Any, results: Results) -> None:
+        self.words += [len(caption.words) for caption in results.described]
+
+    def compute(self) -> dict[str, float]:
+        return {"glimpses": self.per_word * (sum(self.words) / len(self.words) + 1)}
+
+
 def centres(caption: Described) -> Float[Tensor, "T"]:
     """The centre of mass of each map along the strip, x in [-1, 1]. A map of zeros counts as the middle."""
     columns = caption.alpha.sum(dim=1).double()  # (T, X)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Choice
-from vision_attn.contracts import Caption, Captioner, Look
+from vision_attn.contracts import Caption, Captioner, Glimpses, Look
 from vision_attn.layers import ragged
 from vision_attn.layers.unrolled import unrolled
 from vision_attn.models.policies import Gaussian
@@ -70,6 +70,12 @@ class DRAM(Captioner):
     ) -> tuple[Float[Tensor, "B R V"], State, Look]:
         state, _, samples = self._glimpses(state, memory, self.num_glimpses)
         return self.ram.action(state.hidden), state, _look(samples[-1], memory.shape[-1])
+
+    def glimpses(self, regions: Float[Tensor, "B L D"], num_words: int) -> tuple[Float[Tensor, "B T 2"], Glimpses]:
+        images, state = self.start(regions, 1)
+        _, _, samples = self._glimpses(state, images, num_words * self.num_glimpses)
+        locations, retina = torch.cat(samples, dim=1).clamp(-1, 1), self.ram.retina
+        return locations, Glimpses(retina(retina.pyramid(images), locations))
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")

@@ -15,9 +15,11 @@ from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded
 from vision_attn.decode.ctc import best_path, prefix_beam_search
 from vision_attn.metrics.evaluators import Motion, Pointing, ReferenceLikelihood
-from vision_attn.metrics.transcripts import Alignment, TranscriptErrors
+from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors
 from vision_attn.tasks.caption import Captioning
 from vision_attn.viz.alignment import Strip, Transcribed, write_transcripts
+from vision_attn.viz.foveated import Glimpsed
+from vision_attn.viz.glimpses import write_animation, write_glimpses
 
 
 class Transcription(Captioning):
@@ -32,7 +34,8 @@ class Transcription(Captioning):
     sees_squares = False
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
-        return [TranscriptErrors(), ReferenceLikelihood(), Motion(), Pointing(), Alignment()]
+        glimpses = [GlimpsesTaken(self.model.num_glimpses)] if self.model.num_glimpses else []
+        return [TranscriptErrors(), ReferenceLikelihood(), Motion(), Pointing(), Alignment(), *glimpses]
 
     def _decode(self, regions: Tensor, captions: int = 1, way: str = "best") -> Decoded:
         frames = self.model.frames(regions)
@@ -46,8 +49,26 @@ class Transcription(Captioning):
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
-        """A page of all strips, and the alignment of each: characters against columns."""
-        return compare({type(self.model).__name__: self}, batch, folder)
+        """A page of all strips, and the alignment of each: characters against columns. Of a model that takes glimpses
+        also their path over the characters of each image, as a picture and as an animation."""
+        paths = compare({type(self.model).__name__: self}, batch, folder)
+        if self.model.num_glimpses:
+            for number, item in enumerate(self._glimpsed(batch), 1):
+                paths.append(write_glimpses(folder / f"glimpses_{number:02d}.png", **item._asdict()))
+                paths.append(write_animation(folder / f"glimpses_{number:02d}.gif", **item._asdict()))
+        return paths
+
+    def _glimpsed(self, batch: CaptionBatch) -> list[Glimpsed]:
+        """The glimpses of each image, up to END. The transcript takes the place of a class."""
+        regions = self.regions(batch.images.to(next(self.parameters()).device))
+        items = []
+        for one, said, references in zip(
+            regions.split(1), self._described(self._decode(regions)), batch.references, strict=True
+        ):
+            locations, seen = self.model.glimpses(one, len(said.words) + 1)
+            image, text, truth = one.mT, said.text or "nothing", references[0]
+            items.append(Glimpsed(image, locations[0], seen.patches[0], int(text != truth), 0, names=(text, truth)))
+        return items
 
     @torch.no_grad()
     def transcribed(self, images: Tensor, title: str) -> list[Transcribed]:
