@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import mmap
 import os
 import resource
 import shutil
@@ -88,6 +89,33 @@ def test_used_in_place_when_it_fits(views, tmp_path):
     before, again = contents(folder), Pool()
     assert cached_features(tmp_path / "cache", again, views) == folder
     assert again.calls == 0 and contents(folder) == before
+
+
+@pytest.mark.skipif(not hasattr(mmap.mmap, "madvise"), reason="the system takes no advice on memory")
+def test_all_vectors_of_a_batch_are_read_ahead(views, tmp_path):
+    """Before the first one is copied: those of all rows, each with the pages that it begins and ends in."""
+    folder, asked = cached_features(tmp_path / "cache", Pool(), views), []
+
+    class Map:
+        def __init__(self, shard):
+            self.shard, self.offset, self.base = shard, shard.offset, self
+
+        def __getitem__(self, row):
+            assert len(asked) == len(rows)
+            return self.shard[row]
+
+        def madvise(self, option, start, length):
+            self.shard.base.madvise(option, start, length)  # refuses what is not in the file
+            asked.append(range(start, start + length))
+
+    cache = Features(folder, "memmap", CPU)
+    shard, size = cache.shard, 2 * np.prod(cache.shape)
+    cache.shard = lambda number: Map(shard(number))
+    rows = np.array([len(views) - 1, 0, 3])
+    cache.gather(rows, cache.space(len(rows)))
+    for row, part in zip(rows.tolist(), asked, strict=True):
+        first = shard(row // features.SHARD).offset + row % features.SHARD * size
+        assert first in part and first + size - 1 in part and part.start % mmap.PAGESIZE == 0
 
 
 def test_caches_of_other_encoders_and_images_stand_side_by_side(views, tmp_path):

@@ -256,6 +256,28 @@ def test_mistakes_are_one_line(
     assert message in error and len(error.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("swin_t", r"cannot be opened: .*; put the file at .*checkpoints.swin_t-\w+\.pth, or give --weights FILE$"),
+        ("timm:vit_tiny_patch16_224", "cannot be opened: .*; --weights FILE gives its weights$"),
+        ("transformers:none/such", "cannot be opened: .*; transformers:FOLDER opens a folder with its config.json"),
+    ],
+)
+def test_without_network_it_says_which_file_to_give(
+    name: str, message: str, photographs: Path, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["look", name, str(photographs / "0.png"), "--out", str(tmp_path / "out")]) == 1
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "error:" in line)
+    assert re.search(message, line)
+
+
 DOCUMENT = Path(__file__).parents[1] / "docs" / "look.md"
 
 
