@@ -116,6 +116,8 @@ def test_predictions_of_other_processes_are_judged_alike(source, attention):
         with torch.no_grad():
             prediction = task.predict(batch)
         assert prediction.batch.images is None and prediction.results.caption.alpha is not None
+        for caption in prediction.results.described:  # not views of the maps of the whole batch
+            assert caption.alpha.untyped_storage().nbytes() == 4 * caption.alpha.numel()
         sent.append(deepcopy(on_device(prediction, torch.device("cpu"))))
     assert task.judge(sent) == task.evaluate(source.split("val"))
 

@@ -157,7 +157,7 @@ def sample_alike() -> None:
 @pytest.mark.parametrize("config", ["strings_read_ctc", "strings_read_hard_monotonic"])
 def test_two_processes_train_as_one_does(config, tmp_path, monkeypatch) -> None:
     """Given the samples of one process for the whole batch."""
-    settings = {**TINY, "data__folder": write_mnist(tmp_path / "mnist"), "run__epochs": 2, "run__validate_every": 0}
+    settings = {**TINY, "data__folder": write_mnist(tmp_path / "mnist"), "run__epochs": 2}
     settings |= {"optimizer": "torch.optim.SGD", "optimizer__lr": 0.001}
     if "hard" in config:
         settings |= {"task__model__attention__expected": 0, "task__model__attention__soft_start": 0}
@@ -315,10 +315,10 @@ def test_glimpses_over_several_digits_are_drawn_and_counted(tmp_path) -> None:
     paths = task.show(batch, tmp_path / "shown")
     assert [path.name for path in paths[-2:]] == ["glimpses_03.png", "glimpses_03.gif"]
     metrics = task.evaluate([batch])
-    said = [len(caption.words) for caption in task.describe(batch.images)]
-    assert metrics["glimpses"] == pytest.approx(2 * (sum(said) / 3 + 1))
+    steps = [min(len(caption.words) + 1, 3) for caption in task.describe(batch.images)]
+    assert metrics["glimpses"] == pytest.approx(2 * sum(steps) / 3)
     frames = Image.open(paths[-1]).n_frames
-    assert frames == 2 * (said[-1] + 1)
+    assert frames == 2 * steps[-1]
 
 
 def test_the_matrix_lights_the_column_that_was_read() -> None:

@@ -127,8 +127,10 @@ class Captioner(nn.Module):
     def glimpses(
         self, regions: Float[Tensor, "B L D"], num_words: int
     ) -> tuple[Float[Tensor, "B T 2"], "Glimpses"] | None:
-        """Where the T glimpses for this number of words are, (x, y) in [-1, 1], and what they see; None for a model
-        that takes none."""
+        """Return the locations of the T glimpses for `num_words` words, (x, y) in [-1, 1], and what they see.
+
+        None for a model that takes none.
+        """
         return None
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:

@@ -51,7 +51,8 @@ class Source:
     def dealt(self, name: str, *, rank: int, world: int) -> Iterable[Batch]:
         """Return every `world`-th batch of split `name`, beginning with number `rank`: what process `rank` evaluates.
 
-        A source that reads files should override this, and read only those of these batches.
+        A source that reads files should override this, and read only the files of these batches. It is used where a
+        run has several processes; a single process uses `split`.
         """
         batches = self.split(name)
         return batches if world == 1 else islice(batches, rank, None, world)
@@ -123,12 +124,12 @@ class Task(nn.Module):
         raise NotImplementedError
 
     def predict(self, batch: Batch, *, full: bool = False) -> Any:
-        """Compute what `judge` needs of one batch of a split: the output of the model, and the truth.
+        """Compute what `judge` needs of one batch of a split: the output of the model, and the references.
 
         full: as much as `judge` with a folder needs. Processes of a run predict different batches, and send the result
         to the first one: a NamedTuple of tensors and plain values, without the images.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define predict and judge, which evaluate calls")
 
     def judge(self, predictions: Iterable[Any], folder: Path | None = None) -> dict[str, float]:
         """Compute metrics over the predictions of all batches, in order. With a folder, also write there what they were

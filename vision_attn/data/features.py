@@ -84,9 +84,11 @@ class Features:
         if self.table is not None:
             return torch.index_select(self.table, 0, torch.from_numpy(rows), out=space)
         into = space.numpy()
-        self._read_ahead(rows)
-        for position, row in enumerate(rows.tolist()):
-            into[position] = self.shard(row // SHARD)[row % SHARD]
+        for first in range(0, len(rows), OPEN):  # or shards would be closed between the advice and the copy
+            part = rows[first : first + OPEN]
+            self._read_ahead(part)
+            for position, row in enumerate(part.tolist(), first):
+                into[position] = self.shard(row // SHARD)[row % SHARD]
         return space
 
     def _read_ahead(self, rows: NDArray[np.int64]) -> None:
@@ -98,7 +100,8 @@ class Features:
             shard = self.shard(row // SHARD)
             first = shard.offset + row % SHARD * length
             start = first - first % mmap.PAGESIZE
-            shard.base.madvise(mmap.MADV_WILLNEED, start, first + length - start)
+            with suppress(OSError):  # advice alone: what is wrong with the file shows when it is read
+                shard.base.madvise(mmap.MADV_WILLNEED, start, first + length - start)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:05}.npy"

@@ -124,11 +124,11 @@ class LabelledImages(Source):
         return self._batches(jobs)
 
     def split(self, name: str) -> Iterator[LabelledBatch]:
-        if name not in SPLITS:
-            raise ValueError(f"photographs have no split {name!r}; choose one of {', '.join(SPLITS)}")
         return self.dealt(name, rank=0, world=1)
 
     def dealt(self, name: str, *, rank: int, world: int) -> Iterator[LabelledBatch]:
+        if name not in SPLITS:
+            raise ValueError(f"photographs have no split {name!r}; choose one of {', '.join(SPLITS)}")
         items = [(item, False) for item in self.splits[name]]
         size = self.evaluation_batch_size
         jobs = [items[first : first + size] for first in range(0, len(items), size)]

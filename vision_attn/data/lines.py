@@ -121,10 +121,13 @@ class Lines(VocabularySource):
 
     def split(self, name: str) -> Iterator[CaptionBatch]:
         """The lines of a split, longest transcript first."""
+        return self.dealt(name, rank=0, world=1)
+
+    def dealt(self, name: str, *, rank: int, world: int) -> Iterator[CaptionBatch]:
         if name not in SPLITS:
             raise ValueError(f"lines have no split {name!r}; choose one of {', '.join(SPLITS)}")
         lines = sorted(self.lines[name], key=lambda line: -len(line.text))
-        for first in range(0, len(lines), self.batch_size):
+        for first in range(rank * self.batch_size, len(lines), world * self.batch_size):
             yield self.batch(lines[first : first + self.batch_size])
 
     def references(self) -> Iterator[list[str]]:

@@ -93,7 +93,7 @@ def join(device: str) -> Iterator[World]:
     if size == 1:
         yield World(0, 1, place)
         return
-    # The first process may validate for hours while the others wait: only torchrun may declare a process dead.
+    # The first process may judge for long while the others wait: only torchrun may declare a process dead.
     patience = timedelta(days=2)
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=patience)
     try:

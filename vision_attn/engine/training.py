@@ -62,8 +62,8 @@ class Training:
             position.logged = self.log.flushed()
             if world.first:
                 checkpoint.move(self.folder, position)
-        elif run.rehearse and run.validate_every and world.first:
-            self.evaluate(islice(self.data.split("val"), 1), World(0, 1, world.device))
+        elif run.rehearse and run.validate_every:
+            self.evaluate(islice(self.validation(), 1), world)
         self.saved = self.log.since = time.monotonic()
 
     def resume(self) -> None:
@@ -159,6 +159,11 @@ class Training:
             checkpoint.save(self.folder, self.task, trainer, self.position)
         self.saved = time.monotonic()
 
+    def validation(self) -> Iterable[Batch]:
+        """The batches that this process predicts."""
+        world = self.world
+        return self.data.split("val") if world.size == 1 else self.data.dealt("val", rank=world.rank, world=world.size)
+
     def evaluate(self, batches: Iterable[Batch], world: World) -> dict[str, float]:
         """Compute validation metrics in the first process of `world`; each process predicts its own `batches`. The
         random state is unchanged. Raises ValueError if the metrics lack `run.metric`."""
@@ -179,12 +184,13 @@ class Training:
         split. What a prediction samples depends on the seed and on the number of its batch alone."""
         number = world.rank
         batches = iter(progress(batches, what="validation", unit="batch") if world.first else batches)
-        ended = False
-        while not ended:
+        while True:
             batch = next(batches, None)
-            ended, stop = world.most(batch is None, self.interrupt.asked)
+            going, stop = world.most(batch is not None, self.interrupt.asked)
             if stop:
                 self.interrupt.leave("stopped during validation")
+            if not going:
+                return
             prediction = None
             if batch is not None:
                 seed_all(self.run.seed + number)
@@ -198,7 +204,7 @@ class Training:
         """Validate after this epoch; the first process writes the weights to best/ if they are the best yet."""
         run, position, world = self.run, self.position, self.world
         with self.averaged():
-            metrics = self.evaluate(self.data.dealt("val", rank=world.rank, world=world.size), world)
+            metrics = self.evaluate(self.validation(), world)
             best = world.first and better(metrics, position, metric=run.metric, mode=run.mode)
             if best:
                 keep(self.folder, self.task, self.data, position, metrics)

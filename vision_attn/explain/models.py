@@ -96,8 +96,8 @@ def _torchvision(name: str, weights: str | None) -> Model:
     model = get_model(name, weights=None)
     if weights is None or weights in presets:
         place = Path(torch.hub.get_dir()) / "checkpoints" / chosen.url.rsplit("/", 1)[-1]
-        other = f"; put the file at {place}, or give --weights FILE"
-        model.load_state_dict(_reached(lambda: chosen.get_state_dict(progress=True, check_hash=True), name, other))
+        hint = f"; put {chosen.url} at {place}, or give --weights FILE"
+        model.load_state_dict(_reached(lambda: chosen.get_state_dict(progress=True, check_hash=True), name, hint))
     elif weights != NONE:
         _load(model, weights, name)
     return Model(model.eval(), "classifier", Reader((size, size), preset.mean, preset.std, _argument(model)), classes)
@@ -108,8 +108,8 @@ def _timm(name: str, weights: str | None) -> Model:
         import timm
     except ImportError as error:
         raise ValueError("models of timm need the package timm: pip install 'vision-attn[hub]'") from error
-    other = "; --weights FILE gives its weights" if weights is None else ""
-    model = _reached(lambda: timm.create_model(name, pretrained=weights is None), f"timm:{name}", other)
+    hint = "; --weights FILE gives its weights" if weights is None and timm.is_model(name) else ""
+    model = _reached(lambda: timm.create_model(name, pretrained=weights is None), f"timm:{name}", hint)
     if weights not in (None, NONE):
         _load(model, weights, name)
     settings = timm.data.resolve_model_data_config(model)
@@ -130,8 +130,8 @@ def _transformers(name: str, *, random: bool) -> Model:
             "models of transformers need the package transformers: pip install 'vision-attn[hub]'"
         ) from error
     folder = {"local_files_only": True} if Path(name).is_dir() else {}
-    other = "" if folder else "; transformers:FOLDER opens a folder with its config.json and model.safetensors"
-    config = _reached(lambda: transformers.AutoConfig.from_pretrained(name, **folder), f"transformers:{name}", other)
+    hint = "" if folder else "; transformers:FOLDER opens a folder with its config.json and model.safetensors"
+    config = _reached(lambda: transformers.AutoConfig.from_pretrained(name, **folder), f"transformers:{name}", hint)
     made = (getattr(config, "architectures", None) or ["none"])[0]
     constructor = getattr(transformers, made, None)
     if not (isinstance(constructor, type) and issubclass(constructor, transformers.PreTrainedModel)):
@@ -143,12 +143,12 @@ def _transformers(name: str, *, random: bool) -> Model:
     else:
         options = {"use_safetensors": True, "attn_implementation": "sdpa", **folder}
         try:
-            model = _reached(lambda: constructor.from_pretrained(name, **options), f"transformers:{name}")
+            model = _reached(lambda: constructor.from_pretrained(name, **options), f"transformers:{name}", hint)
         except ValueError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
             options["attn_implementation"] = "eager"
-            model = _reached(lambda: constructor.from_pretrained(name, **options), f"transformers:{name}")
+            model = _reached(lambda: constructor.from_pretrained(name, **options), f"transformers:{name}", hint)
     kind = "encoder"
     if made.endswith("ForImageClassification"):
         kind = "classifier"
@@ -208,10 +208,10 @@ def _load(model: nn.Module, weights: str, name: str) -> None:
         raise ValueError(f"{path} holds no weights of {name}: {reason}") from None
 
 
-def _reached(get: Callable[[], Any], name: str, other: str = "") -> Any:
-    """What `get` returns; whatever another library raises is a ValueError of one line, which ends with `other`."""
+def _reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:
+    """What `get` returns; whatever another library raises is a ValueError of one line, which ends with `hint`."""
     try:
         return get()
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ValueError(f"{name} cannot be opened: {reason}{other}") from error
+        raise ValueError(f"{name} cannot be opened: {reason}{hint}") from error

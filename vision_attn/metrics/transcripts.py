@@ -99,18 +99,18 @@ class Alignment(Evaluator):
 class GlimpsesTaken(Evaluator):
     """glimpses: the mean number of glimpses of an image, those before END included.
 
-    per_word: the glimpses that the model takes for each character.
+    per_word: the glimpses that the model takes for each character. max_words: the length at which it stops without END.
     """
 
-    def __init__(self, per_word: int) -> None:
-        self.per_word = per_word
-        self.words: list[int] = []
+    def __init__(self, per_word: int, max_words: int) -> None:
+        self.per_word, self.max_words = per_word, max_words
+        self.steps: list[int] = []
 
     def update(self, batch: Any, results: Results) -> None:
-        self.words += [len(caption.words) for caption in results.described]
+        self.steps += [min(len(caption.words) + 1, self.max_words) for caption in results.described]
 
     def compute(self) -> dict[str, float]:
-        return {"glimpses": self.per_word * (sum(self.words) / len(self.words) + 1)}
+        return {"glimpses": self.per_word * sum(self.steps) / len(self.steps)}
 
 
 def centres(caption: Described) -> Float[Tensor, "T"]:

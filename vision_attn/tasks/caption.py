@@ -272,7 +272,8 @@ class Captioning(Task):
                 self.vocabulary.decode(words.tolist()),
                 [self.vocabulary.words[index] for index in words[:number].tolist()],
                 log_prob[:number].tolist(),
-                None if alpha is None else alpha[:number].unflatten(-1, self.encoder.grid),
-                None if region is None else region[:number],
-                None if heads is None else heads[:number].unflatten(-1, self.encoder.grid),
+                # Copies: views would keep, and send to other processes, the maps of the whole batch.
+                None if alpha is None else alpha[:number].clone().unflatten(-1, self.encoder.grid),
+                None if region is None else region[:number].clone(),
+                None if heads is None else heads[:number].clone().unflatten(-1, self.encoder.grid),
             )

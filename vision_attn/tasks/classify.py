@@ -33,8 +33,8 @@ Testing = Literal["mean", "draw", "copies"]
 class Counts(NamedTuple):
     """What is counted of the answers to one or more batches."""
 
-    image: Float[Tensor, "1 C Y X"] | Images | None
-    """The first image, to measure the cost of an answer on."""
+    cost: dict[str, float]
+    """What an answer to the first image costs."""
     images: int
     wrong: dict[Testing, int]
     """Wrong answers, for each way to answer."""
@@ -51,7 +51,7 @@ class Counts(NamedTuple):
             return None if one is None or more is None else one + more
 
         wrong = {way: number + other.wrong[way] for way, number in self.wrong.items()}
-        return Counts(self.image, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
+        return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
 
 
 class Answer(NamedTuple):
@@ -111,6 +111,7 @@ class Classification(Task):
         self.rows = copies * (self.reinforce.num_runs if self.reinforce else 1)
         self.early_weight, self.reward, self.reward_by = early_weight, reward, reward_by
         self.at_test, self.test_copies = at_test, test_copies
+        self._costs: dict[tuple, dict[str, float]] = {}
 
     @property
     def static_shapes(self) -> bool:
@@ -154,7 +155,7 @@ class Classification(Task):
     @torch.no_grad()
     def predict(self, batch: Batch, *, full: bool = False) -> Counts:
         ways: tuple[Testing, ...] = ("mean", "draw", "copies") if full and self.model.stochastic else (self.at_test,)
-        counts = Counts(batch.images[:1], len(batch.labels), dict.fromkeys(ways, 0))
+        counts = Counts(self._cost(batch.images[:1]), len(batch.labels), dict.fromkeys(ways, 0))
         for way in ways:
             glance = self.model(batch.images, **self.options(way))
             mistakes = predictions(glance) != batch.labels[:, None]
@@ -176,15 +177,15 @@ class Classification(Task):
         With a folder, also the error of each value of `at_test` if the model samples glimpses, and the error after each
         glimpse, written to glimpses.json.
         """
-        total = Counts(None, 0, {})
-        for counts in predictions:
-            total = counts if total.image is None else total.plus(counts)
-        if total.image is None:
+        predictions = iter(predictions)
+        total = next(predictions, None)
+        if total is None:
             raise ValueError("there are no images to evaluate: the split is empty")
+        for counts in predictions:
+            total = total.plus(counts)
         count = total.wrong[self.at_test]
         low, high = wilson(count, total.images)
-        metrics = {"error": 100 * count / total.images, "error_low": 100 * low, "error_high": 100 * high}
-        metrics |= self._cost(total.image.to(next(self.parameters()).device))
+        metrics = {"error": 100 * count / total.images, "error_low": 100 * low, "error_high": 100 * high} | total.cost
         if total.wrong_after is None:
             return metrics
         if folder is not None:
@@ -280,13 +281,17 @@ class Classification(Task):
         return {"rows": self.test_copies} if way == "copies" else {"way": way}
 
     def _cost(self, images: Float[Tensor, "1 C Y X"] | Images) -> dict[str, float]:
-        """The cost of one answer of the kind that `error` is measured on."""
+        """The cost of one answer of the kind that `error` is measured on. Measured once for each size of images; the
+        random state is unchanged."""
         options = self.options(self.at_test)
-        rows = options.get("rows", 1) if self.model.reinforced else 1
-        return {
-            "pixels": float(rows * self.model.pixels),
-            "multiply_adds": float(multiply_adds(self.model, images, **options)),
-        }
+        size = tuple(images.extents[0].tolist()) if isinstance(images, Images) else tuple(images.shape[1:])
+        key = (size, *options.items())
+        if key not in self._costs:
+            rows = options.get("rows", 1) if self.model.reinforced else 1
+            with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
+                number = multiply_adds(self.model, images, **options)
+            self._costs[key] = {"pixels": float(rows * self.model.pixels), "multiply_adds": float(number)}
+        return self._costs[key]
 
 
 def _of(part: Tensor | Window, images: slice) -> Tensor | Window:

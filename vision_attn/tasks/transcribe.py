@@ -34,7 +34,7 @@ class Transcription(Captioning):
     sees_squares = False
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
-        glimpses = [GlimpsesTaken(self.model.num_glimpses)] if self.model.num_glimpses else []
+        glimpses = [GlimpsesTaken(self.model.num_glimpses, self.max_words)] if self.model.num_glimpses else []
         return [TranscriptErrors(), ReferenceLikelihood(), Motion(), Pointing(), Alignment(), *glimpses]
 
     def _decode(self, regions: Tensor, captions: int = 1, way: str = "best") -> Decoded:
@@ -65,7 +65,7 @@ class Transcription(Captioning):
         for one, said, references in zip(
             regions.split(1), self._described(self._decode(regions)), batch.references, strict=True
         ):
-            locations, seen = self.model.glimpses(one, len(said.words) + 1)
+            locations, seen = self.model.glimpses(one, min(len(said.words) + 1, self.max_words))
             image, text, truth = one.mT, said.text or "nothing", references[0]
             items.append(Glimpsed(image, locations[0], seen.patches[0], int(text != truth), 0, names=(text, truth)))
         return items
