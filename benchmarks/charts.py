@@ -65,13 +65,16 @@ def save(charts: Sequence[Chart], picture: str | Path) -> None:
     """Write the charts side by side as a PNG. All have the same lines, which are named in the first one."""
     page = Image.new("RGB", (len(charts) * (WIDTH + MARGIN) + MARGIN, HEIGHT + 2 * MARGIN), DARK.paper)
     draw = ImageDraw.Draw(page)
-    for number, chart in enumerate(charts):
-        _draw(draw, chart, (MARGIN + number * (WIDTH + MARGIN), MARGIN // 2))
-    names = list(charts[0].lines)
+    drawn = [
+        _draw(draw, chart, (MARGIN + number * (WIDTH + MARGIN), MARGIN // 2)) for number, chart in enumerate(charts)
+    ]
+    names, font = list(charts[0].lines), ImageFont.load_default(LETTERS)
+    width, height = 44 + max(font.getlength(name) for name in names), len(names) * (LETTERS + 8) + 8
+    x, y = _emptiest(drawn[0], width, height)
     for number, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
-        y = MARGIN // 2 + HEIGHT - 16 - (len(names) - 1 - number) * (LETTERS + 8)
-        draw.ellipse((MARGIN + 12, y - 5, MARGIN + 22, y + 5), colour)
-        draw.text((MARGIN + 32, y), name, DARK.ink, ImageFont.load_default(LETTERS), "lm", **HALO)
+        middle = y + 16 + number * (LETTERS + 8)
+        draw.ellipse((x + 12, middle - 5, x + 22, middle + 5), colour)
+        draw.text((x + 32, middle), name, DARK.ink, font, "lm", **HALO)
     with replacing(picture) as path:
         page.save(path, "PNG", optimize=True)
 
@@ -96,7 +99,19 @@ def short(number: float) -> str:
     return f"{number:g}"
 
 
-def _draw(draw: ImageDraw.ImageDraw, chart: Chart, corner: tuple[int, int]) -> None:
+def _emptiest(points: Sequence[tuple[float, float]], width: float, height: float) -> tuple[float, float]:
+    """Where in the first chart a key of this size covers the fewest points: its left and upper edge."""
+
+    def covered(corner: tuple[float, float]) -> int:
+        return sum(0 <= x - corner[0] <= width and 0 <= y - corner[1] <= height for x, y in points)
+
+    lower, upper = MARGIN // 2 + HEIGHT - height, MARGIN // 2
+    left, right = MARGIN, MARGIN + WIDTH - width
+    return min(((x, y) for y in (lower, upper) for x in (left, (left + right) / 2, right)), key=covered)
+
+
+def _draw(draw: ImageDraw.ImageDraw, chart: Chart, corner: tuple[int, int]) -> list[tuple[float, float]]:
+    """Draw one chart with its upper left corner there, and return where its points lie on the page."""
     left, top = corner
     shown = {
         name: [
@@ -123,12 +138,15 @@ def _draw(draw: ImageDraw.ImageDraw, chart: Chart, corner: tuple[int, int]) -> N
     draw.rectangle((left, top, left + WIDTH, top + HEIGHT), outline=FRAME)
     title = f"{chart.y.title}, by {chart.x.title}"
     draw.text((left + WIDTH / 2, top + HEIGHT + 34), title, DARK.ink, font, "mt")
+    drawn = []
     for points, colour in zip(shown.values(), COLOURS, strict=False):
         places = [place(*point) for point in points]
         if len(places) > 1:
             draw.line(places, colour, 3, "curve")
         for x, y in places:
             draw.ellipse((x - 4, y - 4, x + 4, y + 4), colour)
+        drawn += places
+    return drawn
 
 
 def _round(span: float) -> list[float]:
