@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 from test_captions import coco, karpathy, source, write
 
-from vision_attn.data.annotations import locate, read_annotations
+from vision_attn.data.annotations import read_annotations
+from vision_attn.data.photograph_store import Photographs, locate
 from vision_attn.data.vocabulary import Vocabulary
 
 OUTSIDE = [
@@ -53,11 +54,11 @@ def test_names_that_no_file_system_takes_do_not_exist(tmp_path, caplog):
     Image.new("RGB", (8, 8)).save(tmp_path / "04.png")
     photographs = read_annotations(Path(write(tmp_path / "a.json", record)))
     with caplog.at_level(logging.WARNING):
-        found = locate({"train": photographs["train"]}, {"train": tmp_path})
+        found = locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})
     assert [photograph.name for photograph in found["train"]] == ["04.png"]
     assert "11 photographs do not exist" in caplog.text
     with pytest.raises(ValueError, match=r"such as .*x1b\[2Jforged.png"):
-        locate({"train": photographs["train"][2:3]}, {"train": tmp_path})
+        locate({"train": Photographs.of(photographs["train"][2:3])}, {"train": tmp_path})
 
 
 def changed(change, make=coco) -> str:

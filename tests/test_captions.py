@@ -102,6 +102,12 @@ def names(captions: Captions) -> dict[str, list[str]]:
     return {split: [photograph.name for photograph in members] for split, members in captions.photographs.items()}
 
 
+def same_photographs(one: dict, other: dict) -> bool:
+    return {split: list(members) for split, members in one.items()} == {
+        split: list(members) for split, members in other.items()
+    }
+
+
 # Forms of annotation files.
 
 
@@ -118,13 +124,13 @@ def test_all_forms_read_the_same(folder):
         by_id.setdefault(split, []).append(100 + number)
     for members in (by_name, by_id, by_stem, {**by_id, "unused": []}):
         splits = write(folder / "splits.json", members)
-        assert source(folder, prepare=False, annotations=bare, splits=splits).photographs == expected
+        assert same_photographs(source(folder, prepare=False, annotations=bare, splits=splits).photographs, expected)
 
     for split in ("train", "val", "test"):
         record = coco()
         record["images"] = [image for image in record["images"] if image["split"] == split]
         each[split] = write(folder / f"{split}.json", record)
-    assert source(folder, prepare=False, annotations=each).photographs == expected
+    assert same_photographs(source(folder, prepare=False, annotations=each).photographs, expected)
 
     karpathys = write(folder / "karpathy.json", karpathy())
     theirs = source(folder, annotations=karpathys, images=str(folder))
@@ -458,3 +464,75 @@ def test_coco_val2017(data_folder):
     assert all(type(photograph.id) is int for photograph in members)
     with pytest.raises(ValueError, match="split train has no images"):
         _ = captions.vocabulary
+
+
+# Captions of large files, kept in the cache.
+
+
+def kept(folder, monkeypatch, **options) -> Captions:
+    """A source that treats every file as a large one."""
+    monkeypatch.setattr("vision_attn.data.captions.LARGE", 0)
+    return source(folder, **options)
+
+
+def pairs(captions: Captions) -> list:
+    batches = [*captions.train(0, seed=0), *captions.train(1, seed=0), *captions.split("val"), *captions.split("test")]
+    return [
+        (batch.ids, batch.references, batch.files, batch.words.tolist(), batch.images.tolist()) for batch in batches
+    ]
+
+
+def test_captions_in_the_cache_are_the_same(folder, monkeypatch):
+    """Also with a photograph that is missing, one that cannot be read, a file name beyond UTF-8, and flips."""
+    record = coco()
+    (folder / "images" / "03.png").unlink()
+    (folder / "images" / "04.png").write_text("")
+    record["images"][5]["file_name"] = "half\ud800.png"
+    write(folder / "captions.json", record)
+    expected = pairs(source(folder, flips=True))
+    first = kept(folder, monkeypatch, flips=True)
+    assert first.photographs["train"].store is not None and pairs(first) == expected
+    monkeypatch.setattr("vision_attn.data.captions.read_annotations", None)  # not called again
+    monkeypatch.setattr("vision_attn.data.vocabulary.Vocabulary.encode", None)
+    again = source(folder, prepare=False, flips=True)
+    again.vocabulary = first.vocabulary
+    again.prepare(Looking())
+    assert pairs(again) == expected
+    assert isinstance(again.photographs["train"].captions.values.base, np.memmap)
+
+
+def test_other_captions_are_kept_apart(folder, monkeypatch):
+    kept(folder, monkeypatch)
+    record = coco()
+    record["annotations"][0]["caption"] = "something else"
+    write(folder / "captions.json", record)
+    assert kept(folder, monkeypatch).photographs["train"][0].captions[0] == "something else"
+    by_file = kept(folder, monkeypatch, splits=write(folder / "splits.json", {"train": [100, 101], "val": [102]}))
+    assert names(by_file) == {"train": ["00.png", "01.png"], "val": ["02.png"], "test": []}
+
+
+@pytest.mark.parametrize("part", ["train-captions.values", "train-names.starts", "val-first", "test-ids.values"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "other"])
+def test_damaged_captions_in_the_cache_are_read_again(folder, monkeypatch, part, damage, caplog):
+    first = kept(folder, monkeypatch)
+    expected, path = pairs(first), first.photographs["train"].store[0] / f"{part}.npy"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-3])
+    elif damage == "gone":
+        path.unlink()
+    else:
+        np.save(path, np.arange(2))
+    assert pairs(kept(folder, monkeypatch)) == expected
+    assert "damaged; reading the captions again" in caplog.text
+    words = next(path.parent.glob("train-words-*.starts.npy"))
+    words.write_bytes(b"")
+    assert pairs(kept(folder, monkeypatch)) == expected
+
+
+def test_captions_stay_in_memory_if_the_cache_cannot_be_written(folder, monkeypatch, caplog):
+    expected = pairs(source(folder, cache=None))
+    (folder / "full").write_text("a file, not a folder")
+    captions = kept(folder, monkeypatch, prepare=False, cache=str(folder / "full"))
+    captions.prepare(Looking(trainable=True))
+    assert pairs(captions) == expected and captions.photographs["train"].store is None
+    assert "each process keeps all captions in memory" in caplog.text

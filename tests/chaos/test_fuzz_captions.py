@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_captions import Looking, coco, karpathy
 
-from vision_attn.data.annotations import locate, read_annotations
+from vision_attn.data.annotations import read_annotations
 from vision_attn.data.captions import Captions
+from vision_attn.data.photograph_store import Photographs, locate
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.metrics import caption_metrics, read_references, read_results, write_results
 
@@ -79,7 +80,8 @@ def test_annotations(tally: Any, share: Callable[[int], int]) -> None:
             Vocabulary.build(
                 (caption for members in found.values() for p in members for caption in p.captions), min_count=1
             )
-            located = locate(found, dict.fromkeys(found, images))
+            placed = {split: Photographs.of(members) for split, members in found.items()}
+            located = locate(placed, dict.fromkeys(found, images))
             names = {photograph.file.resolve().parent for members in located.values() for photograph in members}
             assert names <= {images.resolve()}, names
             return f"{len(names)} folders"

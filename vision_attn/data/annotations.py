@@ -1,9 +1,7 @@
 """Read caption files in COCO's and Karpathy's formats, with their splits."""
 
 import logging
-import os
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +21,7 @@ class Photograph(NamedTuple):
     """Path relative to the image folder; after `locate`, relative to the common parent of the folders of all splits."""
     captions: list[str]
     file: Path | None = None
-    """Set by `locate`."""
+    """Set by `photograph_store.locate`."""
 
 
 def read_annotations(
@@ -62,37 +60,6 @@ def read_annotations(
         if name is not None:
             found[name].append(photograph)
     return {name: _with_captions(path, name, members) for name, members in found.items()}
-
-
-def locate(photographs: Mapping[str, Sequence[Photograph]], folders: Mapping[str, Path]) -> dict[str, list[Photograph]]:
-    """Find the file of each photograph in the folder of its split. Missing photographs are logged and left out.
-
-    Raises ValueError if a split has no folder, if a file is in two splits, or if no file exists.
-    """
-    root = os.path.commonpath([folder.absolute() for folder in folders.values()])
-    found: dict[str, list[Photograph]] = {split: [] for split in photographs}
-    split_of: dict[str, str] = {}
-    missing = []
-    for split, members in photographs.items():
-        if members and split not in folders:
-            raise ValueError(f"no folder of images is given for split {split}")
-        below = Path(os.path.relpath(folders[split].absolute(), root)) if members else Path()
-        for photograph in members:
-            name, file = (below / photograph.name).as_posix(), folders[split] / photograph.name
-            if split_of.setdefault(name, split) != split:
-                raise ValueError(f"{file} is in two splits, {split_of[name]} and {split}")
-            if os.path.isfile(file):  # Path.is_file raises for names that are too long
-                found[split].append(photograph._replace(name=name, file=file))
-            else:
-                missing.append(file)
-    if not any(found.values()):
-        some = printable(str(missing[0] if missing else root))
-        raise ValueError(f"none of the photographs exist, such as {some}: check `images`")
-    if missing:
-        log.warning(
-            "%d photographs do not exist and are left out, such as %s", len(missing), printable(str(missing[0]))
-        )
-    return found
 
 
 def _expected(path: Path) -> str:

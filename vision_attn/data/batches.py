@@ -1,4 +1,4 @@
-"""Make batches of images and captions: the captions of a split are one table of word ids."""
+"""Make batches of images and captions from a table of the photographs of a split."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +10,10 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vision_attn.data.annotations import Photograph
 from vision_attn.data.features import Features
 from vision_attn.data.images import Pixels
-from vision_attn.data.vocabulary import END, PAD, Vocabulary
+from vision_attn.data.photograph_store import Photographs
+from vision_attn.data.vocabulary import PAD, Vocabulary
 
 
 class CaptionBatch(NamedTuple):
@@ -35,23 +35,16 @@ class CaptionBatch(NamedTuple):
 
 
 class CaptionTable:
-    """The photographs of one split and the word ids of their captions, as one padded table (captions, words)."""
+    """The photographs of one split and the word ids of their captions."""
 
     def __init__(
-        self, photographs: Sequence[Photograph], rows: NDArray[np.int64], vocabulary: Vocabulary, max_length: int
+        self, photographs: Photographs, rows: NDArray[np.int64], vocabulary: Vocabulary, max_length: int
     ) -> None:
         """`rows`: index of each photograph's picture; `max_length`: words kept of a caption."""
         self.photographs, self.rows = photographs, rows
-        encoded = [
-            vocabulary.encode(caption)[:max_length] for photograph in photographs for caption in photograph.captions
-        ]
-        self.lengths = np.array([len(ids) + 1 for ids in encoded])
-        self.words = np.full((len(encoded), self.lengths.max()), PAD, dtype=np.int32)
-        for row, ids in zip(self.words, encoded, strict=True):
-            row[: len(ids)] = ids
-            row[len(ids)] = END
-        self.count = np.array([len(photograph.captions) for photograph in photographs])
-        self.first = np.cumsum(self.count) - self.count
+        self.words = photographs.encoded(vocabulary, max_length)
+        self.first = photographs.first[photographs.members]
+        self.count = photographs.first[photographs.members + 1] - self.first
 
     def pick(self, rows: int, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
         """Choose `rows` captions of each photograph, in the file's order, or in random order if `rng` is given.
@@ -100,22 +93,22 @@ class Batches:
 
     def _batch(self, members: NDArray[np.int64], space: Tensor | None) -> CaptionBatch:
         table, captions = self.table, self.captions[members]
-        lengths = table.lengths[captions]
+        lengths = table.words.lengths(captions)
         longest_first = np.argsort(-lengths, axis=1, kind="stable")
         captions = np.take_along_axis(captions, longest_first, axis=1)
         order = np.argsort(-lengths.max(axis=1), kind="stable")
         members, captions = members[order], captions[order]
-        photographs = [table.photographs[member] for member in members]
+        photographs = [table.photographs[member] for member in members.tolist()]
         images = self.pictures.gather(self.rows[members], space)
         kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
         if not kept:
             raise ValueError(f"no photograph of a whole batch can be read, such as {photographs[0].file}")
         if len(kept) < len(photographs):
-            images, captions, lengths = images[kept], captions[kept], table.lengths[captions[kept]]
+            images, captions = images[kept], captions[kept]
             photographs = [photographs[number] for number in kept]
         return CaptionBatch(
             images=images,
-            words=torch.from_numpy(table.words[captions][:, :, : lengths.max()].astype(np.int64)),
+            words=torch.from_numpy(table.words.padded(captions, PAD).astype(np.int64)),
             ids=tuple(photograph.id for photograph in photographs),
             references=tuple(photograph.captions for photograph in photographs),
             files=tuple(photograph.file for photograph in photographs),

@@ -1,8 +1,10 @@
 """Photographs with captions, read from a folder and an annotation file."""
 
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -11,15 +13,20 @@ import torch
 from torch import nn
 
 from vision_attn.console import printable
-from vision_attn.data.annotations import Photograph, locate, read_annotations
+from vision_attn.data.annotations import Photograph, read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
 from vision_attn.data.features import Features, cached_features
-from vision_attn.data.images import Pixels, View
+from vision_attn.data.images import Pixels
+from vision_attn.data.photograph_store import Photographs, Views, locate, stored
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.files import find
+from vision_attn.files import sha256 as checksum
 from vision_attn.ranges import check_range
 from vision_attn.task import SPLITS, Task
 
+LARGE = 2**24
+"""Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
+FORMAT = 1
 log = logging.getLogger(__name__)
 
 
@@ -76,14 +83,25 @@ class Captions(VocabularySource):
         self._prepared: nn.Module | None = None
 
     @cached_property
-    def photographs(self) -> dict[str, list[Photograph]]:
-        """All photographs with captions, by split, in the order of the annotation files."""
+    def photographs(self) -> dict[str, Photographs]:
+        """All photographs with captions, by split, in the order of the annotation files. With a cache, those of large
+        files are kept there as arrays, which processes share and which open at once the next time."""
+        files = [self.annotations] if isinstance(self.annotations, str) else list(self.annotations.values())
+        paths = [_file(path) for path in [*files, *([self.splits] if self.splits else [])]]
+        if self.cache is None or sum(path.stat().st_size for path in paths) < LARGE:
+            return self._read()
+        what = [FORMAT, *([] if isinstance(self.annotations, str) else self.annotations), *map(checksum, paths)]
+        name = sha256(json.dumps(what).encode()).hexdigest()[:12]
+        return stored(Path(self.cache).expanduser() / f"captions-{name}", self._read)
+
+    def _read(self) -> dict[str, Photographs]:
         if isinstance(self.annotations, str):
-            return read_annotations(_file(self.annotations), splits=_file(self.splits) if self.splits else None)
-        found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
-        for split, path in self.annotations.items():
-            found[split] = read_annotations(_file(path), split=_known(split))[split]
-        return found
+            found = read_annotations(_file(self.annotations), splits=_file(self.splits) if self.splits else None)
+        else:
+            found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
+            for split, path in self.annotations.items():
+                found[split] = read_annotations(_file(path), split=_known(split))[split]
+        return {split: Photographs.of(members) for split, members in found.items()}
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -106,28 +124,31 @@ class Captions(VocabularySource):
         if self._prepared is encoder:
             return
         found = locate(self.photographs, self._folders())
-        files = dict(sorted((photograph.name, photograph.file) for members in found.values() for photograph in members))
-        views = [
-            View(*file, mirrored=mirrored) for mirrored in (False, True)[: 1 + self.flips] for file in files.items()
-        ]
+        views = Views(found, flips=self.flips)
         if self.cache is None or encoder.trainable:
             self._pictures: Features | Pixels = Pixels(views, encoder.resolution)
         else:
             folder = cached_features(Path(self.cache).expanduser(), encoder, views, verify=self.verify)
             device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
             self._pictures = Features(folder, self.residency, device)
-        unreadable = {name: why for name, why in self._pictures.unreadable.items() if name in files}
-        for name, why in list(unreadable.items())[:10]:
-            log.warning("%s", printable(f"{files[name]}: {why}"))
-        if unreadable:
-            log.warning("%d of %d photographs cannot be read and are left out", len(unreadable), len(files))
-        self._readable = {
-            split: [photograph for photograph in members if photograph.name not in unreadable]
-            for split, members in found.items()
-        }
-        self._row = {name: row for row, name in enumerate(files)}
+        self._readable, self._rows, self._mirrored = found, views.rows, len(views.photographs)
+        if self._pictures.unreadable:
+            self._leave_out(self._pictures.unreadable)
         self._tables: dict[str, CaptionTable] = {}
         self._prepared = encoder
+
+    def _leave_out(self, unreadable: Mapping[str, str]) -> None:
+        """Keep only photographs that can be read, and log the others."""
+        files: dict[str, Path | None] = {}
+        for split, members in self._readable.items():
+            names = list(members.all_names())
+            kept = np.array([name not in unreadable for name in names], dtype=bool)
+            files |= {names[number]: members.file(number) for number in np.flatnonzero(~kept).tolist()}
+            self._readable[split], self._rows[split] = members.only(kept), self._rows[split][kept]
+        for name in list(files)[:10]:
+            log.warning("%s", printable(f"{files[name]}: {unreadable[name]}"))
+        if files:
+            log.warning("%d of %d photographs cannot be read and are left out", len(files), self._mirrored)
 
     def __len__(self) -> int:
         return max(1, len(self._table("train").photographs) // self.batch_size)
@@ -135,7 +156,7 @@ class Captions(VocabularySource):
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         table, rng = self._table("train"), np.random.default_rng([seed, epoch])
         order, captions = rng.permutation(len(table.photographs)), table.pick(self.rows, rng)
-        rows = table.rows + self.flips * len(self._row) * rng.integers(0, 2, len(order))  # mirrored views come last
+        rows = table.rows + self.flips * self._mirrored * rng.integers(0, 2, len(order))  # mirrored views come last
         size = min(self.batch_size, len(order))
         if size % world:
             raise ValueError(f"a batch of {size} images cannot be split evenly among {world} processes: set batch_size")
@@ -153,9 +174,9 @@ class Captions(VocabularySource):
         batches.members = batches.members[rank::world]
         return batches
 
-    def _members(self, split: str) -> list[Photograph]:
+    def _members(self, split: str) -> Photographs:
         members = self.photographs[split]
-        if not members:
+        if not len(members):
             raise ValueError(
                 f"{self.annotations}: split {split} has no images; assign some images to it, or choose another split"
             )
@@ -166,10 +187,9 @@ class Captions(VocabularySource):
             raise ValueError("call prepare(task) before iterating over batches")
         if split not in self._tables:
             members = self._readable[split]
-            if self._members(split) and not members:
+            if self._members(split) and not len(members):
                 raise ValueError(f"{self.annotations}: no photograph of split {split} can be read; check {self.images}")
-            rows = np.array([self._row[photograph.name] for photograph in members])
-            self._tables[split] = CaptionTable(members, rows, self.vocabulary, self.max_length)
+            self._tables[split] = CaptionTable(members, self._rows[split], self.vocabulary, self.max_length)
         return self._tables[split]
 
     def _folders(self) -> dict[str, Path]:

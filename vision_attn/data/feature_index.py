@@ -31,7 +31,8 @@ def make_header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
     """Return what identifies a cache: the encoder, and the name and size in bytes of each image."""
     listing = hashlib.sha256()
     for view in views:
-        line = f"{view.name}\t{view.file.stat().st_size}{' mirrored' * view.mirrored}\n"
+        size = os.stat(view.file).st_size if view.size is None else view.size
+        line = f"{view.name}\t{size}{' mirrored' * view.mirrored}\n"
         listing.update(line.encode(errors="surrogatepass"))  # file names may hold any bytes
     return {
         "format": FORMAT,

@@ -36,8 +36,10 @@ class View(NamedTuple):
     """A photograph, mirrored or not."""
 
     name: str
-    file: Path
+    file: str | Path
     mirrored: bool = False
+    size: int | None = None
+    """Of the file, in bytes, if it is known."""
 
     def read(self, resolution: int) -> UInt8[Tensor, "3 S S"]:
         """Read the encoder input; see `read_image`."""

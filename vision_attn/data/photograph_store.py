@@ -1,0 +1,258 @@
+"""The photographs of a data set and their captions, as arrays: in memory, or in files that processes share."""
+
+import json
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import combinations, compress
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from vision_attn.console import printable, progress
+from vision_attn.contracts import END
+from vision_attn.data.annotations import Photograph
+from vision_attn.data.images import View
+from vision_attn.data.ragged import Ragged, opened
+from vision_attn.data.vocabulary import Vocabulary
+from vision_attn.files import replacing
+from vision_attn.task import SPLITS
+
+Read = TypeVar("Read")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Photographs(Sequence[Photograph]):
+    """The photographs of one split. `members` says which of those in the arrays they are, in order."""
+
+    ids: Ragged
+    """In JSON: an id is an integer or a string."""
+    names: Ragged
+    captions: Ragged
+    first: NDArray[np.int64]
+    """The first caption of each photograph, and the number of captions."""
+    members: NDArray[np.int64]
+    folder: Path | None = None
+    """Where the files are; set by `locate`, like the next two."""
+    below: str = ""
+    """The path from the common parent of the folders of all splits to `folder`; part of a name."""
+    sizes: NDArray[np.int64] | None = None
+    """Bytes of the file of each member; -1: there is none."""
+    store: tuple[Path, str] | None = None
+    """The folder and the split of the files that hold the arrays; None: they are in memory."""
+
+    @classmethod
+    def of(cls, photographs: Sequence[Photograph]) -> "Photographs":
+        return cls(
+            ids=Ragged.texts(json.dumps(one.id) for one in photographs),
+            names=Ragged.texts(Path(one.name).as_posix() for one in photographs),
+            captions=Ragged.texts(caption for one in photographs for caption in one.captions),
+            first=np.cumsum([0, *(len(one.captions) for one in photographs)], dtype=np.int64),
+            members=np.arange(len(photographs)),
+        )
+
+    def save(self, folder: Path, split: str) -> None:
+        for name in ("ids", "names", "captions"):
+            getattr(self, name).save(folder, f"{split}-{name}")
+        with replacing(folder / f"{split}-first.npy") as path, path.open("wb") as file:
+            np.save(file, self.first)
+
+    @classmethod
+    def open(cls, folder: Path, split: str) -> "Photographs":
+        """Map what `save` wrote. Raises OSError or ValueError if it is missing or damaged."""
+        ids, names, captions = (Ragged.open(folder, f"{split}-{name}") for name in ("ids", "names", "captions"))
+        first = opened(folder / f"{split}-first.npy")
+        if not len(first) == len(ids) + 1 == len(names) + 1 or first[-1] != len(captions):
+            raise ValueError(f"{folder}: these captions are damaged")
+        return cls(ids, names, captions, first, np.arange(len(ids)), store=(folder, split))
+
+    def only(self, kept: NDArray[np.bool_]) -> "Photographs":
+        return replace(self, members=self.members[kept], sizes=None if self.sizes is None else self.sizes[kept])
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @overload
+    def __getitem__(self, number: int) -> Photograph: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Photograph]: ...
+    def __getitem__(self, number: int | slice) -> Photograph | list[Photograph]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        member = int(self.members[number])
+        captions = [self.captions.text(caption) for caption in range(self.first[member], self.first[member + 1])]
+        return Photograph(json.loads(self.ids.text(member)), self.name(number), captions, self.file(number))
+
+    def __iter__(self) -> Iterator[Photograph]:
+        return (self[number] for number in range(len(self)))
+
+    def name(self, number: int) -> str:
+        """Path relative to the image folder; after `locate`, relative to the common parent of all folders."""
+        return self.below + self.names.text(int(self.members[number]))
+
+    def all_names(self) -> Iterator[str]:
+        """The names in order, faster than one by one."""
+        kept = np.zeros(len(self.names), dtype=bool)
+        kept[self.members] = True
+        return map(self.below.__add__, compress(self.names.all_texts(), kept.tolist()))
+
+    def file(self, number: int) -> Path | None:
+        return None if self.folder is None else self.folder / self.names.text(int(self.members[number]))
+
+    def view(self, number: int, *, mirrored: bool) -> View:
+        """The photograph as an encoder input; only after `locate`."""
+        name = self.names.text(int(self.members[number]))
+        return View(self.below + name, os.path.join(self.folder, name), mirrored, int(self.sizes[number]))
+
+    def encoded(self, vocabulary: Vocabulary, max_length: int) -> Ragged:
+        """The word ids of all captions in the arrays, at most `max_length` of each, and END. They are kept in the store
+        if there is one."""
+
+        texts = self.captions.all_texts()
+        if self.store is None:
+            return Ragged.numbers([*vocabulary.encode(text)[:max_length], END] for text in texts)
+        folder, split = self.store
+        words = sha256("\n".join(vocabulary.words).encode()).hexdigest()[:12]
+        name = f"{split}-words-{words}-{max_length}"
+        with FileLock(_lock(folder)):
+            if (found := _or_none(Ragged.open, folder, name)) is not None:
+                return found
+            shown = progress(texts, what=f"words of {split}", unit="caption", total=len(self.captions))
+            Ragged.numbers([*vocabulary.encode(text)[:max_length], END] for text in shown).save(folder, name)
+        return Ragged.open(folder, name)
+
+
+class Views(Sequence[View]):
+    """The photographs of all splits by name, each once, then the same mirrored, if asked for."""
+
+    def __init__(self, splits: Mapping[str, Photographs], *, flips: bool) -> None:
+        self.splits = list(splits.values())
+        self.ends = np.cumsum([len(members) for members in self.splits])
+        names = np.array([name for part in self.splits for name in part.all_names()], dtype=object)
+        _, self.photographs, rows = np.unique(names, return_index=True, return_inverse=True)
+        self.rows = dict(zip(splits, np.split(rows.reshape(-1), self.ends[:-1]), strict=True))
+        """The view of each photograph, by split."""
+        self.numbers = range(len(self.photographs) * (1 + flips))
+
+    @overload
+    def __getitem__(self, number: int) -> View: ...
+    @overload
+    def __getitem__(self, number: slice) -> "Views": ...
+    def __getitem__(self, number: int | slice) -> "View | Views":
+        if isinstance(number, slice):
+            part = Views.__new__(Views)
+            vars(part).update(vars(self), numbers=self.numbers[number])
+            return part
+        mirrored, view = divmod(self.numbers[number], len(self.photographs))
+        photograph = int(self.photographs[view])
+        split = int(np.searchsorted(self.ends, photograph, side="right"))
+        members = self.splits[split]
+        place = photograph - int(self.ends[split]) + len(members)
+        return members.view(place, mirrored=bool(mirrored))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def stored(folder: Path, read: Callable[[], Mapping[str, Photographs]]) -> dict[str, Photographs]:
+    """Map the photographs of all splits from the files in `folder`, which the first process writes with those that
+    `read` returns. If they cannot be written, they stay in memory."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(_lock(folder)):
+            if (found := _or_none(_opened, folder)) is None:
+                if folder.exists():
+                    log.warning("%s: damaged; reading the captions again", folder)
+                    shutil.rmtree(folder)
+                _write(folder, read())
+        return found or _opened(folder)
+    except OSError as error:
+        log.warning("%s: %s; each process keeps all captions in memory", folder, printable(str(error)))
+        return dict(read())
+
+
+def _write(folder: Path, found: Mapping[str, Photographs]) -> None:
+    with replacing(folder) as temporary:
+        temporary.mkdir()
+        for split, photographs in found.items():
+            photographs.save(temporary, split)
+
+
+def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) -> dict[str, Photographs]:
+    """Find the file of each photograph in the folder of its split. Missing photographs are logged and left out.
+
+    Raises ValueError if a split has no folder, if a file is in two splits, or if no file exists.
+    """
+    root = os.path.commonpath([folder.absolute() for folder in folders.values()])
+    placed: dict[str, Photographs] = {}
+    found: dict[str, Photographs] = {}
+    missing, example = 0, Path(root)
+    for split, members in photographs.items():
+        if not len(members):
+            found[split] = members
+            continue
+        if split not in folders:
+            raise ValueError(f"no folder of images is given for split {split}")
+        path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
+        files = (os.path.join(folders[split], name) for name in members.all_names())
+        sizes = np.fromiter(map(_size, files), dtype=np.int64)
+        below = "" if path == "." else f"{path}/"
+        placed[split] = replace(members, folder=folders[split], below=below, sizes=sizes)
+        found[split] = placed[split].only(sizes >= 0)
+        if sizes.min() < 0:
+            example = example if missing else placed[split].file(int(np.argmin(sizes)))
+            missing += len(sizes) - len(found[split])
+    _refuse_shared(placed)
+    if not any(map(len, found.values())):
+        raise ValueError(f"none of the photographs exist, such as {printable(str(example))}: check `images`")
+    if missing:
+        log.warning("%d photographs do not exist and are left out, such as %s", missing, printable(str(example)))
+    return found
+
+
+def _size(file: str) -> int:
+    """The bytes of a file; -1 if it is none, or has a name that no file can have."""
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def _refuse_shared(placed: Mapping[str, Photographs]) -> None:
+    """Raise ValueError if a file is in two splits. Compares hashes, because sets of names would need more memory."""
+    hashes = {split: np.fromiter(map(hash, members.all_names()), dtype=np.int64) for split, members in placed.items()}
+    for earlier, later in combinations(placed, 2):
+        shared = np.intersect1d(hashes[earlier], hashes[later])
+        if len(shared):
+            one, other = (
+                {part.name(number): number for number in np.flatnonzero(np.isin(hashes[split], shared)).tolist()}
+                for split, part in ((later, placed[later]), (earlier, placed[earlier]))
+            )
+            for name, number in one.items():
+                if name in other:
+                    raise ValueError(f"{placed[later].file(number)} is in two splits, {earlier} and {later}")
+
+
+def _or_none(read: Callable[..., Read], *arguments: Any) -> Read | None:
+    """What `read` returns; None if the files are missing or damaged."""
+    try:
+        return read(*arguments)
+    except (OSError, ValueError):
+        return None
+
+
+def _opened(folder: Path) -> dict[str, Photographs]:
+    return {split: Photographs.open(folder, split) for split in SPLITS}
+
+
+def _lock(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
