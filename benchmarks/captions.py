@@ -27,7 +27,7 @@ from vision_attn.data.photograph_store import Views, locate
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.files import replacing
 from vision_attn.machine import processor
-from vision_attn.task import SPLITS
+from vision_attn.task import SPLITS, Task
 
 ROOT = Path(__file__).parent.parent
 CAPTIONS, FOLDER = 5, 1000
@@ -46,7 +46,7 @@ class Encoder(nn.Module):
         return {"backbone": "benchmark"}
 
 
-class Task(nn.Module):
+class Stand(Task):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = Encoder()
@@ -96,7 +96,7 @@ def start(folder: str, batches: int) -> dict[str, float]:
     torch.set_num_threads(1)
     begun = time.perf_counter()
     data = source(Path(folder))
-    data.prepare(Task())
+    data.prepare(Stand())
     stream = data.train(0, seed=0)
     drawn = next(stream)
     ready = time.perf_counter()
@@ -106,31 +106,32 @@ def start(folder: str, batches: int) -> dict[str, float]:
     return {"start": ready - begun, "rate": rate, "own": _own() / 1e9, "peak": resident(peak=True) / 1e9}
 
 
-def captions(images: int, processes: int, folder: Path, batches: int) -> str:
-    rows = []
+def captions(images: int, processes: int, folder: Path, *, quick: bool = False) -> str:
+    """The table: all processes at once, the first and the second time. If `quick`, one after the other, in this one."""
+    rows, batches = [], 2 if quick else 200
     with tempfile.TemporaryDirectory(dir=folder) as place:
         make(Path(place), images)
-        _run([["--prepare", place]])
+        if quick:
+            prepare(Path(place))
+        else:
+            _run([["--prepare", place]])
         for name in ("first start", "second start"):
-            found = _run([["--start", json.dumps([place, batches])]] * processes)
+            if quick:
+                found = [start(place, batches) for _ in range(processes)]
+            else:
+                found = [json.loads(text) for text in _run([["--start", json.dumps([place, batches])]] * processes)]
             worst = {key: max(each[key] for each in found) for key in ("start", "own", "peak")}
             slowest = min(each["rate"] for each in found)
-            rows.append(
-                (
-                    name,
-                    f"{worst['start']:.1f} s",
-                    f"{worst['own']:.2f} GB",
-                    f"{worst['peak']:.2f} GB",
-                    f"{slowest:,.0f}",
-                )
-            )
+            memory = (f"{worst[key]:.2f} GB" for key in ("own", "peak"))
+            rows.append((name, f"{worst['start']:.1f} s", *memory, f"{slowest:,.0f}"))
         size = (Path(place) / "captions.json").stat().st_size / 1e9
     title = f"{processor()}: {CAPTIONS * images:,} captions of {images:,} images ({size:.1f} GB), {processes} processes"
     columns = ("", "start", "memory of its own", "largest, shared pages included", "images/s of each")
     return table(title, columns, rows)
 
 
-def _run(commands: list[list[str]]) -> list[dict[str, float]]:
+def _run(commands: list[list[str]]) -> list[str]:
+    """What several processes of this program print, all started at once."""
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.captions", *command], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -140,7 +141,7 @@ def _run(commands: list[list[str]]) -> list[dict[str, float]]:
     printed = [process.communicate()[0] for process in started]
     if any(process.returncode for process in started):
         sys.exit("benchmarks.captions: a process failed; see above")
-    return [json.loads(text) for text in printed if text]
+    return printed
 
 
 def _own() -> int:
@@ -186,7 +187,7 @@ def main() -> None:
         prepare(Path(asked.prepare))
     else:
         images, processes = (1000, 2) if asked.quick else (asked.images, asked.processes)
-        print(captions(images, processes, asked.folder, batches=2 if asked.quick else 200))
+        print(captions(images, processes, asked.folder, quick=asked.quick))
 
 
 if __name__ == "__main__":

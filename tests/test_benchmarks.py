@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks import captions as many_captions
 from benchmarks import measure, scale
 from benchmarks.__main__ import TABLES, main
 from benchmarks.peers import operations
@@ -55,6 +56,15 @@ def test_the_command_says_how_long_each_table_took(monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit):
         main()
     assert "--threads is 0: give 1 or more" in capsys.readouterr().err
+
+
+def test_the_start_of_processes_that_share_many_captions(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["captions", "--quick", f"--folder={tmp_path}"])
+    monkeypatch.setattr("vision_attn.data.captions.LARGE", 0)
+    many_captions.main()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row.split("|")[1].strip() for row in rows] == ["", "first start", "second start"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_peak_of_memory_is_measured_in_bytes(monkeypatch, capsys) -> None:

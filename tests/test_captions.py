@@ -523,7 +523,7 @@ def test_damaged_captions_in_the_cache_are_read_again(folder, monkeypatch, part,
     else:
         np.save(path, np.arange(2))
     assert pairs(kept(folder, monkeypatch)) == expected
-    assert "damaged; reading the captions again" in caplog.text
+    assert "damaged; writing the captions again" in caplog.text
     words = next(path.parent.glob("train-words-*.starts.npy"))
     words.write_bytes(b"")
     assert pairs(kept(folder, monkeypatch)) == expected

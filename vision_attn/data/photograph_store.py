@@ -6,11 +6,12 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import combinations, compress
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 import numpy as np
 from filelock import FileLock
@@ -25,7 +26,7 @@ from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.files import replacing
 from vision_attn.task import SPLITS
 
-Read = TypeVar("Read")
+Kept = TypeVar("Kept")
 log = logging.getLogger(__name__)
 
 
@@ -116,18 +117,18 @@ class Photographs(Sequence[Photograph]):
         """The word ids of all captions in the arrays, at most `max_length` of each, and END. They are kept in the store
         if there is one."""
 
-        texts = self.captions.all_texts()
-        if self.store is None:
+        def encoded() -> Ragged:
+            texts = progress(
+                self.captions.all_texts(), what="words of captions", unit="caption", total=len(self.captions)
+            )
             return Ragged.numbers([*vocabulary.encode(text)[:max_length], END] for text in texts)
+
+        if self.store is None:
+            return encoded()
         folder, split = self.store
         words = sha256("\n".join(vocabulary.words).encode()).hexdigest()[:12]
         name = f"{split}-words-{words}-{max_length}"
-        with FileLock(_lock(folder)):
-            if (found := _or_none(Ragged.open, folder, name)) is not None:
-                return found
-            shown = progress(texts, what=f"words of {split}", unit="caption", total=len(self.captions))
-            Ragged.numbers([*vocabulary.encode(text)[:max_length], END] for text in shown).save(folder, name)
-        return Ragged.open(folder, name)
+        return _shared(folder, lambda: Ragged.open(folder, name), encoded, lambda found: found.save(folder, name))
 
 
 class Views(Sequence[View]):
@@ -162,28 +163,42 @@ class Views(Sequence[View]):
         return len(self.numbers)
 
 
-def stored(folder: Path, read: Callable[[], Mapping[str, Photographs]]) -> dict[str, Photographs]:
+def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str, Photographs]:
     """Map the photographs of all splits from the files in `folder`, which the first process writes with those that
-    `read` returns. If they cannot be written, they stay in memory."""
+    `read` returns."""
+
+    def opened() -> dict[str, Photographs]:
+        return {split: Photographs.open(folder, split) for split in SPLITS}
+
+    def save(found: dict[str, Photographs]) -> None:
+        if folder.exists():
+            log.warning("%s: damaged; writing the captions again", folder)
+            shutil.rmtree(folder)
+        with replacing(folder) as temporary:
+            temporary.mkdir()
+            for split, photographs in found.items():
+                photographs.save(temporary, split)
+
+    return _shared(folder, opened, read, save)
+
+
+def _shared(folder: Path, opened: Callable[[], Kept], make: Callable[[], Kept], save: Callable[[Kept], None]) -> Kept:
+    """What `opened` maps into memory. If there is nothing yet, or it is damaged, one process makes and saves it while
+    the others wait. If it cannot be saved, each process keeps its own in memory."""
+    with suppress(OSError, ValueError):
+        return opened()
+    made = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(_lock(folder)):
-            if (found := _or_none(_opened, folder)) is None:
-                if folder.exists():
-                    log.warning("%s: damaged; reading the captions again", folder)
-                    shutil.rmtree(folder)
-                _write(folder, read())
-        return found or _opened(folder)
+        with FileLock(folder.with_name(f".{folder.name}.lock")):
+            with suppress(OSError, ValueError):  # another process may have made it meanwhile
+                return opened()
+            made = make()
+            save(made)
+        return opened()
     except OSError as error:
         log.warning("%s: %s; each process keeps all captions in memory", folder, printable(str(error)))
-        return dict(read())
-
-
-def _write(folder: Path, found: Mapping[str, Photographs]) -> None:
-    with replacing(folder) as temporary:
-        temporary.mkdir()
-        for split, photographs in found.items():
-            photographs.save(temporary, split)
+        return make() if made is None else made
 
 
 def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) -> dict[str, Photographs]:
@@ -240,19 +255,3 @@ def _refuse_shared(placed: Mapping[str, Photographs]) -> None:
             for name, number in one.items():
                 if name in other:
                     raise ValueError(f"{placed[later].file(number)} is in two splits, {earlier} and {later}")
-
-
-def _or_none(read: Callable[..., Read], *arguments: Any) -> Read | None:
-    """What `read` returns; None if the files are missing or damaged."""
-    try:
-        return read(*arguments)
-    except (OSError, ValueError):
-        return None
-
-
-def _opened(folder: Path) -> dict[str, Photographs]:
-    return {split: Photographs.open(folder, split) for split in SPLITS}
-
-
-def _lock(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")
