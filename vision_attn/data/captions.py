@@ -64,8 +64,8 @@ class Captions(VocabularySource):
             batch_size: images per training batch, over all processes together.
             evaluation_batch_size: images per validation or test batch.
             rows: captions per image in a batch; an image with fewer captions repeats them.
-            cache: the folder for annotation vectors of a frozen encoder, and for the captions of large annotation files,
-                which all processes of a machine then share; None: batches hold pixels, captions stay in memory.
+            cache: the folder for annotation vectors of a frozen encoder, and for the captions of large annotation
+                files, which all processes of a machine then share; None: batches hold pixels, captions stay in memory.
             residency: keep cached vectors in memory-mapped files, in main memory, or on the encoder's device.
             flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
                 they say left or right. Doubles the size of the cache.

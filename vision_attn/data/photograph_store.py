@@ -5,11 +5,13 @@ import logging
 import os
 import shutil
 import stat
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
-from itertools import combinations, compress
+from itertools import combinations, compress, pairwise
 from pathlib import Path
 from typing import TypeVar, overload
 
@@ -111,7 +113,12 @@ class Photographs(Sequence[Photograph]):
     def view(self, number: int, *, mirrored: bool) -> View:
         """The photograph as an encoder input; only after `locate`."""
         name = self.names.text(int(self.members[number]))
-        return View(self.below + name, os.path.join(self.folder, name), mirrored, int(self.sizes[number]))
+        return View(self.below + name, self.prefix + name, mirrored, int(self.sizes[number]))
+
+    @cached_property
+    def prefix(self) -> str:
+        """What stands before a name in the path of its file."""
+        return os.path.join(self.folder, "")
 
     def encoded(self, vocabulary: Vocabulary, max_length: int) -> Ragged:
         """The word ids of all captions in the arrays, at most `max_length` of each, and END. They are kept in the store
@@ -137,9 +144,14 @@ class Views(Sequence[View]):
     def __init__(self, splits: Mapping[str, Photographs], *, flips: bool) -> None:
         self.splits = list(splits.values())
         self.ends = np.cumsum([len(members) for members in self.splits])
-        names = np.array([name for part in self.splits for name in part.all_names()], dtype=object)
-        _, self.photographs, rows = np.unique(names, return_index=True, return_inverse=True)
-        self.rows = dict(zip(splits, np.split(rows.reshape(-1), self.ends[:-1]), strict=True))
+        names = [name for part in self.splits for name in part.all_names()]
+        order = sorted(range(len(names)), key=names.__getitem__)
+        new = [True, *(names[one] != names[other] for one, other in pairwise(order))][: len(order)]
+        self.photographs = np.fromiter(compress(order, new), dtype=np.int64)
+        """The photograph of each view, counted through all splits."""
+        rows = np.empty(len(names), dtype=np.int64)
+        rows[order] = np.cumsum(new) - 1
+        self.rows = dict(zip(splits, np.split(rows, self.ends[:-1]), strict=True))
         """The view of each photograph, by split."""
         self.numbers = range(len(self.photographs) * (1 + flips))
 
@@ -152,12 +164,19 @@ class Views(Sequence[View]):
             part = Views.__new__(Views)
             vars(part).update(vars(self), numbers=self.numbers[number])
             return part
-        mirrored, view = divmod(self.numbers[number], len(self.photographs))
-        photograph = int(self.photographs[view])
-        split = int(np.searchsorted(self.ends, photograph, side="right"))
-        members = self.splits[split]
-        place = photograph - int(self.ends[split]) + len(members)
-        return members.view(place, mirrored=bool(mirrored))
+        return next(self._views([self.numbers[number]]))
+
+    def __iter__(self) -> Iterator[View]:
+        return self._views(self.numbers)
+
+    def _views(self, numbers: Sequence[int]) -> Iterator[View]:
+        count, ends = len(self.photographs), self.ends.tolist()
+        for number in numbers:
+            mirrored, view = divmod(number, count)
+            photograph = int(self.photographs[view])
+            split = bisect_right(ends, photograph)
+            members = self.splits[split]
+            yield members.view(photograph - ends[split] + len(members), mirrored=bool(mirrored))
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -217,10 +236,9 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
         if split not in folders:
             raise ValueError(f"no folder of images is given for split {split}")
         path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
-        files = (os.path.join(folders[split], name) for name in members.all_names())
-        sizes = np.fromiter(map(_size, files), dtype=np.int64)
-        below = "" if path == "." else f"{path}/"
-        placed[split] = replace(members, folder=folders[split], below=below, sizes=sizes)
+        placed[split] = replace(members, folder=folders[split])
+        sizes = np.fromiter(map(_size, map(placed[split].prefix.__add__, members.all_names())), dtype=np.int64)
+        placed[split] = replace(placed[split], below="" if path == "." else f"{path}/", sizes=sizes)
         found[split] = placed[split].only(sizes >= 0)
         if sizes.min() < 0:
             example = example if missing else placed[split].file(int(np.argmin(sizes)))

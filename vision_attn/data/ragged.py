@@ -33,7 +33,7 @@ class Ragged:
         for each in lists:
             values.extend(each)
             starts.append(len(values))
-        return cls(np.array(values, dtype=np.int32), np.array(starts, dtype=np.int64))
+        return cls(np.frombuffer(values, dtype=np.int32), np.frombuffer(starts, dtype=np.int64))
 
     @classmethod
     def texts(cls, texts: Iterable[str]) -> "Ragged":
@@ -42,7 +42,7 @@ class Ragged:
         for text in texts:
             values += text.encode(*ENCODING)
             starts.append(len(values))
-        return cls(np.frombuffer(values, dtype=np.uint8), np.array(starts, dtype=np.int64))
+        return cls(np.frombuffer(values, dtype=np.uint8), np.frombuffer(starts, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
