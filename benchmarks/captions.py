@@ -2,7 +2,8 @@
 
 Writes an annotation file of two million images with five captions each (`--images`), an empty file for each image, and
 a cache of small annotation vectors, so that a source starts as it does with real ones. Then starts `--processes`
-processes at once, twice: the first time they share the work of reading the captions, the second time they find it done.
+processes at once, twice: the first time one of them reads the captions
+while the others wait, the second time all find them in the cache.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from torch import nn
 from benchmarks.measure import resident, table
 from benchmarks.scale import write
 from vision_attn.console import progress
+from vision_attn.data import captions as captions_source
 from vision_attn.data.captions import Captions
 from vision_attn.data.feature_index import complete, folder_name, make_header
 from vision_attn.data.photograph_store import Views, locate
@@ -30,10 +33,12 @@ from vision_attn.machine import processor
 from vision_attn.task import SPLITS, Task
 
 ROOT = Path(__file__).parent.parent
-CAPTIONS, FOLDER = 5, 1000
-"""Captions of an image, images of a folder."""
+CAPTIONS = 5
+"""The number of captions of an image."""
+FOLDER = 1000
+"""The number of images in a folder."""
 WORDS = [f"{first}{second}{third}" for first in "bcdfghklmn" for second in "aeiou" for third in "lmnrst"]
-MANY = 1000
+VALIDATION = 1000
 """Images of the validation split."""
 
 
@@ -52,12 +57,12 @@ class Stand(Task):
         self.encoder = Encoder()
 
 
-def source(folder: Path, *, large: bool = True) -> Captions:
+def source(folder: Path, *, cached: bool = True) -> Captions:
     return Captions(
         images=str(folder / "images"),
         annotations=str(folder / "captions.json"),
         vocabulary=str(folder / "vocabulary.json"),
-        cache=str(folder / "cache") if large else None,
+        cache=str(folder / "cache") if cached else None,
     )
 
 
@@ -72,7 +77,9 @@ def make(folder: Path, images: int) -> None:
         file.write('],\n"annotations": [')
         notes = _notes(images)
         file.write(next(notes))
-        file.writelines(f",\n{note}" for note in progress(notes, what="captions", unit="caption", total=5 * images))
+        file.writelines(
+            f",\n{note}" for note in progress(notes, what="captions", unit="caption", total=CAPTIONS * images)
+        )
         file.write("]}\n")
     for number in progress(range(images), what="files", unit="file"):
         if number % FOLDER == 0:
@@ -82,7 +89,7 @@ def make(folder: Path, images: int) -> None:
 
 def prepare(folder: Path) -> None:
     """Write a cache of vectors of these images, in a process of its own, because it reads all captions."""
-    photographs = locate(source(folder, large=False).photographs, dict.fromkeys(SPLITS, folder / "images"))
+    photographs = locate(source(folder, cached=False).photographs, dict.fromkeys(SPLITS, folder / "images"))
     header = make_header(Encoder(), Views(photographs, flips=False))
     place = folder / "cache" / folder_name(header)
     place.mkdir(parents=True)
@@ -95,9 +102,10 @@ def start(folder: str, batches: int) -> dict[str, float]:
     """Prepare the source and draw batches; return seconds, and GB of memory that this process does not share."""
     torch.set_num_threads(1)
     begun = time.perf_counter()
+    captions_source.LARGE = 0  # whatever the number of images
     data = source(Path(folder))
     data.prepare(Stand())
-    stream = data.train(0, seed=0)
+    stream = chain.from_iterable(data.train(epoch, seed=0) for epoch in count())
     drawn = next(stream)
     ready = time.perf_counter()
     for _ in range(batches):
@@ -159,7 +167,7 @@ def _name(number: int) -> str:
 
 
 def _image(number: int, images: int) -> str:
-    split = "val" if number >= images - min(MANY, images // 10) else "train"
+    split = "val" if number >= images - min(VALIDATION, images // 10) else "train"
     return json.dumps({"id": number, "file_name": _name(number), "split": split})
 
 
@@ -186,6 +194,8 @@ def main() -> None:
     elif asked.prepare:
         prepare(Path(asked.prepare))
     else:
+        if asked.images < 100 or asked.processes < 1:
+            parser.error("--images must be at least 100, and --processes at least 1")
         images, processes = (1000, 2) if asked.quick else (asked.images, asked.processes)
         print(captions(images, processes, asked.folder, quick=asked.quick))
 

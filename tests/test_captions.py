@@ -1,14 +1,20 @@
 """Annotation files of every form, and the batches made of them."""
 
+import errno
 import json
 import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 from torch import nn
 
+from vision_attn.data.annotations import read_annotations
 from vision_attn.data.captions import Captions
 from vision_attn.data.images import read_image
 from vision_attn.data.vocabulary import END, PAD
@@ -482,16 +488,21 @@ def pairs(captions: Captions) -> list:
     ]
 
 
+def in_cache(captions: Captions) -> bool:
+    return captions.photographs["train"].store is not None
+
+
 def test_captions_in_the_cache_are_the_same(folder, monkeypatch):
-    """Also with a photograph that is missing, one that cannot be read, a file name beyond UTF-8, and flips."""
+    """Also with a photograph that is missing, one that cannot be read, names beyond UTF-8, and flips."""
     record = coco()
     (folder / "images" / "03.png").unlink()
     (folder / "images" / "04.png").write_text("")
-    record["images"][5]["file_name"] = "half\ud800.png"
+    (folder / "images" / "06.png").rename(folder / "images" / "\udcff.png")
+    record["images"][5]["file_name"], record["images"][6]["file_name"] = "half\ud800.png", "\udcff.png"
     write(folder / "captions.json", record)
     expected = pairs(source(folder, flips=True))
     first = kept(folder, monkeypatch, flips=True)
-    assert first.photographs["train"].store is not None and pairs(first) == expected
+    assert in_cache(first) and pairs(first) == expected
     monkeypatch.setattr("vision_attn.data.captions.read_annotations", None)  # not called again
     monkeypatch.setattr("vision_attn.data.vocabulary.Vocabulary.encode", None)
     again = source(folder, prepare=False, flips=True)
@@ -501,18 +512,36 @@ def test_captions_in_the_cache_are_the_same(folder, monkeypatch):
     assert isinstance(again.photographs["train"].captions.values.base, np.memmap)
 
 
+def test_captions_of_large_files_are_in_the_cache(folder):
+    text = (folder / "captions.json").read_text()
+    for more, large in ((0, False), (2**24, True)):
+        (folder / "captions.json").write_text(text + " " * more)
+        assert in_cache(source(folder)) == large
+        assert not in_cache(source(folder, cache=None))
+
+
 def test_other_captions_are_kept_apart(folder, monkeypatch):
-    kept(folder, monkeypatch)
+    for options in ({}, {"min_count": 3}, {"max_length": 2}):
+        expected = pairs(source(folder, cache=None, **options))
+        captions = kept(folder, monkeypatch, prepare=False, **options)
+        captions.prepare(Looking(trainable=True))
+        assert pairs(captions) == expected
     record = coco()
     record["annotations"][0]["caption"] = "something else"
-    write(folder / "captions.json", record)
-    assert kept(folder, monkeypatch).photographs["train"][0].captions[0] == "something else"
-    by_file = kept(folder, monkeypatch, splits=write(folder / "splits.json", {"train": [100, 101], "val": [102]}))
+    other = write(folder / "other.json", record)
+    assert kept(folder, monkeypatch, annotations=other).photographs["train"][0].captions[0] == "something else"
+    splits = {"train": [100, 101], "val": [102]}
+    by_file = kept(folder, monkeypatch, splits=write(folder / "splits.json", splits))
     assert names(by_file) == {"train": ["00.png", "01.png"], "val": ["02.png"], "test": []}
+    whole = coco(split=False)
+    for split in ("train", "val"):
+        each = {split: write(folder / "whole.json", whole)}
+        captions = kept(folder, monkeypatch, prepare=False, annotations=each, splits="ignored.json")
+        assert {name for name, members in names(captions).items() if members} == {split}
 
 
-@pytest.mark.parametrize("part", ["train-captions.values", "train-names.starts", "val-first", "test-ids.values"])
-@pytest.mark.parametrize("damage", ["cut", "gone", "other"])
+@pytest.mark.parametrize("part", ["train-captions.values", "train-names.starts", "val-starts", "test-ids.values"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "other", "kind", "header"])
 def test_damaged_captions_in_the_cache_are_read_again(folder, monkeypatch, part, damage, caplog):
     first = kept(folder, monkeypatch)
     expected, path = pairs(first), first.photographs["train"].store[0] / f"{part}.npy"
@@ -520,8 +549,12 @@ def test_damaged_captions_in_the_cache_are_read_again(folder, monkeypatch, part,
         path.write_bytes(path.read_bytes()[:-3])
     elif damage == "gone":
         path.unlink()
-    else:
+    elif damage == "other":
         np.save(path, np.arange(2))
+    elif damage == "kind":
+        np.save(path, np.load(path).astype(np.float64))
+    else:
+        path.write_bytes(path.read_bytes().replace(b"}", b" ", 1))
     assert pairs(kept(folder, monkeypatch)) == expected
     assert "damaged; writing the captions again" in caplog.text
     words = next(path.parent.glob("train-words-*.starts.npy"))
@@ -529,10 +562,79 @@ def test_damaged_captions_in_the_cache_are_read_again(folder, monkeypatch, part,
     assert pairs(kept(folder, monkeypatch)) == expected
 
 
+def full(path: Path, array: np.ndarray) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
 def test_captions_stay_in_memory_if_the_cache_cannot_be_written(folder, monkeypatch, caplog):
     expected = pairs(source(folder, cache=None))
-    (folder / "full").write_text("a file, not a folder")
-    captions = kept(folder, monkeypatch, prepare=False, cache=str(folder / "full"))
+    (folder / "file").write_text("not a folder")
+    for cache in ("file", "cache"):
+        if cache == "cache":
+            monkeypatch.setattr("vision_attn.data.ragged.write_array", full)
+        captions = kept(folder, monkeypatch, prepare=False, cache=str(folder / cache))
+        captions.prepare(Looking(trainable=True))
+        assert pairs(captions) == expected and not in_cache(captions)
+        assert "each process keeps captions in memory" in caplog.text
+        caplog.clear()
+    assert not list((folder / "cache").glob("captions-*"))
+
+
+def test_word_ids_stay_in_memory_if_they_cannot_be_written(folder, monkeypatch, caplog):
+    expected = pairs(source(folder, cache=None))
+    captions = kept(folder, monkeypatch, prepare=False)
     captions.prepare(Looking(trainable=True))
-    assert pairs(captions) == expected and captions.photographs["train"].store is None
-    assert "each process keeps all captions in memory" in caplog.text
+    assert in_cache(captions)
+    monkeypatch.setattr("vision_attn.data.ragged.write_array", full)
+    assert pairs(captions) == expected and "each process keeps word ids in memory" in caplog.text
+
+
+def test_captions_that_cannot_be_opened_now_are_not_removed(folder, monkeypatch, caplog):
+    store = kept(folder, monkeypatch).photographs["train"].store[0]
+    before = sorted(path.stat().st_mtime_ns for path in store.iterdir())
+
+    def too_many(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vision_attn.data.photograph_store.map_array", too_many)
+        assert not in_cache(source(folder, prepare=False))
+    assert sorted(path.stat().st_mtime_ns for path in store.iterdir()) == before
+    assert "damaged" not in caplog.text and in_cache(source(folder, prepare=False))
+
+
+def test_a_cache_that_may_only_be_read_serves(folder, monkeypatch, caplog):
+    expected = pairs(kept(folder, monkeypatch))
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("vision_attn.data.photograph_store.FileLock", refused)
+    again = source(folder)
+    assert in_cache(again) and pairs(again) == expected and not caplog.text
+
+
+def test_one_of_several_reads_the_captions(folder, monkeypatch, caplog):
+    store = kept(folder, monkeypatch, prepare=False).photographs["train"].store[0]
+    aside = store.rename(store.with_name("aside"))
+    monkeypatch.setattr("vision_attn.data.captions.read_annotations", None)  # the other one reads
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(store.with_name(f".{store.name}.lock")):  # of the other one
+            waits = pool.submit(lambda: in_cache(source(folder, prepare=False)))
+            while "another process prepares the captions; waiting for it" not in caplog.text:
+                assert not waits.done()
+                time.sleep(0.01)
+            aside.rename(store)
+        assert waits.result()
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_stored(folder, monkeypatch):
+    def changes(path: Path, **options: object):
+        found = read_annotations(path, **options)
+        path.write_text(path.read_text() + " ")
+        return found
+
+    monkeypatch.setattr("vision_attn.data.captions.read_annotations", changes)
+    with pytest.raises(ValueError, match="captions.json changed while it was read"):
+        _ = kept(folder, monkeypatch, prepare=False).photographs
+    assert not list((folder / "cache").glob("captions-*"))

@@ -43,8 +43,8 @@ class CaptionTable:
         """`rows`: index of each photograph's picture; `max_length`: words kept of a caption."""
         self.photographs, self.rows = photographs, rows
         self.words = photographs.encoded(vocabulary, max_length)
-        self.first = photographs.first[photographs.members]
-        self.count = photographs.first[photographs.members + 1] - self.first
+        self.first = photographs.starts[photographs.members]
+        self.count = photographs.starts[photographs.members + 1] - self.first
 
     def pick(self, rows: int, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
         """Choose `rows` captions of each photograph, in the file's order, or in random order if `rng` is given.

@@ -27,6 +27,7 @@ from vision_attn.task import SPLITS, Task
 LARGE = 2**24
 """Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
 FORMAT = 1
+"""Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
 log = logging.getLogger(__name__)
 
 
@@ -86,20 +87,29 @@ class Captions(VocabularySource):
     @cached_property
     def photographs(self) -> dict[str, Photographs]:
         """All photographs with captions, by split, in the order of the annotation files. With a cache, those of large
-        files are kept there as arrays, which processes share and which open at once the next time."""
-        files = [self.annotations] if isinstance(self.annotations, str) else list(self.annotations.values())
-        paths = [_file(path) for path in [*files, *([self.splits] if self.splits else [])]]
+        files are kept there as arrays, which processes share and which are not parsed again; what is wrong with some
+        of them is then logged only the first time."""
+        each = not isinstance(self.annotations, str)
+        files = [*self.annotations.values()] if each else [self.annotations, *([self.splits] if self.splits else [])]
+        paths = [_file(path) for path in files]
         if self.cache is None or sum(path.stat().st_size for path in paths) < LARGE:
             return self._read()
-        what = [FORMAT, *([] if isinstance(self.annotations, str) else self.annotations), *map(checksum, paths)]
-        name = sha256(json.dumps(what).encode()).hexdigest()[:12]
-        return stored(Path(self.cache).expanduser() / f"captions-{name}", self._read)
+        checksums = [*map(checksum, paths)]
+        name = sha256(json.dumps([FORMAT, [*self.annotations] if each else None, checksums]).encode()).hexdigest()[:12]
+
+        def read() -> dict[str, Photographs]:
+            found = self._read()
+            if [*map(checksum, paths)] != checksums:
+                raise ValueError(f"{self.annotations} changed while it was read: run the command again")
+            return found
+
+        return stored(Path(self.cache).expanduser() / f"captions-{name}", read)
 
     def _read(self) -> dict[str, Photographs]:
+        found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
         if isinstance(self.annotations, str):
-            found = read_annotations(_file(self.annotations), splits=_file(self.splits) if self.splits else None)
+            found |= read_annotations(_file(self.annotations), splits=_file(self.splits) if self.splits else None)
         else:
-            found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
             for split, path in self.annotations.items():
                 found[split] = read_annotations(_file(path), split=_known(split))[split]
         return {split: Photographs.of(members) for split, members in found.items()}
@@ -109,7 +119,7 @@ class Captions(VocabularySource):
         """The vocabulary: restored with a run, read from a file, or built from the training captions."""
         if self.vocabulary_file:
             return Vocabulary.load(find(self.vocabulary_file))
-        captions = (caption for photograph in self._members("train") for caption in photograph.captions)
+        captions = self._members("train").captions.all_texts()
         return Vocabulary.build(captions, min_count=self.min_count, max_words=self.max_words)
 
     def references(self) -> Iterator[tuple[str, ...]]:
@@ -145,7 +155,7 @@ class Captions(VocabularySource):
             names = list(members.all_names())
             kept = np.array([name not in unreadable for name in names], dtype=bool)
             files |= {names[number]: members.file(number) for number in np.flatnonzero(~kept).tolist()}
-            self._readable[split], self._rows[split] = members.only(kept), self._rows[split][kept]
+            self._readable[split], self._rows[split] = members.selected(kept), self._rows[split][kept]
         for name in list(files)[:10]:
             log.warning("%s", printable(f"{files[name]}: {unreadable[name]}"))
         if files:
@@ -177,7 +187,7 @@ class Captions(VocabularySource):
 
     def _members(self, split: str) -> Photographs:
         members = self.photographs[split]
-        if not len(members):
+        if not members:
             raise ValueError(
                 f"{self.annotations}: split {split} has no images; assign some images to it, or choose another split"
             )
@@ -188,7 +198,7 @@ class Captions(VocabularySource):
             raise ValueError("call prepare(task) before iterating over batches")
         if split not in self._tables:
             members = self._readable[split]
-            if self._members(split) and not len(members):
+            if self._members(split) and not members:
                 raise ValueError(f"{self.annotations}: no photograph of split {split} can be read; check {self.images}")
             self._tables[split] = CaptionTable(members, self._rows[split], self.vocabulary, self.max_length)
         return self._tables[split]

@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import TypeVar, overload
 
 import numpy as np
-from filelock import FileLock
+from filelock import AcquireReturnProxy, FileLock, Timeout
 from numpy.typing import NDArray
 
 from vision_attn.console import printable, progress
 from vision_attn.contracts import END
 from vision_attn.data.annotations import Photograph
 from vision_attn.data.images import View
-from vision_attn.data.ragged import Ragged, opened
+from vision_attn.data.ragged import Ragged, map_array, write_array
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.files import replacing
 from vision_attn.task import SPLITS
 
+TEXTS = ("ids", "names", "captions")
 Kept = TypeVar("Kept")
 log = logging.getLogger(__name__)
 
@@ -40,12 +41,12 @@ class Photographs(Sequence[Photograph]):
     """In JSON: an id is an integer or a string."""
     names: Ragged
     captions: Ragged
-    first: NDArray[np.int64]
-    """The first caption of each photograph, and the number of captions."""
+    starts: NDArray[np.int64]
+    """Photograph i of the arrays has captions starts[i] to starts[i + 1]."""
     members: NDArray[np.int64]
     folder: Path | None = None
     """Where the files are; set by `locate`, like the next two."""
-    below: str = ""
+    name_prefix: str = ""
     """The path from the common parent of the folders of all splits to `folder`; part of a name."""
     sizes: NDArray[np.int64] | None = None
     """Bytes of the file of each member; -1: there is none."""
@@ -58,26 +59,28 @@ class Photographs(Sequence[Photograph]):
             ids=Ragged.texts(json.dumps(one.id) for one in photographs),
             names=Ragged.texts(Path(one.name).as_posix() for one in photographs),
             captions=Ragged.texts(caption for one in photographs for caption in one.captions),
-            first=np.cumsum([0, *(len(one.captions) for one in photographs)], dtype=np.int64),
+            starts=np.cumsum([0, *(len(one.captions) for one in photographs)], dtype=np.int64),
             members=np.arange(len(photographs)),
         )
 
     def save(self, folder: Path, split: str) -> None:
-        for name in ("ids", "names", "captions"):
+        for name in TEXTS:
             getattr(self, name).save(folder, f"{split}-{name}")
-        with replacing(folder / f"{split}-first.npy") as path, path.open("wb") as file:
-            np.save(file, self.first)
+        write_array(folder / f"{split}-starts.npy", self.starts)
 
     @classmethod
-    def open(cls, folder: Path, split: str) -> "Photographs":
-        """Map what `save` wrote. Raises OSError or ValueError if it is missing or damaged."""
-        ids, names, captions = (Ragged.open(folder, f"{split}-{name}") for name in ("ids", "names", "captions"))
-        first = opened(folder / f"{split}-first.npy")
-        if not len(first) == len(ids) + 1 == len(names) + 1 or first[-1] != len(captions):
+    def map(cls, folder: Path, split: str) -> "Photographs":
+        """Map what `save` wrote into memory. Raises FileNotFoundError or, if it is damaged, ValueError."""
+        ids, names, captions = (
+            Ragged.map(folder, f"{split}-{name}", np.uint8) for name in ("ids", "names", "captions")
+        )
+        starts = map_array(folder / f"{split}-starts.npy", np.int64)
+        if not len(starts) == len(ids) + 1 == len(names) + 1 or (starts[0], starts[-1]) != (0, len(captions)):
             raise ValueError(f"{folder}: these captions are damaged")
-        return cls(ids, names, captions, first, np.arange(len(ids)), store=(folder, split))
+        return cls(ids, names, captions, starts, np.arange(len(ids)), store=(folder, split))
 
-    def only(self, kept: NDArray[np.bool_]) -> "Photographs":
+    def selected(self, kept: NDArray[np.bool_]) -> "Photographs":
+        """Those of which `kept` is true."""
         return replace(self, members=self.members[kept], sizes=None if self.sizes is None else self.sizes[kept])
 
     def __len__(self) -> int:
@@ -91,7 +94,7 @@ class Photographs(Sequence[Photograph]):
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(len(self)))]
         member = int(self.members[number])
-        captions = [self.captions.text(caption) for caption in range(self.first[member], self.first[member + 1])]
+        captions = [self.captions.text(caption) for caption in range(self.starts[member], self.starts[member + 1])]
         return Photograph(json.loads(self.ids.text(member)), self.name(number), captions, self.file(number))
 
     def __iter__(self) -> Iterator[Photograph]:
@@ -99,13 +102,13 @@ class Photographs(Sequence[Photograph]):
 
     def name(self, number: int) -> str:
         """Path relative to the image folder; after `locate`, relative to the common parent of all folders."""
-        return self.below + self.names.text(int(self.members[number]))
+        return self.name_prefix + self.names.text(int(self.members[number]))
 
     def all_names(self) -> Iterator[str]:
         """The names in order, faster than one by one."""
         kept = np.zeros(len(self.names), dtype=bool)
         kept[self.members] = True
-        return map(self.below.__add__, compress(self.names.all_texts(), kept.tolist()))
+        return map(self.name_prefix.__add__, compress(self.names.all_texts(), kept.tolist()))
 
     def file(self, number: int) -> Path | None:
         return None if self.folder is None else self.folder / self.names.text(int(self.members[number]))
@@ -113,29 +116,31 @@ class Photographs(Sequence[Photograph]):
     def view(self, number: int, *, mirrored: bool) -> View:
         """The photograph as an encoder input; only after `locate`."""
         name = self.names.text(int(self.members[number]))
-        return View(self.below + name, self.prefix + name, mirrored, int(self.sizes[number]))
+        return View(self.name_prefix + name, self.file_prefix + name, mirrored, int(self.sizes[number]))
 
     @cached_property
-    def prefix(self) -> str:
+    def file_prefix(self) -> str:
         """What stands before a name in the path of its file."""
         return os.path.join(self.folder, "")
 
     def encoded(self, vocabulary: Vocabulary, max_length: int) -> Ragged:
-        """The word ids of all captions in the arrays, at most `max_length` of each, and END. They are kept in the store
-        if there is one."""
+        """The word ids of all captions in the arrays, also of photographs that are left out: at most `max_length` of
+        each, and END. They are kept in the store if there is one."""
 
-        def encoded() -> Ragged:
+        def make() -> Ragged:
             texts = progress(
                 self.captions.all_texts(), what="words of captions", unit="caption", total=len(self.captions)
             )
             return Ragged.numbers([*vocabulary.encode(text)[:max_length], END] for text in texts)
 
         if self.store is None:
-            return encoded()
+            return make()
         folder, split = self.store
-        words = sha256("\n".join(vocabulary.words).encode()).hexdigest()[:12]
-        name = f"{split}-words-{words}-{max_length}"
-        return _shared(folder, lambda: Ragged.open(folder, name), encoded, lambda found: found.save(folder, name))
+        rules = sha256(vocabulary.tokenizer.to_str().encode()).hexdigest()[:12]  # the words, and how text is split
+        name = f"{split}-words-{rules}-{max_length}"
+        return _shared(
+            folder, "word ids", lambda: Ragged.map(folder, name, np.int32), make, lambda found: found.save(folder, name)
+        )
 
 
 class Views(Sequence[View]):
@@ -186,8 +191,8 @@ def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str
     """Map the photographs of all splits from the files in `folder`, which the first process writes with those that
     `read` returns."""
 
-    def opened() -> dict[str, Photographs]:
-        return {split: Photographs.open(folder, split) for split in SPLITS}
+    def load() -> dict[str, Photographs]:
+        return {split: Photographs.map(folder, split) for split in SPLITS}
 
     def save(found: dict[str, Photographs]) -> None:
         if folder.exists():
@@ -198,26 +203,40 @@ def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str
             for split, photographs in found.items():
                 photographs.save(temporary, split)
 
-    return _shared(folder, opened, read, save)
+    return _shared(folder, "captions", load, read, save)
 
 
-def _shared(folder: Path, opened: Callable[[], Kept], make: Callable[[], Kept], save: Callable[[Kept], None]) -> Kept:
-    """What `opened` maps into memory. If there is nothing yet, or it is damaged, one process makes and saves it while
-    the others wait. If it cannot be saved, each process keeps its own in memory."""
-    with suppress(OSError, ValueError):
-        return opened()
-    made = None
+def _shared(
+    folder: Path, what: str, load: Callable[[], Kept], make: Callable[[], Kept], save: Callable[[Kept], None]
+) -> Kept:
+    """What `load` maps into memory. If it is missing or damaged, one process makes and saves it while the others wait.
+    If it cannot be opened or saved for another reason, each process keeps its own in memory."""
+    made, problem = None, "what was written cannot be read"
     try:
+        with suppress(FileNotFoundError, ValueError):
+            return load()
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f".{folder.name}.lock")):
-            with suppress(OSError, ValueError):  # another process may have made it meanwhile
-                return opened()
+        with _locked(folder, what):
+            with suppress(FileNotFoundError, ValueError):  # another process may have made it meanwhile
+                return load()
             made = make()
             save(made)
-        return opened()
+        with suppress(FileNotFoundError, ValueError):
+            return load()
     except OSError as error:
-        log.warning("%s: %s; each process keeps all captions in memory", folder, printable(str(error)))
-        return make() if made is None else made
+        problem = printable(str(error))
+    log.warning("%s: %s; each process keeps %s in memory", folder, problem, what)
+    return make() if made is None else made
+
+
+def _locked(folder: Path, what: str) -> AcquireReturnProxy:
+    """Lock what is next to `folder`; to be used in a `with` statement."""
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        return lock.acquire(blocking=False)
+    except Timeout:
+        log.warning("%s: another process prepares the %s; waiting for it", folder, what)
+        return lock.acquire()
 
 
 def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) -> dict[str, Photographs]:
@@ -237,9 +256,9 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
             raise ValueError(f"no folder of images is given for split {split}")
         path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
         placed[split] = replace(members, folder=folders[split])
-        sizes = np.fromiter(map(_size, map(placed[split].prefix.__add__, members.all_names())), dtype=np.int64)
-        placed[split] = replace(placed[split], below="" if path == "." else f"{path}/", sizes=sizes)
-        found[split] = placed[split].only(sizes >= 0)
+        sizes = np.fromiter(map(_size, map(placed[split].file_prefix.__add__, members.all_names())), dtype=np.int64)
+        placed[split] = replace(placed[split], name_prefix="" if path == "." else f"{path}/", sizes=sizes)
+        found[split] = placed[split].selected(sizes >= 0)
         if sizes.min() < 0:
             example = example if missing else placed[split].file(int(np.argmin(sizes)))
             missing += len(sizes) - len(found[split])

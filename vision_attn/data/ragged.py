@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from vision_attn.files import replacing
 
@@ -75,22 +75,33 @@ class Ragged:
     def save(self, folder: Path, name: str) -> None:
         """Write NAME.values.npy, then NAME.starts.npy."""
         for part in ("values", "starts"):
-            with replacing(folder / f"{name}.{part}.npy") as path, path.open("wb") as file:
-                np.save(file, getattr(self, part))
+            write_array(folder / f"{name}.{part}.npy", getattr(self, part))
 
     @classmethod
-    def open(cls, folder: Path, name: str) -> "Ragged":
-        """Map what `save` wrote. Raises OSError or ValueError if it is missing or damaged."""
-        values, starts = (opened(folder / f"{name}.{part}.npy") for part in ("values", "starts"))
-        if values.ndim != 1 or starts.ndim != 1 or not len(starts) or (starts[0], starts[-1]) != (0, len(values)):
+    def map(cls, folder: Path, name: str, dtype: DTypeLike) -> "Ragged":
+        """Map what `save` wrote into memory. Raises FileNotFoundError or, if it is damaged, ValueError."""
+        values = map_array(folder / f"{name}.values.npy", dtype)
+        starts = map_array(folder / f"{name}.starts.npy", np.int64)
+        if not len(starts) or (starts[0], starts[-1]) != (0, len(values)):
             raise ValueError(f"{folder / name}: these lists are damaged")
         return cls(values, starts)
 
 
-def opened(path: Path) -> NDArray:
-    """Map an array into memory; an empty one, which cannot be mapped, is read."""
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        shape, _, _ = np.lib.format.read_array_header_1_0(file)
-    array = np.load(path, mmap_mode="r" if 0 not in shape else None, allow_pickle=False)
+def write_array(path: Path, array: NDArray) -> None:
+    """Write a one-dimensional array as .npy. Unlike `np.save`, raises OSError for any byte that does not fit."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.view(np.uint8))
+
+
+def map_array(path: Path, dtype: DTypeLike) -> NDArray:
+    """Map a one-dimensional array into memory. Raises FileNotFoundError or, if it is damaged, ValueError."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # numpy parses the header as a Python literal, which can fail in many ways
+        raise ValueError(f"{path}: this array is damaged") from error
+    if array.ndim != 1 or array.dtype != dtype:
+        raise ValueError(f"{path}: this array is damaged")
     return array.view(np.ndarray)  # the same memory; slices of a np.memmap cost ten times as much
