@@ -29,6 +29,7 @@ from vision_attn.files import replacing
 from vision_attn.task import SPLITS
 
 TEXTS = ("ids", "names", "captions")
+"""The attributes of `Photographs` that are texts."""
 Kept = TypeVar("Kept")
 log = logging.getLogger(__name__)
 
@@ -71,9 +72,7 @@ class Photographs(Sequence[Photograph]):
     @classmethod
     def map(cls, folder: Path, split: str) -> "Photographs":
         """Map what `save` wrote into memory. Raises FileNotFoundError or, if it is damaged, ValueError."""
-        ids, names, captions = (
-            Ragged.map(folder, f"{split}-{name}", np.uint8) for name in ("ids", "names", "captions")
-        )
+        ids, names, captions = (Ragged.map(folder, f"{split}-{name}", np.uint8) for name in TEXTS)
         starts = map_array(folder / f"{split}-starts.npy", np.int64)
         if not len(starts) == len(ids) + 1 == len(names) + 1 or (starts[0], starts[-1]) != (0, len(captions)):
             raise ValueError(f"{folder}: these captions are damaged")
