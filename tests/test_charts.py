@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageColor
 
 from benchmarks import lengths
-from benchmarks.charts import COLOURS, HEIGHT, MARGIN, WIDTH, Axis, Chart, save, short
+from benchmarks.charts import COLOURS, HEIGHT, MARGIN, WIDTH, Axis, Chart, _emptiest, save, short
 
 
 def test_points_lie_where_the_axes_say(tmp_path):
@@ -17,10 +17,22 @@ def test_points_lie_where_the_axes_say(tmp_path):
     pixels = np.array(Image.open(tmp_path / "new" / "chart.png"))
     assert pixels.shape == (HEIGHT + 2 * MARGIN, 2 * WIDTH + 3 * MARGIN, 3)
     flat, up = ((pixels == ImageColor.getrgb(COLOURS[number])).all(axis=2) for number in (1, 0))
-    rows = np.nonzero(flat[:, MARGIN + WIDTH // 3 : MARGIN + WIDTH])[0]
+    edge = 2 * MARGIN + WIDTH  # of the second chart, which has no key
+    rows = np.nonzero(flat[:, edge : edge + WIDTH])[0]
     assert abs(rows - (MARGIN // 2 + HEIGHT / 2)).max() <= 5
-    left, right = (np.nonzero(up[:, column])[0].mean() for column in (MARGIN + WIDTH // 4, MARGIN + 9 * WIDTH // 10))
+    left, right = (np.nonzero(up[:, column])[0].mean() for column in (edge + WIDTH // 4, edge + 9 * WIDTH // 10))
     assert left > right, "a larger value is further up"
+    key = np.nonzero(flat[MARGIN // 2 + HEIGHT // 2 + 10 :, MARGIN : MARGIN + WIDTH])[1]
+    assert len(key), "the line has its colour in the key, below it"
+
+
+def test_the_key_covers_the_fewest_points():
+    top, bottom, left, right = MARGIN // 2, MARGIN // 2 + HEIGHT, MARGIN, MARGIN + WIDTH
+    assert _emptiest([], 100, 50) == (left, bottom - 50)
+    assert _emptiest([(left + 10, bottom - 10)], 100, 50) == ((left + right - 100) / 2, bottom - 50)
+    low = [(x, bottom - 10) for x in range(left, right, 20)]
+    assert _emptiest(low, 100, 50) == (left, top)
+    assert _emptiest([*low, (left + 1, top + 1)], 100, 50) == ((left + right - 100) / 2, top)
 
 
 @pytest.mark.parametrize(
