@@ -2,8 +2,8 @@
 
 Writes an annotation file of two million images with five captions each (`--images`), an empty file for each image, and
 a cache of small annotation vectors, so that a source starts as it does with real ones. Then starts `--processes`
-processes at once, twice: the first time one of them reads the captions
-while the others wait, the second time all find them in the cache.
+processes at once, twice: the first time one of them reads the captions while the others wait, the second time all find
+them in the cache.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from benchmarks.scale import write
 from vision_attn.console import progress
 from vision_attn.data import captions as captions_source
 from vision_attn.data.captions import Captions
-from vision_attn.data.feature_index import complete, folder_name, make_header
+from vision_attn.data.feature_index import folder_name, make_header
 from vision_attn.data.photograph_store import Views, locate
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.files import replacing
@@ -67,7 +67,7 @@ def source(folder: Path, *, cached: bool = True) -> Captions:
 
 
 def make(folder: Path, images: int) -> None:
-    """Write the annotation file, the images, the vocabulary and the cache of vectors."""
+    """Write the annotation file, the images and the vocabulary."""
     Vocabulary.build(WORDS, min_count=1).save(folder / "vocabulary.json")
     with replacing(folder / "captions.json") as path, path.open("w") as file:
         file.write('{"images": [')
@@ -93,9 +93,7 @@ def prepare(folder: Path) -> None:
     header = make_header(Encoder(), Views(photographs, flips=False))
     place = folder / "cache" / folder_name(header)
     place.mkdir(parents=True)
-    write(place, *header["shape"])
-    shards = json.loads((place / "index.json").read_text())["shards"]
-    complete(place, header, shards)
+    write(place, header)
 
 
 def start(folder: str, batches: int) -> dict[str, float]:

@@ -106,7 +106,7 @@ def cached(shapes: Shapes, images: int, folder: Path) -> tuple[Any, Any]:
     shapes = shapes._replace(images=images)
     number = 8 * images
     views = [View(str(index), path) for index, path in enumerate(islice(cycle(painted(folder, 16, 16)), number))]
-    features = Features(cached_features(folder / "cache", Zeros(shapes), views), "memmap", torch.device("cpu"))
+    features = Features([cached_features(folder / "cache", Zeros(shapes), views)], "memmap", torch.device("cpu"))
     order = np.random.default_rng(0)
 
     def load() -> torch.Tensor:

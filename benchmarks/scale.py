@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,8 +35,9 @@ FITS = 4096
 """Images of the set that is kept in main memory: 0.8 GB."""
 
 
-def write(folder: Path, images: int, regions: int, size: int) -> None:
+def write(folder: Path, header: dict[str, Any]) -> None:
     """A complete cache of random vectors; all shards hold the same ones, but lie in files of their own."""
+    images, regions, size = header["shape"]
     vectors = np.random.default_rng(0).standard_normal((min(SHARD, images), regions, size)).astype(np.float16)
     shards = []
     for first in progress(range(0, images, SHARD), what="writing", unit="part"):
@@ -45,7 +47,7 @@ def write(folder: Path, images: int, regions: int, size: int) -> None:
         shape = [min(SHARD, images - first), regions, size]
         entry = {"file": path.name, "shape": shape, "bytes": path.stat().st_size, "sha256": "", "unreadable": {}}
         shards.append(entry)
-    complete(folder, {"format": 1, "shape": [images, regions, size]}, shards)
+    complete(folder, header, shards)
 
 
 def forget(path: Path) -> None:
@@ -74,7 +76,7 @@ def train(folder: str, residency: str, memory: float, steps: int, *, quick: bool
     torch.set_num_threads(1)
     held = memory > 0 and limited(memory)
     shapes = (QUICK if quick else Shapes(rows=1))._replace(images=2 if quick else 64)
-    features = Features(Path(folder), residency, torch.device("cpu"))
+    features = Features([Path(folder)], residency, torch.device("cpu"))
     images = json.loads((Path(folder) / "index.json").read_text())["shape"][0]
     sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word}
     score = partial(Additive, attention_size=shapes.attention)
@@ -106,7 +108,7 @@ def scale(images: int, memory: float, steps: int, folder: Path, *, quick: bool =
         ("on disk", images, "memmap", memory), ("in main memory", min(images, FITS), "memory", 0.0),
     ):  # fmt: skip
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            write(Path(place), number, shapes.regions, shapes.region_size)
+            write(Path(place), {"format": 1, "shape": [number, shapes.regions, shapes.region_size]})
             asked = place, residency, limit, steps
             if quick:
                 found = train(place, residency, 0.0, steps, quick=True)

@@ -405,6 +405,19 @@ def test_flips_mirror_half_of_the_training_images_only(folder, options):
     assert all(shade < 20 for batch in captions.split("train") for shade in left(batch))
 
 
+def test_flips_compute_the_mirrored_training_photographs_alone(folder):
+    """They use the cache of the others, made by a run without flips."""
+    before = source(folder)
+    (straight,) = (folder / "cache").iterdir()
+    written = (straight / "00000.npy").stat().st_mtime_ns
+    source(folder, flips=True)
+    assert (straight / "00000.npy").stat().st_mtime_ns == written
+    (mirrored,) = set((folder / "cache").iterdir()) - {straight}
+    assert (
+        len(np.load(mirrored / "00000.npy")) == len(before.photographs["train"]) < len(np.load(straight / "00000.npy"))
+    )
+
+
 def test_long_captions_are_cut(folder):
     captions = source(folder, max_length=5)
     widths = [batch.words.shape[2] for batch in captions.train(0, seed=0)]

@@ -76,7 +76,7 @@ def test_vectors_are_the_encoders(views, tmp_path, residency):
     encoder = Pool().train()
     folder = cached_features(tmp_path / "cache", encoder, views)
     assert encoder.training and folder.name.startswith("none-pool-28-")
-    cache = Features(folder, residency, CPU)
+    cache = Features([folder], residency, CPU)
     rows = np.array([39, 0, 16, 15, 0])
     found = cache.gather(rows, cache.space(len(rows)))
     images = torch.stack([read_image(views[row].file, 28) for row in rows])
@@ -108,7 +108,7 @@ def test_all_vectors_of_a_batch_are_read_ahead(views, tmp_path):
             self.shard.base.madvise(option, start, length)  # refuses what is not in the file
             asked.append(range(start, start + length))
 
-    cache = Features(folder, "memmap", CPU)
+    cache = Features([folder], "memmap", CPU)
     shard, size = cache.shard, 2 * np.prod(cache.shape)
     cache.shard = lambda number: Map(shard(number))
     rows = np.array([len(views) - 1, 0, 3])
@@ -132,7 +132,7 @@ def test_caches_of_other_encoders_and_images_stand_side_by_side(views, tmp_path)
 
 def test_mirrored_views(views, tmp_path):
     both = [*views[:4], *(view._replace(mirrored=True) for view in views[:4])]
-    cache = Features(cached_features(tmp_path / "cache", Pool(), both), "memmap", CPU)
+    cache = Features([cached_features(tmp_path / "cache", Pool(), both)], "memmap", CPU)
     straight, mirrored = cache.gather(np.array([1, 5]), cache.space(2)).reshape(2, 14, 14, 3)
     assert torch.equal(straight, mirrored.flip(1)) and not torch.equal(straight, mirrored)
 
@@ -195,7 +195,7 @@ def test_a_damaged_index_is_computed_again(views, tmp_path, caplog, damage):
     whole, index = contents(folder), json.loads((folder / "index.json").read_text())
     (folder / "index.json").write_text(DAMAGES[damage](index))
     with pytest.raises(ValueError, match=folder.name) as refused:
-        Features(folder, "memmap", CPU)
+        Features([folder], "memmap", CPU)
     assert "\n" not in str(refused.value)
     encoder = Pool()
     assert cached_features(tmp_path / "cache", encoder, views) == folder
@@ -229,7 +229,7 @@ def test_a_shard_whose_header_lies_is_computed_again(views, tmp_path, damage):
     whole = contents(folder)
     LIES[damage](folder / "00001.npy")
     with pytest.raises(ValueError, match=f"{folder.name}: these features are damaged"):
-        Features(folder, "memory", CPU)
+        Features([folder], "memory", CPU)
     encoder = Pool()
     cached_features(tmp_path / "cache", encoder, views)
     assert contents(folder) == whole and encoder.calls == 1
@@ -238,22 +238,22 @@ def test_a_shard_whose_header_lies_is_computed_again(views, tmp_path, damage):
 def test_a_folder_that_promises_endless_features_is_refused(tmp_path):
     (tmp_path / "index.json").write_text(json.dumps({"shape": [10**18, 1, 1], "shards": []}))
     with pytest.raises(ValueError, match="damaged or incomplete"):
-        Features(tmp_path, "memmap", CPU)
+        Features([tmp_path], "memmap", CPU)
     with pytest.raises(ValueError, match="damaged or incomplete"):
-        Features(tmp_path / "none", "memmap", CPU)
+        Features([tmp_path / "none"], "memmap", CPU)
 
 
 def test_names_of_any_bytes(views, tmp_path):
     odd = [views[0]._replace(name=os.fsdecode(b"\xff.png")), views[1]._replace(name="half\ud800.png")]
     views[1].file.write_text("no image")
-    cache = Features(cached_features(tmp_path / "cache", Pool(), odd), "memmap", CPU)
+    cache = Features([cached_features(tmp_path / "cache", Pool(), odd)], "memmap", CPU)
     assert list(cache.unreadable) == ["half\ud800.png"]
 
 
 def test_unreadable_images_are_named_and_the_rest_goes_on(views, tmp_path):
     views[7].file.write_bytes(views[7].file.read_bytes()[:100])
     views[30].file.write_text("no image")
-    cache = Features(cached_features(tmp_path / "cache", Pool(), views), "memmap", CPU)
+    cache = Features([cached_features(tmp_path / "cache", Pool(), views)], "memmap", CPU)
     assert list(cache.unreadable) == ["07.png", "30.png"]
     assert str(tmp_path) not in json.dumps(cache.unreadable)  # so that a cache may be moved
     rows = np.array([7, 8])
@@ -266,7 +266,7 @@ def test_too_large_for_float16_stays_finite(views, tmp_path):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return super().forward(images) * 1e6
 
-    cache = Features(cached_features(tmp_path / "cache", Loud(), views), "memmap", CPU)
+    cache = Features([cached_features(tmp_path / "cache", Loud(), views)], "memmap", CPU)
     assert cache.gather(np.arange(40), cache.space(40)).isfinite().all()
 
 
@@ -411,7 +411,7 @@ def test_a_cache_of_more_shards_than_a_process_may_open(views, tmp_path, monkeyp
     opened = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 64
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 10, limits[1]))
     try:
-        cache = Features(folder, "memmap", CPU)
+        cache = Features([folder], "memmap", CPU)
         found = cache.gather(np.arange(40), cache.space(40))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

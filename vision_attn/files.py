@@ -176,6 +176,11 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def digest(content: Any) -> str:
+    """Compute the SHA-256 of `content` in JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def shortened(name: str, most: int = LONGEST_NAME) -> str:
     """Cut `name` to at most `most` bytes in the encoding of file systems."""
     return os.fsencode(name)[:most].decode(errors="ignore") if len(os.fsencode(name)) > most else name

@@ -127,11 +127,11 @@ def test_caches_of_features(cache: tuple[Path, list[View]], tally: Any, share: C
                 (here / name).write_bytes(content)
             (here / item[0]).write_bytes(item[1])
             try:
-                said = str(Features(here, "memory", device).shape)
+                said = str(Features([here], "memory", device).shape)
             except ValueError as error:
                 said = f"refused: {error}"
             encoder = Pool()
-            found = Features(cached_features(here.parent, encoder, views), "memmap", device)
+            found = Features([cached_features(here.parent, encoder, views)], "memmap", device)
             if encoder.calls or item[0] == "index.json":
                 vectors = found.gather(np.arange(5), found.space(5))
                 assert torch.equal(vectors, expected), "other vectors"

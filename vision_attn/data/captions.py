@@ -1,10 +1,8 @@
 """Photographs with captions, read from a folder and an annotation file."""
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -19,8 +17,7 @@ from vision_attn.data.features import Features, cached_features
 from vision_attn.data.images import Pixels
 from vision_attn.data.photograph_store import Photographs, Views, locate, stored
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
-from vision_attn.files import find
-from vision_attn.files import sha256 as checksum
+from vision_attn.files import digest, find, sha256
 from vision_attn.ranges import check_range
 from vision_attn.task import SPLITS, Task
 
@@ -89,21 +86,23 @@ class Captions(VocabularySource):
         """All photographs with captions, by split, in the order of the annotation files. With a cache, those of large
         files are kept there as arrays, which processes share and which are not parsed again; what is wrong with some
         of them is then logged only the first time."""
-        each = not isinstance(self.annotations, str)
-        files = [*self.annotations.values()] if each else [self.annotations, *([self.splits] if self.splits else [])]
+        if isinstance(self.annotations, str):
+            splits, files = None, [self.annotations, *([self.splits] if self.splits else [])]
+        else:
+            splits, files = [*self.annotations], [*self.annotations.values()]
         paths = [_file(path) for path in files]
         if self.cache is None or sum(path.stat().st_size for path in paths) < LARGE:
             return self._read()
-        checksums = [*map(checksum, paths)]
-        name = sha256(json.dumps([FORMAT, [*self.annotations] if each else None, checksums]).encode()).hexdigest()[:12]
+        checksums = [*map(sha256, paths)]
 
         def read() -> dict[str, Photographs]:
             found = self._read()
-            if [*map(checksum, paths)] != checksums:
+            if [*map(sha256, paths)] != checksums:
                 raise ValueError(f"{self.annotations} changed while it was read: run the command again")
             return found
 
-        return stored(Path(self.cache).expanduser() / f"captions-{name}", read)
+        name = f"captions-{digest([FORMAT, splits, checksums])[:12]}"
+        return stored(Path(self.cache).expanduser() / name, read)
 
     def _read(self) -> dict[str, Photographs]:
         found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
@@ -139,10 +138,12 @@ class Captions(VocabularySource):
         if self.cache is None or encoder.trainable:
             self._pictures: Features | Pixels = Pixels(views, encoder.resolution)
         else:
-            folder = cached_features(Path(self.cache).expanduser(), encoder, views, verify=self.verify)
+            parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
+            cache = Path(self.cache).expanduser()
+            folders = [cached_features(cache, encoder, part, verify=self.verify) for part in parts if len(part)]
             device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
-            self._pictures = Features(folder, self.residency, device)
-        self._readable, self._rows, self._mirrored = found, views.rows, len(views.photographs)
+            self._pictures = Features(folders, self.residency, device)
+        self._readable, self._views, self._rows = found, views, views.rows
         if self._pictures.unreadable:
             self._leave_out(self._pictures.unreadable)
         self._tables: dict[str, CaptionTable] = {}
@@ -159,7 +160,9 @@ class Captions(VocabularySource):
         for name in list(files)[:10]:
             log.warning("%s", printable(f"{files[name]}: {unreadable[name]}"))
         if files:
-            log.warning("%d of %d photographs cannot be read and are left out", len(files), self._mirrored)
+            log.warning(
+                "%d of %d photographs cannot be read and are left out", len(files), len(self._views.photographs)
+            )
 
     def __len__(self) -> int:
         return max(1, len(self._table("train").photographs) // self.batch_size)
@@ -167,7 +170,8 @@ class Captions(VocabularySource):
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         table, rng = self._table("train"), np.random.default_rng([seed, epoch])
         order, captions = rng.permutation(len(table.photographs)), table.pick(self.rows, rng)
-        rows = table.rows + self.flips * self._mirrored * rng.integers(0, 2, len(order))  # mirrored views come last
+        mirrored = self.flips & (rng.integers(0, 2, len(order)) == 1)
+        rows = np.where(mirrored, self._views.mirrors(table.rows), table.rows)
         size = min(self.batch_size, len(order))
         if size % world:
             raise ValueError(f"a batch of {size} images cannot be split evenly among {world} processes: set batch_size")

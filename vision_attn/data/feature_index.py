@@ -19,7 +19,7 @@ import numpy as np
 from torch import nn
 
 from vision_attn.data.images import View
-from vision_attn.files import brief, read_json, replacing
+from vision_attn.files import brief, digest, read_json, replacing
 
 FORMAT = 1
 APPENDED = "shards.jsonl"
@@ -46,7 +46,7 @@ def folder_name(header: dict[str, Any]) -> str:
     """Return a folder name unique to `header`, so that several caches can share a parent folder."""
     encoder = header["encoder"]
     parts = [str(encoder[key]) for key in ("backbone", "node", "resolution") if key in encoder]
-    parts.append(hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:12])
+    parts.append(digest(header)[:12])
     return re.sub(r"[^\w.-]+", "_", "-".join(parts))
 
 

@@ -47,24 +47,29 @@ log = logging.getLogger(__name__)
 
 
 class Features:
-    """The annotation vectors of a complete cache, (N, L, D) float16, in the order of its images."""
+    """The annotation vectors of complete caches, (N, L, D) float16, in the order of their images, one cache after the
+    other."""
 
-    def __init__(self, folder: Path, residency: Literal["memmap", "memory", "device"], device: torch.device) -> None:
+    def __init__(
+        self, folders: Sequence[Path], residency: Literal["memmap", "memory", "device"], device: torch.device
+    ) -> None:
         """`residency`: memory-mapped files, main memory or `device`. Raises ValueError for an incomplete cache."""
-        shards = finished_shards(folder, SHARD)
+        listed = [(folder, shard) for folder in folders for shard in finished_shards(folder, SHARD)]
+        shards = [shard for _, shard in listed]
+        self._paths = [folder / shard["file"] for folder, shard in listed]
+        ends = np.cumsum([shard["shape"][0] for shard in shards])
+        self._starts = np.array([0, *ends[:-1]])
         self.unreadable: dict[str, str] = {name: why for shard in shards for name, why in shard["unreadable"].items()}
         """Images that could not be read, with the reason; their vectors are those of a black image."""
-        self.folder, self.shape = folder, tuple(shards[0]["shape"][1:])
+        self.shape = tuple(shards[0]["shape"][1:])
         self.shard = lru_cache(OPEN)(self._shard)
         self.pinned = residency != "device" and device.type == "cuda"
         self.table: Tensor | None = None
         if residency != "memmap":
-            rows = sum(shard["shape"][0] for shard in shards)
             where = device if residency == "device" else torch.device("cpu")
-            self.table = torch.empty((rows, *self.shape), dtype=torch.float16, device=where)
-            for number in range(len(shards)):
-                shard = torch.from_numpy(np.load(self._path(number)))
-                self.table[number * SHARD : number * SHARD + len(shard)] = shard
+            self.table = torch.empty((int(ends[-1]), *self.shape), dtype=torch.float16, device=where)
+            for path, start, end in zip(self._paths, self._starts, ends, strict=True):
+                self.table[start:end] = torch.from_numpy(np.load(path))
 
     @property
     def on_device(self) -> bool:
@@ -87,28 +92,30 @@ class Features:
         for first in range(0, len(rows), OPEN):  # or shards would be closed between the advice and the copy
             part = rows[first : first + OPEN]
             self._read_ahead(part)
-            for position, row in enumerate(part.tolist(), first):
-                into[position] = self.shard(row // SHARD)[row % SHARD]
+            for position, (number, row) in enumerate(self._places(part), first):
+                into[position] = self.shard(number)[row]
         return space
+
+    def _places(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """The shard of each image, and its row there."""
+        numbers = np.searchsorted(self._starts, rows, side="right") - 1
+        return list(zip(numbers.tolist(), (rows - self._starts[numbers]).tolist(), strict=True))
 
     def _read_ahead(self, rows: NDArray[np.int64]) -> None:
         """Ask the system to read all of these vectors from the disk at once, not one after the other."""
         if not hasattr(mmap.mmap, "madvise"):  # Windows
             return
         length = prod(self.shape) * np.dtype(np.float16).itemsize
-        for row in rows.tolist():
-            shard = self.shard(row // SHARD)
-            first = shard.offset + row % SHARD * length
+        for number, row in self._places(rows):
+            shard = self.shard(number)
+            first = shard.offset + row * length
             start = first - first % mmap.PAGESIZE
             with suppress(OSError):  # advice alone: what is wrong with the file shows when it is read
                 shard.base.madvise(mmap.MADV_WILLNEED, start, first + length - start)
 
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{number:05}.npy"
-
     def _shard(self, number: int) -> Float16[NDArray, "N L D"]:
         """Map a shard into memory. `shard` keeps the latest ones."""
-        return np.load(self._path(number), mmap_mode="r")
+        return np.load(self._paths[number], mmap_mode="r")
 
 
 def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, verify: bool = False) -> Path:

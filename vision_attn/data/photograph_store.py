@@ -8,9 +8,9 @@ import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import sha256
 from itertools import combinations, compress, pairwise
 from pathlib import Path
 from typing import TypeVar, overload
@@ -25,7 +25,7 @@ from vision_attn.data.annotations import Photograph
 from vision_attn.data.images import View
 from vision_attn.data.ragged import Ragged, map_array, write_array
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.files import replacing
+from vision_attn.files import digest, replacing
 from vision_attn.task import SPLITS
 
 TEXTS = ("ids", "names", "captions")
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class Photographs(Sequence[Photograph]):
+class Photographs:
     """The photographs of one split. `members` says which of those in the arrays they are, in order."""
 
     ids: Ragged
@@ -85,13 +85,7 @@ class Photographs(Sequence[Photograph]):
     def __len__(self) -> int:
         return len(self.members)
 
-    @overload
-    def __getitem__(self, number: int) -> Photograph: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Photograph]: ...
-    def __getitem__(self, number: int | slice) -> Photograph | list[Photograph]:
-        if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
+    def __getitem__(self, number: int) -> Photograph:
         member = int(self.members[number])
         captions = [self.captions.text(caption) for caption in range(self.starts[member], self.starts[member + 1])]
         return Photograph(json.loads(self.ids.text(member)), self.name(number), captions, self.file(number))
@@ -135,7 +129,7 @@ class Photographs(Sequence[Photograph]):
         if self.store is None:
             return make()
         folder, split = self.store
-        rules = sha256(vocabulary.tokenizer.to_str().encode()).hexdigest()[:12]  # the words, and how text is split
+        rules = digest(vocabulary.tokenizer.to_str())[:12]  # the words, and how text is split
         name = f"{split}-words-{rules}-{max_length}"
         return _shared(
             folder, "word ids", lambda: Ragged.map(folder, name, np.int32), make, lambda found: found.save(folder, name)
@@ -143,7 +137,7 @@ class Photographs(Sequence[Photograph]):
 
 
 class Views(Sequence[View]):
-    """The photographs of all splits by name, each once, then the same mirrored, if asked for."""
+    """The photographs of all splits by name, each once, then those of `train` mirrored, if asked for."""
 
     def __init__(self, splits: Mapping[str, Photographs], *, flips: bool) -> None:
         self.splits = list(splits.values())
@@ -157,7 +151,9 @@ class Views(Sequence[View]):
         rows[order] = np.cumsum(new) - 1
         self.rows = dict(zip(splits, np.split(rows, self.ends[:-1]), strict=True))
         """The view of each photograph, by split."""
-        self.numbers = range(len(self.photographs) * (1 + flips))
+        self.mirrored = np.unique(self.rows["train"][: None if flips else 0])
+        """The views that follow once more, mirrored."""
+        self.numbers = range(len(self.photographs) + len(self.mirrored))
 
     @overload
     def __getitem__(self, number: int) -> View: ...
@@ -165,8 +161,8 @@ class Views(Sequence[View]):
     def __getitem__(self, number: slice) -> "Views": ...
     def __getitem__(self, number: int | slice) -> "View | Views":
         if isinstance(number, slice):
-            part = Views.__new__(Views)
-            vars(part).update(vars(self), numbers=self.numbers[number])
+            part = copy(self)
+            part.numbers = self.numbers[number]
             return part
         return next(self._views([self.numbers[number]]))
 
@@ -176,14 +172,18 @@ class Views(Sequence[View]):
     def _views(self, numbers: Sequence[int]) -> Iterator[View]:
         count, ends = len(self.photographs), self.ends.tolist()
         for number in numbers:
-            mirrored, view = divmod(number, count)
-            photograph = int(self.photographs[view])
+            mirrored = number >= count
+            photograph = int(self.photographs[self.mirrored[number - count] if mirrored else number])
             split = bisect_right(ends, photograph)
             members = self.splits[split]
-            yield members.view(photograph - ends[split] + len(members), mirrored=bool(mirrored))
+            yield members.view(photograph - ends[split] + len(members), mirrored=mirrored)
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def mirrors(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The views that show those of training photographs mirrored."""
+        return len(self.photographs) + np.searchsorted(self.mirrored, rows)
 
 
 def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str, Photographs]:

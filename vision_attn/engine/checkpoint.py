@@ -4,7 +4,6 @@
 and checksums of the other files. `previous/` is the checkpoint before it.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import nn
 from vision_attn.console import say
 from vision_attn.engine import weights
 from vision_attn.engine.folders import remove, replacing_folder, settle
-from vision_attn.files import read_json, replacing, sha256
+from vision_attn.files import digest, read_json, replacing, sha256
 
 TRAINER = "trainer.pt"
 POSITION = "position.json"
@@ -177,7 +176,7 @@ def _read_position(path: Path) -> Position:
     if not isinstance(content, dict):
         raise ValueError(f"{wrong}: it must hold a JSON object")
     written = content.pop("sha256", None)
-    if written is not None and written != _digest(content):
+    if written is not None and written != digest(content):
         raise ValueError(f"{wrong}: its checksum does not match")
     unknown = [name for name in content if name not in _KINDS]
     bad = [name for name, fits in _KINDS.items() if name in content and not fits(content[name])]
@@ -214,11 +213,7 @@ _KINDS = dict.fromkeys((one.name for one in fields(Position)), _count) | {
 
 def _dumped(position: Position) -> str:
     content = asdict(position)
-    return json.dumps(content | {"sha256": _digest(content)})
-
-
-def _digest(content: dict) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps(content | {"sha256": digest(content)})
 
 
 def _sha256(path: Path) -> str:
