@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,20 @@ Shard = dict[str, Any]
 
 def make_header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
     """Return what identifies a cache: the encoder, and the name and size in bytes of each image."""
-    listing = hashlib.sha256()
-    for view in views:
-        size = os.stat(view.file).st_size if view.size is None else view.size
-        line = f"{view.name}\t{size}{' mirrored' * view.mirrored}\n"
-        listing.update(line.encode(errors="surrogatepass"))  # file names may hold any bytes
+    listing, lines = hashlib.sha256(), map(_line, views)
+    while block := "".join(islice(lines, 4096)):
+        listing.update(block.encode(errors="surrogatepass"))  # file names may hold any bytes
     return {
         "format": FORMAT,
         "encoder": {key: value for key, value in sorted(encoder.identity().items())},
         "shape": [len(views), encoder.grid[0] * encoder.grid[1], encoder.region_size],
         "images": listing.hexdigest(),
     }
+
+
+def _line(view: View) -> str:
+    size = os.stat(view.file).st_size if view.size is None else view.size
+    return f"{view.name}\t{size}{' mirrored' if view.mirrored else ''}\n"
 
 
 def folder_name(header: dict[str, Any]) -> str:

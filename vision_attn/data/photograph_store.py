@@ -108,8 +108,8 @@ class Photographs:
 
     def view(self, number: int, *, mirrored: bool) -> View:
         """The photograph as an encoder input; only after `locate`."""
-        name = self.names.text(int(self.members[number]))
-        return View(self.name_prefix + name, self.file_prefix + name, mirrored, int(self.sizes[number]))
+        name = self.names.text(self.members.item(number))
+        return View(self.name_prefix + name, self.file_prefix + name, mirrored, self.sizes.item(number))
 
     @cached_property
     def file_prefix(self) -> str:
@@ -173,7 +173,7 @@ class Views(Sequence[View]):
         count, ends = len(self.photographs), self.ends.tolist()
         for number in numbers:
             mirrored = number >= count
-            photograph = int(self.photographs[self.mirrored[number - count] if mirrored else number])
+            photograph = self.photographs.item(self.mirrored.item(number - count) if mirrored else number)
             split = bisect_right(ends, photograph)
             members = self.splits[split]
             yield members.view(photograph - ends[split] + len(members), mirrored=mirrored)

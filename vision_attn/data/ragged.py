@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -51,15 +52,25 @@ class Ragged:
         return self.values[self.starts[number] : self.starts[number + 1]]
 
     def text(self, number: int) -> str:
-        return self[number].tobytes().decode(*ENCODING)
+        values, starts = self._buffers
+        return str(values[starts[number] : starts[number + 1]], *ENCODING)
+
+    @cached_property
+    def _buffers(self) -> tuple[memoryview, memoryview]:
+        """The arrays; a single element or slice of a memoryview costs a third as much as one of an array."""
+        return memoryview(self.values), memoryview(self.starts)
 
     def all_texts(self) -> Iterator[str]:
         """The texts in order, several times as fast as one by one."""
         for first in range(0, len(self), BLOCK):
             starts = self.starts[first : first + BLOCK + 1].tolist()
             block = self.values[starts[0] : starts[-1]].tobytes()
-            for start, end in pairwise(starts):
-                yield block[start - starts[0] : end - starts[0]].decode(*ENCODING)
+            spans = pairwise(start - starts[0] for start in starts)
+            if block.isascii():  # a character is a byte, so that all are decoded at once
+                text = block.decode()
+                yield from (text[start:end] for start, end in spans)
+            else:
+                yield from (block[start:end].decode(*ENCODING) for start, end in spans)
 
     def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The lengths of the lists `numbers`, in their shape."""
