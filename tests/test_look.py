@@ -198,8 +198,12 @@ def test_models_of_transformers(
 ) -> None:
     name = saved(tmp_path / "model", make)
     out = tmp_path / "out"
-    texts = {"clip": ["--text", "a cat", "--text", "the dog"], "llava": ["--text", "a photo"]}.get(make.__name__, [])
-    assert main(["look", name, str(photographs / "0.png"), *texts, "--out", str(out)]) == 0
+    options = {
+        "clip": ["--text", "a cat", "--text", "the dog"],
+        "llava": ["--text", "a photo"],
+        "blip": ["--relevance"],
+    }
+    assert main(["look", name, str(photographs / "0.png"), *options.get(make.__name__, []), "--out", str(out)]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     answer, page = line.split("\t")[1], (out / "index.html").read_text()
     layers = {len(one) for one in maps(page, "layers")}
@@ -230,6 +234,74 @@ def test_a_head_of_a_captioner_is_its_cross_attention(photographs: Path, tmp_pat
     hook.remove()
     assert len(seen.words) == len(expected) >= 2 and seen.alpha.std() > 0.01
     torch.testing.assert_close(seen.alpha, torch.stack(expected).unflatten(1, (4, 4)), rtol=0, atol=1e-6)
+
+
+def captioner(folder: Path, make: Any) -> Any:
+    """A captioner of transformers that never ends, and whose words depend on the image."""
+    pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
+    from vision_attn.explain.models import open_model
+
+    model = open_model(saved(folder, make))
+    for part in (model.module, getattr(model.module, "text_decoder", None)):
+        if part is not None:
+            part.generation_config.suppress_tokens = [0, 1, 2, 3]
+    for name, weight in model.module.named_parameters():
+        if "attention" in name or "attn" in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    return model
+
+
+def taught(model: Any, inputs: dict[str, torch.Tensor], sequence: torch.Tensor, place: int) -> Any:
+    """The record of a forward pass over `sequence`, after a backward pass from its last token's logit."""
+    from vision_attn.explain.record import record_attention
+
+    with record_attention(model.module, queries="all", gradients=True) as record:
+        logits = model.module(pixel_values=inputs["pixel_values"], input_ids=sequence[:, :place]).logits
+    logits[0, -1, sequence[0, place]].backward()
+    return record
+
+
+def test_relevance_of_the_words_of_a_captioner_with_cross_attention(photographs: Path, tmp_path: Path) -> None:
+    """Word by word, each from a pass of its own over the words before, with the layers found by name."""
+    from vision_attn.explain.looks import look
+    from vision_attn.explain.relevance import cross_relevance, relevance
+
+    model = captioner(tmp_path / "model", blip)
+    picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
+    seen = look(model, picture, method="relevance")
+    assert seen.method == "relevance" and len(seen.words) == len(seen.alpha) >= 5 and seen.layers is not None
+    inputs = model.inputs(picture)
+    sequence = model.module.generate(**inputs, max_new_tokens=40, num_beams=1, do_sample=False)
+    first = sequence.shape[1] - len(seen.words)
+    for number in (0, 3, len(seen.words) - 1):
+        record = taught(model, inputs, sequence, first + number)
+        decoder = [one for one in record if one.name.startswith("text_decoder")]
+        pairs = list(zip(decoder[::2], decoder[1::2], strict=True))
+        assert all("cross" not in one.name and "cross" in other.name for one, other in pairs)
+        vision = relevance([one for one in record if one.name.startswith("vision_model")])
+        expected = cross_relevance(pairs, vision)[0, -1, 1:].unflatten(0, (4, 4))
+        torch.testing.assert_close(seen.alpha[number], expected, rtol=1e-4, atol=1e-9)
+        assert expected.std() > 0
+
+
+def test_relevance_of_the_words_of_a_captioner_that_reads_the_image(photographs: Path, tmp_path: Path) -> None:
+    from vision_attn.explain.looks import look
+    from vision_attn.explain.relevance import relevance
+
+    model = captioner(tmp_path / "model", llava)
+    picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
+    seen = look(model, picture, texts=["a photo"], method="relevance")
+    inputs = dict(model.processor(text="<image>a photo", images=picture, return_tensors="pt"))
+    image = (inputs["input_ids"][0] == 3).nonzero()[:, 0]
+    sequence = model.module.generate(**inputs, max_new_tokens=40, num_beams=1, do_sample=False)
+    first = inputs["input_ids"].shape[1]
+    assert sequence.shape[1] - first == len(seen.words) >= 5
+    for number in (0, 3, len(seen.words) - 1):
+        record = taught(model, inputs, sequence, first + number)
+        related = relevance([one for one in record if one.name.startswith("model.language_model")])
+        expected = related[0, -1, image].unflatten(0, (4, 4))
+        torch.testing.assert_close(seen.alpha[number], expected, rtol=1e-4, atol=1e-9)
+        assert expected.std() > 0
 
 
 @pytest.mark.parametrize(

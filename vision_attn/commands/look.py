@@ -7,7 +7,8 @@ show a map for each word.
 
 Prints FILE, a tab and the answer with its probability, a line for each photograph. Writes a sheet for each photograph
 and one page for all, with sliders for the layer and the head. By default a map is the gradient-weighted relevance of
-the answer (Chefer et al. 2021); Grad-CAM for convolutional networks; for captioners the mean of all heads and layers.
+the answer (Chefer et al. 2021); Grad-CAM for convolutional networks; for captioners the mean of all heads and layers,
+or with --relevance the relevance of the image for each word.
 """
 
 import argparse
@@ -25,8 +26,8 @@ from vision_attn.console import complain, progress, say
 from vision_attn.machine import torch_device
 
 if TYPE_CHECKING:  # or `--help` would import torch
-    from vision_attn.explain.looks import Seen
     from vision_attn.explain.models import Model
+    from vision_attn.explain.seen import Seen
 
 SIDE = 672  # pixels of a photograph in the drawings
 METHODS = {
@@ -179,7 +180,7 @@ def pixels(picture: Any, size: Sequence[int]) -> Any:
 
 def described(task: Any, picture: Any, device: Any, head: int | None) -> "Seen":
     """The caption of one of our captioners, with its maps."""
-    from vision_attn.explain.looks import Seen, chosen
+    from vision_attn.explain.seen import Seen, chosen
 
     (caption,) = task.describe(pixels(picture, (task.resolution, task.resolution)).to(device))
     if caption.alpha is None:
