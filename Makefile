@@ -6,6 +6,8 @@ SHELL := /bin/bash
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 unexport PYTHONHOME
+# Without bytecode on disk, each of the many processes of the tests compiles the package and the tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 demo: .venv/.made
 	.venv/bin/vision-attn demo

@@ -26,26 +26,19 @@ def test_help_needs_no_torch() -> None:
     assert not {"torch", "numpy", "yaml", "jsonargparse"} & imported(code)
 
 
-def test_a_task_of_drawn_scenes_is_built_without_torchvision_and_compiler() -> None:
+def test_a_captioner_is_built_opened_and_writes_captions_without_torchvision_and_compiler(tmp_path: Path) -> None:
     code = """
-from vision_attn.config import build, read
+import torch
+from vision_attn.config import build, open_run, read
 parts = build(read(sys.argv[1]))
 task = parts["task"](parts["data"])
 assert type(task).__name__ == "Captioning" and next(iter(task.parameters())).device.type == "cpu"
-"""
-    assert not {"torchvision", *COMPILER, *EVALUATION} & imported(code, CONFIGS / "sat_soft_scenes.yaml")
-
-
-def test_a_captioner_is_opened_and_writes_captions_without_torchvision_and_compiler(tmp_path: Path) -> None:
-    code = """
-import torch
-from vision_attn.config import open_run
-task, _, _ = open_run(sys.argv[1])
+task, _, _ = open_run(sys.argv[2])
 side = task.resolution
 assert len(task.describe(torch.zeros(1, 3, side, side, dtype=torch.uint8))) == 1
 """
     run = write_run("sat_soft_scenes", tmp_path / "run")
-    assert not {"torchvision", *COMPILER, *EVALUATION} & imported(code, run)
+    assert not {"torchvision", *COMPILER, *EVALUATION} & imported(code, CONFIGS / "sat_soft_scenes.yaml", run)
 
 
 def test_a_few_photographs_are_captioned_without_numba(tmp_path: Path) -> None:
@@ -55,20 +48,20 @@ def test_a_few_photographs_are_captioned_without_numba(tmp_path: Path) -> None:
     assert not {"numba", *COMPILER, *EVALUATION} & imported(code, "caption", run, photographs)
 
 
-@pytest.mark.parametrize("name, node", [("mobilenet_v2", "features.17"), ("vgg16", "features.29")])
-def test_a_backbone_is_built_without_compiler(name: str, node: str) -> None:
+def test_backbones_are_built_without_compiler() -> None:
     """With memory, and without, as in `open_run`. What torchvision takes from the compiler works afterwards."""
     code = """
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.layers.meta import on_meta
-with on_meta():
-    hollow = Backbone(name=sys.argv[1], node=sys.argv[2], resolution=64)
-whole = Backbone(name=sys.argv[1], node=sys.argv[2], resolution=64)
-assert all(weight.is_meta for weight in hollow.state_dict().values())
-shapes = [{name: weight.shape for name, weight in each.state_dict().items()} for each in (hollow, whole)]
-assert shapes[0] == shapes[1] and hollow.grid == whole.grid
+for name, node in (("mobilenet_v2", "features.17"), ("vgg16", "features.29")):
+    with on_meta():
+        hollow = Backbone(name=name, node=node, resolution=64)
+    whole = Backbone(name=name, node=node, resolution=64)
+    assert all(weight.is_meta for weight in hollow.state_dict().values())
+    shapes = [{name: weight.shape for name, weight in each.state_dict().items()} for each in (hollow, whole)]
+    assert shapes[0] == shapes[1] and hollow.grid == whole.grid
 """
-    modules = imported(code, name, node)
+    modules = imported(code)
     assert "torchvision" in modules and not {*COMPILER, *EVALUATION} & modules
 
 

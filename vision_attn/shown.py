@@ -216,7 +216,7 @@ class Several(Shown, list):
 
 def _save(path: Path, picture: Image.Image) -> None:
     with replacing(path) as temporary:
-        picture.save(temporary, "PNG", optimize=True)
+        picture.save(temporary, "PNG")
 
 
 def _embed(path: Path, title: str, picture: Path) -> None:

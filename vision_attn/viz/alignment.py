@@ -109,7 +109,7 @@ def write_alignments(path: str | Path, strip: Image.Image, items: Sequence[Trans
     """Write `alignment_sheet(strip, items, **options)` as a PNG. Returns its path."""
     drawn = alignment_sheet(strip, items, **options)
     with replacing(path) as temporary:
-        drawn.save(temporary, "PNG", optimize=True)
+        drawn.save(temporary, "PNG")
     return Path(path)
 
 

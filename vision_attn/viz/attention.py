@@ -132,7 +132,7 @@ def write_sheet(
     drawn, described = attention_sheet(picture, words, alpha, **options), PngInfo()
     described.add_text("Description", " ".join(words).encode("utf-8", errors="replace").decode())
     with replacing(path) as temporary:
-        drawn.save(temporary, "PNG", optimize=True, pnginfo=described)
+        drawn.save(temporary, "PNG", pnginfo=described)
     return Path(path)
 
 

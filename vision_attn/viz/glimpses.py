@@ -207,5 +207,5 @@ def _many(number: int, noun: str) -> str:
 
 def _write_png(path: str | Path, drawn: Image.Image) -> Path:
     with replacing(path) as temporary:
-        drawn.save(temporary, "PNG", optimize=True)
+        drawn.save(temporary, "PNG")
     return Path(path)

@@ -193,7 +193,7 @@ def _data(picture: Image.Image, drawn: bool) -> str:
     """Encode the picture as a data URL: PNG if it is synthetic, else JPEG."""
     kept = io.BytesIO()
     if drawn:
-        fitted(picture, max(picture.size)).save(kept, "PNG", optimize=True)
+        fitted(picture, max(picture.size)).save(kept, "PNG")
     else:
         fitted(picture, min(SIDE, max(picture.size))).save(kept, "JPEG", quality=82, optimize=True)
     return f"data:image/{'png' if drawn else 'jpeg'};base64,{base64.b64encode(kept.getvalue()).decode()}"

@@ -52,7 +52,7 @@ def write_reads(
         rows.append([_verdict(plain.size, truths[number], said, names), *answers])
     page = laid_out(rows, ["image", *(f"read {step + 1}" for step in range(num_steps))])
     with replacing(path) as temporary:
-        page.save(temporary, "PNG", optimize=True)
+        page.save(temporary, "PNG")
     return Path(path)
 
 
