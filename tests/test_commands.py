@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from test_config import TOY
+from whole_runs import in_two_processes
 
 from vision_attn import __version__, commands
 from vision_attn.commands import demo, main
@@ -241,6 +242,20 @@ def test_the_doors_are_the_verbs(tmp_path: Path) -> None:
         assert shell(str(ROOT / f"{door}.py"), "--help").stdout.startswith(f"usage: vision-attn {door}")
     done = shell(str(ROOT / "train.py"), "nothing.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "vision-attn: error: nothing.yaml does not exist\n")
+
+
+def test_two_processes_evaluate_as_one_does(captioner: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    options = ["--data.batch_size=2", "--data.test_images=5"]
+    assert main(["eval", str(captioner), *options, f"--out={one}"]) == 0
+    in_two_processes(["eval", str(captioner), *options, f"--out={two}"], print)
+    records = [json.loads((folder / "metrics_test.json").read_text()) for folder in (one, two)]
+    assert records[1].pop("processes") == 2 and "processes" not in records[0]
+    for record in records:
+        del record["seconds"], record["time"]
+    assert records[0] == records[1]
+    assert (one / "captions_test.json").read_bytes() == (two / "captions_test.json").read_bytes()
+    assert len(json.loads((two / "captions_test.json").read_text())) == 5
 
 
 def test_the_demo_trains_measures_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -132,6 +132,13 @@ def test_a_run_is_measured_and_shown(digits, tmp_path):
     assert main(["eval", str(folder), "--device=cpu", f"--out={out}", "--show=2"]) == 0
     measured = json.loads((out / "metrics_test.json").read_text())
 
+    again: list[dict] = []  # in three batches, by one process and by two, which sample the same
+    for start in (main, partial(in_two_processes, change=print)):
+        start(["eval", str(folder), "--device=cpu", "--data.batch_size=8", f"--out={tmp_path / 'again'}"])
+        again.append(json.loads((tmp_path / "again" / "metrics_test.json").read_text()))
+        assert again[-1].pop("seconds") > 0 and again[-1].pop("time")
+    assert again[1].pop("processes") == 2 and again[0] == again[1] and again[0]["error"] == measured["error"]
+
     task, source, _ = open_run(folder / "best")  # what a user would send to a friend
     source.prepare(task)
     right = on_digit = 0

@@ -4,6 +4,9 @@ Prints a table and writes metrics_SPLIT.json and, for captioners, captions_SPLIT
 run folder or another. Keys of the config may be overridden, so that data that moved is found: --data.images=FOLDER.
 Several runs of captioners are an ensemble, which averages their probabilities of each word. Its data and its decoding
 are those of the first, and its results go into the folder ensemble/ of the first.
+
+With several GPUs: torchrun --nproc-per-node=4 eval.py RUN. Each process predicts a part of the split, and the first one
+computes the metrics, which equal those of a single process.
 """
 
 import argparse
@@ -13,17 +16,22 @@ import os
 import platform
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from vision_attn.commands._collection import collected_later
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
 from vision_attn.commands._places import writable
-from vision_attn.console import progress, say
+from vision_attn.console import say
 from vision_attn.files import read_json
-from vision_attn.machine import processor
+from vision_attn.machine import processor, torch_device
+
+if TYPE_CHECKING:  # or `--help` would import torch
+    from vision_attn.engine.distributed import World
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, print and write; the exit status is 1 when a metric could not be computed."""
+    with collected_later():
+        from vision_attn.engine.distributed import join
+
+        device = str(torch_device(arguments.device))
+    with join(device) as world:
+        arguments.device = str(world.device)
+        return world.share(evaluated(arguments, world))
+
+
+def evaluated(arguments: argparse.Namespace, world: "World") -> int:
+    """The part of this process; the first one prints and writes, and returns the exit status."""
     names, arguments.overrides = names_after_options(arguments.overrides, lambda word: is_run(Path(word)))
     arguments.others = [*arguments.others, *names]
     opened = open_with(arguments)
@@ -50,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")
     written = out / f"metrics_{arguments.split}.json"
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
-        metrics = evaluate(opened, arguments.split, out, runs=folders, overrides=arguments.overrides)
+        metrics = evaluate(opened, arguments.split, out, world, runs=folders, overrides=arguments.overrides)
+        if not world.first:
+            return 0
         width = max(map(len, metrics))
         for name, value in metrics.items() if not arguments.json else ():
             say(f"{name:{width}}  {value:8.4f}")
@@ -65,23 +86,31 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def evaluate(
-    opened: Opened, split: str, out: Path, *, runs: Sequence[str], overrides: Sequence[str] = ()
+    opened: Opened, split: str, out: Path, world: "World", *, runs: Sequence[str], overrides: Sequence[str] = ()
 ) -> dict[str, float]:
-    """The metrics of `split`, also written into `out` with all that one needs to know of how they came about."""
+    """The metrics of `split`. The first process returns them, and writes them into `out` with all that one needs to
+    know of how they came about; the others return nothing."""
     import torch
 
-    from vision_attn.engine.batches import on_device
+    from vision_attn.engine.predictions import batches_of, predictions
     from vision_attn.files import replacing, scratch
 
     task, source, config, device = opened
     source.prepare(task)
-    batches = progress(source.split(split), what=f"evaluate {split}", unit="batch")
+    seed = config.get("run", {}).get("seed", 0)
     began = time.perf_counter()
-    # What lies behind the metrics, captions.json say, is written beside its place and then renamed to name the split.
-    with torch.no_grad(), scratch("eval", out) as folder:
-        metrics = task.evaluate((on_device(batch, device) for batch in batches), folder)
-        for file in folder.iterdir():
-            os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
+    with torch.no_grad():
+        predicted = predictions(
+            task, batches_of(source, split, world), world, seed=seed, what=f"evaluate {split}", full=True
+        )
+        if not world.first:
+            deque(predicted, maxlen=0)
+            return {}
+        # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
+        with scratch("eval", out) as folder:
+            metrics = task.judge(predicted, folder)
+            for file in folder.iterdir():
+                os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
     seconds = time.perf_counter() - began
     record: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in metrics.items()}
     record |= {
@@ -90,6 +119,7 @@ def evaluate(
         "seed": config.get("run", {}).get("seed"),
     }
     record |= {"overrides": list(overrides)} if overrides else {}
+    record |= {"processes": world.size} if world.size > 1 else {}
     record |= task.settings | {"hardware": hardware(device), "versions": versions()}
     record |= {"seconds": round(seconds, 1), "time": time.strftime("%Y-%m-%d %H:%M:%S %z")}
     with replacing(out / f"metrics_{split}.json") as path:

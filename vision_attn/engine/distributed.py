@@ -103,7 +103,7 @@ def join(device: str) -> Iterator[World]:
             raise
         raise ValueError(
             f"another process of this run has ended, so process {rank} ends too: see the error of that process; run "
-            "the same command again to resume from the last checkpoint"
+            "the same command again, which resumes training from the last checkpoint"
         ) from error
     finally:
         dist.destroy_process_group()

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,6 +21,7 @@ from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, random_state, seed_all, set_random_state
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
+from vision_attn.engine.predictions import Stopped, batches_of, predictions
 from vision_attn.engine.run import Run
 from vision_attn.engine.step import Step
 from vision_attn.engine.weights import check_weights, load_weights
@@ -161,8 +161,7 @@ class Training:
 
     def validation(self) -> Iterable[Batch]:
         """The batches that this process predicts."""
-        world = self.world
-        return self.data.split("val") if world.size == 1 else self.data.dealt("val", rank=world.rank, world=world.size)
+        return batches_of(self.data, "val", self.world)
 
     def evaluate(self, batches: Iterable[Batch], world: World) -> dict[str, float]:
         """Compute validation metrics in the first process of `world`; each process predicts its own `batches`. The
@@ -170,35 +169,19 @@ class Training:
         self.task.eval()
         metrics: dict[str, float] = {}
         with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, world.device):
-            predictions = self.predictions(batches, world)
-            if world.first:
-                metrics = self.task.judge(predictions)
-            deque(predictions, maxlen=0)
+            predicted = predictions(
+                self.task, batches, world, seed=self.run.seed, what="validation", asked=lambda: self.interrupt.asked
+            )
+            try:
+                if world.first:
+                    metrics = self.task.judge(predicted)
+                deque(predicted, maxlen=0)
+            except Stopped:
+                self.interrupt.leave("stopped during validation")
         self.task.train()
         if world.first and self.run.metric not in metrics:
             raise ValueError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}")
         return metrics
-
-    def predictions(self, batches: Iterable[Batch], world: World) -> Iterator[Any]:
-        """Predict the batches of this process. The first process yields the predictions of all, in the order of the
-        split. What a prediction samples depends on the seed and on the number of its batch alone."""
-        number = world.rank
-        batches = iter(progress(batches, what="validation", unit="batch") if world.first else batches)
-        while True:
-            batch = next(batches, None)
-            going, stop = world.most(batch is not None, self.interrupt.asked)
-            if stop:
-                self.interrupt.leave("stopped during validation")
-            if not going:
-                return
-            prediction = None
-            if batch is not None:
-                seed_all(self.run.seed + number)
-                prediction = self.task.predict(on_device(batch, world.device))
-                number += world.size
-                if world.size > 1:
-                    prediction = on_device(prediction, torch.device("cpu"))
-            yield from (each for each in world.collect(prediction) if each is not None)
 
     def validate(self, epoch: int) -> None:
         """Validate after this epoch; the first process writes the weights to best/ if they are the best yet."""

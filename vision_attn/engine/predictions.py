@@ -1,0 +1,60 @@
+"""The predictions of all processes of a run, gathered in the first one."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from vision_attn.console import progress
+from vision_attn.engine.batches import on_device
+from vision_attn.engine.distributed import World, seed_all
+from vision_attn.task import Batch, Source, Task
+
+
+def batches_of(source: Source, split: str, world: World) -> Iterable[Batch]:
+    """The batches of a split that this process predicts."""
+    return source.split(split) if world.size == 1 else source.dealt(split, rank=world.rank, world=world.size)
+
+
+def predictions(
+    task: Task,
+    batches: Iterable[Batch],
+    world: World,
+    *,
+    seed: int,
+    what: str,
+    full: bool = False,
+    asked: Callable[[], bool] = lambda: False,
+) -> Iterator[Any]:
+    """Predict the batches of this process. The first process yields the predictions of all, in the order of the split;
+    the others must iterate too, and get none.
+
+    What a prediction samples depends on `seed` and on the number of its batch alone, so that any number of processes
+    gives the same. The random state is that of the last prediction afterwards.
+
+    Args:
+        what: the name of the progress bar.
+        full: see `Task.predict`.
+        asked: whether this process was asked to stop; then all processes raise Stopped before their next batch.
+    """
+    number = world.rank
+    batches = iter(progress(batches, what=what, unit="batch") if world.first else batches)
+    while True:
+        batch = next(batches, None)
+        going, stop = world.most(batch is not None, asked())
+        if stop:
+            raise Stopped
+        if not going:
+            return
+        prediction = None
+        if batch is not None:
+            seed_all(seed + number)
+            prediction = task.predict(on_device(batch, world.device), full=full)
+            number += world.size
+            if world.size > 1:
+                prediction = on_device(prediction, torch.device("cpu"))
+        yield from (each for each in world.collect(prediction) if each is not None)
+
+
+class Stopped(Exception):
+    """A process was asked to stop."""
