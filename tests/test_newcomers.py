@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +25,7 @@ from vision_attn.contracts import Described
 from vision_attn.metrics import caption_metrics, isolated, read_results, write_results
 from vision_attn.metrics.java import java
 from vision_attn.metrics.variety import same_caption, sameness
+from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 
 ROOT = Path(__file__).parent.parent
@@ -46,11 +46,17 @@ class Talker(Captioning):
         texts = [next(self.texts) for _ in images]
         return [Described(t, t.split(), [-1.0] * len(t.split()), torch.ones(len(t.split()), 2, 2), None) for t in texts]
 
-    def evaluate(self, batches, folder: Path) -> dict[str, float]:
+    def judge(self, predictions, folder: Path) -> dict[str, float]:
+        assert list(predictions) == []
         texts = {number: text for number, text in enumerate(self.texts)}
         metrics = caption_metrics(texts, {number: ["a dog"] for number in texts}, names=["BLEU-1"]).metrics
         write_results(folder / "captions.json", texts)
         return metrics
+
+
+class Empty(Source):
+    def split(self, name: str) -> list:
+        return []
 
 
 pytestmark = pytest.mark.processes
@@ -61,8 +67,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], None]:
     """Makes `caption` and `eval` open a run that says these texts."""
 
     def opened(texts: Sequence[str]) -> None:
-        source = SimpleNamespace(prepare=lambda task: None, split=lambda name: [])
-        run = Opened(Talker(texts), source, {}, torch.device("cpu"))
+        run = Opened(Talker(texts), Empty(), {}, torch.device("cpu"))
         for module in (caption, evaluation):
             monkeypatch.setattr(module, "open_with", lambda arguments: run)
 
