@@ -6,22 +6,34 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is imported anywhere
-    from jaxtyping import install_import_hook
+    import jaxtyping
 
-    install_import_hook("vision_attn", "beartype.beartype")
+    def checked(fn: Callable | None = None, *, typechecker: Callable, jaxtyped: Callable = jaxtyping.jaxtyped):
+        """`jaxtyped`, which takes 60 microseconds a call, where an annotation has a shape; else `typechecker` alone."""
+        if fn is None:
+            return partial(checked, typechecker=typechecker)
+        annotations = getattr(fn, "__annotations__", {}).values()
+        shaped = any(isinstance(each, str) or "jaxtyping" in repr(each) for each in annotations)
+        plain = isinstance(fn, FunctionType) and not shaped
+        return typechecker(fn) if plain else jaxtyped(fn, typechecker=typechecker)
+
+    jaxtyping.jaxtyped = checked
+    jaxtyping.install_import_hook("vision_attn", "beartype.beartype")
 
 import torch
 
 from vision_attn.metrics import captions, isolated, scorers
 
 torch.set_num_threads(1)  # tests are small: a second thread on a busy machine is mostly waited for
+os.fsync = lambda _: None  # tests kill processes, never the machine
 
 
 @pytest.fixture(scope="session")

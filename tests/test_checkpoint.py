@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,15 +48,6 @@ class Nothing(Points):
 def train(folder: Path, *, data: Points | None = None, **settings) -> dict:
     run = toy_run(folder, **(EVERYTHING | settings))
     return fit(task=Plane, data=Points() if data is None else data, optimizer=adam, schedule=cosine, run=run)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick() -> Iterator[None]:
-    """Without waiting for the disk: here nothing but the process is killed."""
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from beartype.roar import BeartypeCallHintParamViolation
+from jaxtyping import TypeCheckError
 
+from vision_attn.criteria.self_critical import fingerprint, longest_first
 from vision_attn.shapes import require
 
 MISTAKES = """
@@ -80,6 +83,17 @@ def test_mistakes_in_python_are_named() -> None:
     assert said["float images"][1].startswith("images must be a tensor (B, 3, 64, 64) of uint8, but is (2, 3, 64, 64)")
     assert said["wrong width"][1].startswith("regions must be a tensor (B, L, 4) of float, but is (2, 5, 3)")
     assert "project(regions)" in said["unprojected keys"][1]
+
+
+@pytest.mark.skipif(os.environ.get("VISION_ATTN_SHAPES", "1") == "0", reason="VISION_ATTN_SHAPES=0")
+def test_tests_check_shapes_and_types() -> None:
+    """Also where a function has no shape: the checks of shapes alone would be skipped there."""
+    longest_first(torch.zeros(2, 3, 4, dtype=torch.int64))
+    for wrong in (torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)):
+        with pytest.raises(TypeCheckError):
+            longest_first(wrong)
+    with pytest.raises(BeartypeCallHintParamViolation):
+        fingerprint(3, [])
 
 
 def test_what_fits_is_accepted() -> None:
