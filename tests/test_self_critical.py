@@ -23,7 +23,7 @@ from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.self_critical import SelfCritical, as_at_test, longest_first
 from vision_attn.data.scenes import Scenes
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.decode import sample
+from vision_attn.decode import greedy, sample
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine.guard import check_rate
 from vision_attn.metrics.cider import padded
@@ -43,6 +43,7 @@ MODELS = {
     "no attention": partial(ShowAndTell, hidden_size=5, word_size=4),
     "transformer": partial(Transformer, hidden_size=8, num_heads=2, num_layers=1, feedforward_size=8, max_length=8),
 }
+ALL = MODELS | {"transformer, post": partial(MODELS["transformer"], norm="post")}
 
 
 class Words(Source):
@@ -59,7 +60,7 @@ class Words(Source):
 def build(name: str) -> tuple[Captioner, torch.Tensor]:
     """A captioner of three words: the unknown one, "dog" and "red". PAD has no probability, as after training."""
     torch.manual_seed(0)
-    model = MODELS[name](5, D).double().train()
+    model = ALL[name](5, D).double().train()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2)
@@ -211,6 +212,28 @@ def test_given_captions_are_run_only_where_a_criterion_asks_for_them(monkeypatch
     assert found["beside"]["loss"] > found["alone"]["loss"] + 10  # the likelihood of 13 words
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_a_temperature_scales_all_logits_when_a_run_starts(name):
+    """So the most likely words stay, and samples come near them."""
+    captioner, regions = build(name)
+    criterion = SelfCritical(captioner, temperature=0.25)
+
+    def first() -> torch.Tensor:
+        memory, state = captioner.start(regions, 1)
+        return captioner.step(torch.zeros(len(regions), 1, dtype=torch.long), state, memory)[0]
+
+    with as_at_test(captioner), torch.no_grad():
+        before, words = first(), greedy(captioner, regions, max_words=T).words
+        criterion.restart(captioner)
+        torch.testing.assert_close(first(), 4 * before)
+        assert torch.equal(greedy(captioner, regions, max_words=T).words, words)
+
+
+def test_a_temperature_needs_a_layer_of_logits():
+    with pytest.raises(ValueError, match="Captioner has no layer of logits"):
+        Captioner().sharpen(0.5)
+
+
 def test_hard_attention_needs_an_estimator_only_for_given_captions():
     alone = task({"self_critical": SelfCritical}, attention=Hard)
     assert alone.model.reinforced and alone.fine_tunes
@@ -224,7 +247,10 @@ SIZES = {
     "task__model__hidden_size": 8, "task__model__word_size": 8, "task__model__score__attention_size": 8,
     "task__max_words": 8, "task__validate_with": "[]", "run__metric": "nll", "run__mode": "min",
 }  # fmt: skip
-OWN = {"task__criteria__self_critical__max_words": 8, "task__criteria__self_critical__num_samples": 3, "run__epochs": 2}
+OWN = {
+    "task__criteria__self_critical__max_words": 8, "task__criteria__self_critical__num_samples": 3, "run__epochs": 2,
+    "task__criteria__self_critical__temperature": 0.5,  # applied once: also where a run is killed and resumed
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -145,6 +146,16 @@ class Captioner(nn.Module):
     def restart(self) -> None:
         """Restart the schedules of this model. Called when a run starts from the weights of another run."""
 
+    @torch.no_grad()
+    def sharpen(self, temperature: float) -> None:
+        """Divide the logits of all words by `temperature`, once, by scaling weights. The default is for models whose
+        logits are those of a linear layer `output`. Raises ValueError for other models."""
+        layer = getattr(self, "output", None)
+        if not isinstance(layer, nn.Linear):
+            raise ValueError(f"{type(self).__name__} has no layer of logits that a temperature could scale")
+        for weight in layer.parameters():
+            weight.div_(temperature)
+
 
 class Criterion(nn.Module):
     """One term of the loss of a captioner. Constructed with the captioner.
@@ -161,6 +172,9 @@ class Criterion(nn.Module):
 
     def prepare(self, source: Source) -> None:
         """Take what the loss needs from the training data. Called before training starts or is resumed."""
+
+    def restart(self, model: Captioner) -> None:
+        """Change the captioner for this loss. Called when a run starts from the weights of another run."""
 
     def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
         """Return named scalars. "loss", a mean over captions, is added to the task's loss; the others are logged."""

@@ -27,12 +27,17 @@ class SelfCritical(Criterion):
     baseline: "leave-one-out", the mean reward of the other samples of the image (Luo 2020), or "greedy", the reward of
         the caption of most likely words (Rennie et al. 2017), for which one more caption is decoded.
     max_words: samples are cut after this number of words; a sample that is cut has no END, and is scored without it.
+    temperature: what the logits of the captioner that the run starts from are divided by, once, before training.
     reward_weight: factor of this loss, for use together with other criteria.
     entropy_weight: adds this times the entropy of a caption's distribution, in nats, to the reward.
 
     The reward is 10 times a similarity, as in `pycocoevalcap`, and counts END (see `metrics.cider.CiderD`). Document
     frequencies are counted on the training captions. They lie in checkpoints, and a run that is resumed with other
     captions or another vocabulary is refused.
+
+    A captioner of likelihood covers all that people say of an image. Its samples are then far worse than its captions
+    of most likely words, and training spends its first epochs on the difference. A temperature below 1 spares them:
+    captions of most likely words stay as they are, and samples come near them.
 
     Samples come from the captioner as it is at test time: without dropout, and with the expectation over regions. They
     may hold the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, which
@@ -52,14 +57,16 @@ class SelfCritical(Criterion):
         num_samples: int = 5,
         baseline: Literal["leave-one-out", "greedy"] = "leave-one-out",
         max_words: int = 30,
+        temperature: float = 1.0,
         reward_weight: float = 1.0,
         entropy_weight: float = 0.0,
     ):
         super().__init__()
         check_range("SelfCritical", 2, 1000, num_samples=num_samples)
         check_range("SelfCritical", 1, 1000, max_words=max_words)
+        check_range("SelfCritical", 0.01, 1, temperature=temperature)
         self.num_samples, self.greedy, self.max_words = num_samples, baseline == "greedy", max_words
-        self.entropy_weight = entropy_weight
+        self.temperature, self.entropy_weight = temperature, entropy_weight
         self.cider = CiderD()
         self.register_buffer("counted_on", torch.zeros((), dtype=torch.long))
         value = Subtracted if self.greedy else partial(LeaveOneOut, num_runs=num_samples)
@@ -80,6 +87,10 @@ class SelfCritical(Criterion):
                 "the document frequencies of CIDEr-D in the checkpoint were counted on other training captions, or "
                 "with another vocabulary: restore these, or start a new run (run.start_from can load its weights)"
             )
+
+    def restart(self, model: Captioner) -> None:
+        if self.temperature < 1:
+            model.sharpen(self.temperature)
 
     def explore(
         self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]

@@ -192,6 +192,13 @@ class Transformer(Captioner):
         log_prob = ragged.caption_log_prob(self.output, self.norm(x).flatten(0, 1), words, position)
         return Caption(log_prob, alpha.unflatten(1, (R, T)) * (words != 0)[..., None])
 
+    @torch.no_grad()
+    def sharpen(self, temperature: float) -> None:
+        """Scale the last normalisation and the bias: the weights of the output are embeddings as well."""
+        last = self.norm if isinstance(self.norm, nn.LayerNorm) else self.layers[-1].norms[2]
+        for weight in (last.weight, last.bias, self.output.bias):
+            weight.div_(temperature)
+
     def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*steps H"]) -> Float[Tensor, "*rows H"]:
         """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""
         return self.dropout(self.embedding(words) * self.embedding.embedding_dim**0.5 + positions)

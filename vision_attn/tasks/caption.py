@@ -120,6 +120,8 @@ class Captioning(Task):
 
     def restart(self) -> None:
         self.model.restart()
+        for criterion in self.criteria.values():
+            criterion.restart(self.model)
 
     def prepare(self, source: Source) -> None:
         for criterion in self.criteria.values():
