@@ -33,7 +33,7 @@ def same(one, other):
 
 
 def test_each_split_has_its_digits_once_and_in_order(folder):
-    source = MNIST(folder=folder, batch_size=700)
+    source = MNIST(folder=folder, batch_size=20)
     first = {"train": 0, "val": NUM_TRAIN, "test": 0}
     for split, count in (("train", NUM_TRAIN), ("val", NUM_VAL), ("test", NUM_TEST)):
         batches = list(source.split(split))
@@ -44,7 +44,7 @@ def test_each_split_has_its_digits_once_and_in_order(folder):
         pixels = numbered()["test" if split == "test" else "train"][expected]
         np.testing.assert_allclose(images[:, 0].numpy(), pixels / 255, atol=1e-7)
     assert images.dtype == torch.float32 and images.max() == 1 and labels.dtype == torch.int64
-    assert batches[0].boxes.tolist() == [[-1, -1, 1, 1]] * NUM_TEST
+    assert batches[0].boxes.tolist() == [[-1, -1, 1, 1]] * 20
     with pytest.raises(ValueError, match="no split 'dev'.*train, val, test"):
         next(source.split("dev"))
 
@@ -153,8 +153,8 @@ def test_files_that_are_not_mnist_are_refused(tmp_path):
     write_idx(folder / NAMES[3], np.zeros(7))
     with pytest.raises(ValueError, match=r"t10k-labels.*\(120, 28, 28\) and \(7,\)"):
         read_mnist(str(folder))
-    write_mnist(folder, {"train": np.zeros((5000, 28, 28)), "test": np.zeros((1, 28, 28))})
-    with pytest.raises(ValueError, match="5000 training digits.*none are left for training"):
+    write_mnist(folder, {"train": np.zeros((11, 28, 28)), "test": np.zeros((1, 28, 28))})
+    with pytest.raises(ValueError, match="11 training digits: at least 12 are needed"):
         read_mnist(str(folder))
     with pytest.raises(ValueError, match="batch_size=0"):
         MNIST(batch_size=0)

@@ -36,6 +36,7 @@ MAX_BYTES = 2**28
 SIDE = 28
 """Height and width of a digit in pixels."""
 NUM_VALIDATION = 5000
+"""Digits for validation: the last ones of the training files. Of smaller sets in the same format, the last twelfth."""
 
 
 class Digits(NamedTuple):
@@ -163,14 +164,14 @@ def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
         if wrong := (part.labels > 9).nonzero().flatten().tolist():
             what = f"label {int(part.labels[wrong[0]])} of image {wrong[0]} is not a digit"
             raise ValueError(f"{existing(place, labels)}: {what}: the file is damaged, download it again")
-    if len(training.labels) <= NUM_VALIDATION:
+    held_out = min(NUM_VALIDATION, len(training.labels) // 12)
+    if not held_out:
         raise ValueError(
-            f"{place} has {len(training.labels)} training digits: the last {NUM_VALIDATION} are for validation, "
-            "so none are left for training"
+            f"{place} has {len(training.labels)} training digits: at least 12 are needed, a twelfth for validation"
         )
     parts = {
-        "train": (part[:-NUM_VALIDATION] for part in training),
-        "val": (part[-NUM_VALIDATION:] for part in training),
+        "train": (part[:-held_out] for part in training),
+        "val": (part[-held_out:] for part in training),
         "test": test,
     }
     return {split: Digits(images, labels.long()) for split, (images, labels) in parts.items()}
