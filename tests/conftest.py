@@ -17,7 +17,7 @@ if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is im
     import jaxtyping
 
     def checked(fn: Callable | None = None, *, typechecker: Callable, jaxtyped: Callable = jaxtyping.jaxtyped):
-        """`jaxtyped`, which takes 60 microseconds a call, where annotations have shapes or quotes; else `typechecker`."""
+        """`jaxtyped`, which costs 60 microseconds a call, where annotations have shapes or quotes; or `typechecker`."""
         if fn is None:
             return partial(checked, typechecker=typechecker)
         annotations = getattr(fn, "__annotations__", {}).values()
