@@ -405,6 +405,34 @@ def test_flips_mirror_half_of_the_training_images_only(folder, options):
     assert all(shade < 20 for batch in captions.split("train") for shade in left(batch))
 
 
+@pytest.mark.parametrize("options", [{}, {"cache": None}])
+def test_each_photograph_is_mirrored_into_itself(folder, options):
+    """Also where the files of the splits are mixed, and one of them cannot be read."""
+    rng, coco = np.random.default_rng(0), json.loads((folder / "captions.json").read_text())
+    for path in sorted((folder / "images").iterdir()):
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)
+    splits = [image["split"] for image in coco["images"]]
+    for image, place in zip(coco["images"], rng.permutation(len(splits)), strict=True):
+        image["split"] = splits[place]
+    write(folder / "captions.json", coco)
+    broken = next(image for image in coco["images"] if image["split"] == "train")
+    (folder / "images" / broken["file_name"]).write_text("broken")
+
+    files = {image["id"]: folder / "images" / image["file_name"] for image in coco["images"]}
+    found = {"straight": 0, "mirrored": 0}
+    for epoch in range(3):
+        for batch in source(folder, flips=True, **options).train(epoch, seed=0):
+            for image, key in zip(batch.images, batch.ids, strict=True):
+                pixels = read_image(files[key], 8)
+                shown = {"straight": pixels, "mirrored": pixels.flip(-1)}
+                if image.dim() == 2:
+                    shown = {name: Pool()(each[None])[0] for name, each in shown.items()}
+                same = [name for name, each in shown.items() if torch.allclose(image.float(), each.float(), atol=0.2)]
+                assert len(same) == 1, key
+                found[same[0]] += 1
+    assert min(found.values()) > 8 and sum(found.values()) >= 3 * 8
+
+
 def test_flips_compute_the_mirrored_training_photographs_alone(folder):
     """They use the cache of the others, made by a run without flips."""
     before = source(folder)

@@ -87,6 +87,22 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     assert_close(one, two, number=2 * BATCHES)
 
 
+def test_two_processes_evaluate_as_one_does(digits, tmp_path):
+    """Also what is sampled: the estimates of log p(x), and the pictures."""
+    run, one, two = (tmp_path / name for name in ("run", "one", "two"))
+    assert main(command(run, digits, run__epochs=1, run__validate_every=0)) == 0
+    sizes = ["--data.batch_size=50", "--task.importance_samples=3", "--task.importance_images=90", "--show=2"]
+    assert main(["eval", str(run), *sizes, f"--out={one}"]) == 0
+    in_two_processes(["eval", str(run), *sizes, f"--out={two}"], print)
+    records = [json.loads((folder / "metrics_test.json").read_text()) for folder in (one, two)]
+    assert records[1].pop("processes") == 2
+    for record in records:
+        del record["seconds"], record["time"]
+    assert records[0] == records[1] and records[0]["nll_images"] == 90
+    for path in sorted((one / "pictures").iterdir()):
+        assert path.read_bytes() == (two / "pictures" / path.name).read_bytes(), path.name
+
+
 def test_a_run_that_diverges_stops_and_keeps_its_last_good_weights(digits, tmp_path, monkeypatch, capsys):
     forward, calls = Generation.forward, []
 

@@ -304,6 +304,82 @@ def test_relevance_of_the_words_of_a_captioner_that_reads_the_image(photographs:
         assert expected.std() > 0
 
 
+@pytest.mark.parametrize("make", [blip, llava], ids=lambda make: make.__name__)
+def test_a_caption_of_one_word_is_seen_by_the_layers_of_the_decoder(
+    make: Any, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the vision tower run once too."""
+    from vision_attn.explain import captioners
+    from vision_attn.explain.looks import look
+
+    model = captioner(tmp_path / "model", make)
+    picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
+    for method in ("attention", "relevance"):
+        monkeypatch.setattr(captioners, "MOST_WORDS", 40)
+        whole = look(model, picture, method=method)
+        monkeypatch.setattr(captioners, "MOST_WORDS", 1)
+        seen = look(model, picture, method=method)
+        assert seen.words == whole.words[:1] and seen.layers.shape == whole.layers[:1].shape
+        torch.testing.assert_close(seen.layers, whole.layers[:1], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(seen.alpha, whole.alpha[:1], rtol=1e-4, atol=1e-6)
+
+
+def with_gpt2(encoder: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """An encoder of images with GPT-2, which attends to it."""
+
+    def make(hf: Any) -> Any:
+        ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+        gpt2 = hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=99, vocab_size=len(WORDS), **ends)
+        config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder(hf), gpt2)
+        config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 1, 0, 2
+        model = hf.VisionEncoderDecoderModel(config=config)
+        for name, value in (ends | {"decoder_start_token_id": 1}).items():
+            setattr(model.generation_config, name, value)
+        size = {"height": config.encoder.image_size, "width": config.encoder.image_size}
+        return model, lambda hf, words: hf.TrOCRProcessor(hf.ViTImageProcessor(size=size), words)
+
+    return make
+
+
+def test_windows_have_no_relevance_of_the_whole_image(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Swin with GPT-2: what windows of as many tokens as the last stage do is left out; of a ViT nothing is."""
+    from vision_attn.explain import captioners
+    from vision_attn.explain.looks import look
+
+    swin = {"image_size": 32, "embed_dim": 16, "initializer_range": 0.3, "window_size": 4}
+    encoders = {
+        "swin of 3": lambda hf: hf.SwinConfig(**swin, patch_size=2, depths=[2, 2, 2], num_heads=[2, 4, 4]),
+        "swin of 2": lambda hf: hf.SwinConfig(**swin, patch_size=4, depths=[2, 2], num_heads=[2, 4]),
+        "vit": lambda hf: hf.ViTConfig(**VISION | {"initializer_range": 0.3}),
+    }
+    picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
+    whole, used = captioners.relevance, []
+    monkeypatch.setattr(captioners, "relevance", lambda layers: used.append(len(layers)) or whole(layers))
+    for name, encoder in encoders.items():
+        used.clear()
+        model = captioner(tmp_path / name, with_gpt2(encoder))
+        seen = look(model, picture, texts=["a photo"], method="relevance")
+        assert seen.alpha.std() > 0 and seen.alpha.isfinite().all(), name
+        assert set(used) == ({2} if name == "vit" else set()), name
+
+
+def test_an_answer_that_sees_the_question_alone_has_no_map(photographs: Path, tmp_path: Path) -> None:
+    """BLIP for question answering; four words would make a map of 2 x 2."""
+    from vision_attn.explain.looks import look
+
+    def make(hf: Any) -> Any:
+        text = NAMED | {"encoder_hidden_size": VISION["hidden_size"], "sep_token_id": 2}
+        model = hf.BlipForQuestionAnswering(hf.BlipConfig(vision_config=VISION, text_config=text))
+        return model, lambda hf, words: hf.BlipProcessor(hf.BlipImageProcessor(size=SIZE), words)
+
+    model = captioner(tmp_path / "model", make)
+    for method in ("attention", "relevance"):
+        with pytest.raises(ValueError, match="no layer of this model attends to the image"):
+            look(model, Image.open(photographs / "0.png"), texts=["a photo of cat"], method=method)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

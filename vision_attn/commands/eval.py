@@ -61,6 +61,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     arguments.others = [*arguments.others, *names]
     opened = open_with(arguments)
     from vision_attn.engine.batches import few, on_device
+    from vision_attn.engine.distributed import seed_all
 
     folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
     place = Path(folders[0]) if Path(folders[0]).is_dir() else Path("runs", Path(folders[0]).name)  # comes along
@@ -78,6 +79,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         say(f"written to {written}")
         if arguments.show > 0:
             batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
+            seed_all(opened.config.get("run", {}).get("seed", 0))
             paths = opened.task.show(on_device(batch, opened.device), out / "pictures")
             say(f"{len(paths)} files of pictures: {paths[0]} and others" if paths else "no pictures")
     if arguments.json:

@@ -66,7 +66,7 @@ class Captions(VocabularySource):
                 files, which all processes of a machine then share; None: batches hold pixels, captions stay in memory.
             residency: keep cached vectors in memory-mapped files, in main memory, or on the encoder's device.
             flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
-                they say left or right. Doubles the size of the cache.
+                they say left or right. Adds the mirrored training photographs to the cache.
             verify: check the checksums of the whole cache before use.
         """
         self.images, self.annotations, self.splits = images, annotations, splits

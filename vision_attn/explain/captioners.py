@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from vision_attn.explain.models import Model
 from vision_attn.explain.record import Attention, Record, record_attention
@@ -36,20 +37,23 @@ def look_of_words(
     if images_in_text is not None:
         prompt = " ".join(texts) if texts else f"{model.processor.image_token}"
         prompt = prompt if model.processor.image_token in prompt else f"{model.processor.image_token}{prompt}"
-        inputs = dict(model.processor(text=prompt, images=picture.convert("RGB"), return_tensors="pt"))
+        inputs = model.processor(text=prompt, images=picture.convert("RGB"), return_tensors="pt")
     elif texts:
-        inputs |= dict(tokenizer(" ".join(texts), return_tensors="pt"))
-    with torch.no_grad(), map_shapes(model.module) as shapes, record_attention(model.module, queries=-1) as record:
-        result = model.module.generate(
-            **inputs, max_new_tokens=MOST_WORDS, num_beams=1, do_sample=False, return_dict_in_generate=True,
-            output_logits=True,
-        )  # fmt: skip
+        inputs |= {"input_ids": tokenizer(" ".join(texts), return_tensors="pt")["input_ids"]}
+    device = next(model.module.parameters()).device
+    inputs = {name: value.to(device) for name, value in inputs.items()}
+    result, record, shapes = _generated(model, inputs, max_new_tokens=MOST_WORDS)
     steps = len(result.logits)
     ids = result.sequences[0, -steps:].tolist()
     positions = None
     if images_in_text is not None:
         positions = (inputs["input_ids"][0] == images_in_text).nonzero()[:, 0]
-    names, grid = _layers(record, shapes, steps, positions)
+    given = inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
+    if steps == 1:  # a layer that runs once may be of the encoder
+        _, two, shapes = _generated(model, inputs, min_new_tokens=2, max_new_tokens=2)
+        names, grid = _layers(two, shapes, 2, positions, given)
+    else:
+        names, grid = _layers(record, shapes, steps, positions, given)
     raw = torch.stack([_maps(record[name][:steps], grid, positions) for name in names], dim=1)  # (T, N, K, Y, X)
     log_prob = [
         float(logits[0].float().log_softmax(dim=-1)[word]) for logits, word in zip(result.logits, ids, strict=True)
@@ -69,11 +73,23 @@ def look_of_words(
     return Seen(words, alpha, [sum(log_prob[step] for step in group) for group in groups], raw, method)
 
 
+def _generated(model: Model, inputs: dict[str, Tensor], **options: int) -> tuple[Any, Record, list[tuple[int, int]]]:
+    """The most likely words, the attention of the last query of each call, and the shapes of maps on the way."""
+    with torch.no_grad(), map_shapes(model.module) as shapes, record_attention(model.module, queries=-1) as record:
+        result = model.module.generate(
+            **inputs, **options, num_beams=1, do_sample=False, return_dict_in_generate=True, output_logits=True
+        )
+    return result, record, shapes
+
+
 def _layers(
-    record: Record, shapes: Sequence[tuple[int, int]], steps: int, positions: Int[Tensor, "L"] | None
+    record: Record, shapes: Sequence[tuple[int, int]], steps: int, positions: Int[Tensor, "L"] | None, given: int
 ) -> tuple[list[str], Grid]:
-    """The layers that attend to the image once per generated token, and the grid of its patches. With several grids,
-    those of the last layer's."""
+    """The layers that attend to the image once per generated token, of two or more, and the grid of its patches. With
+    several grids, those of the last layer's.
+
+    given: the number of tokens of text, and of the image if it is among them, before the first generated one.
+    """
     grids: dict[str, Grid] = {}
     for name in record.names:
         calls = record[name]
@@ -81,8 +97,8 @@ def _layers(
             continue
         if positions is None:
             keys = {one.maps.shape[-1] for one in calls[:steps]}
-            grid = grid_of(keys.pop(), shapes) if len(keys) == 1 else None
-            if grid is not None and not (steps == 1 and calls[0].num_queries == calls[0].maps.shape[-1]):
+            of_image = len(keys) == 1 and keys != {given}  # a decoder may attend to a question instead
+            if of_image and (grid := grid_of(keys.pop(), shapes)) is not None:
                 grids[name] = grid
         elif calls[0].maps.shape[-1] > int(positions.max()):
             grid = grid_of(len(positions), shapes)
@@ -112,6 +128,8 @@ def _relevance(
 ) -> Float[Tensor, "T Y X"]:
     """The relevance of the image for each of the last `steps` tokens of `sequences`, all of which are read at once."""
     given = {key: value for key, value in inputs.items() if key not in ("input_ids", "attention_mask")}
+    if (kinds := given.get("mm_token_type_ids")) is not None:  # 0 for text, of which there is more now
+        given["mm_token_type_ids"] = F.pad(kinds, (0, sequences.shape[1] - 1 - kinds.shape[1]))
     given["decoder_input_ids" if model.module.config.is_encoder_decoder else "input_ids"] = sequences[:, :-1]
     with torch.enable_grad(), record_attention(model.module, queries="all", gradients=True) as record:
         logits = model.module(**given).logits[0, -steps:]
@@ -133,7 +151,9 @@ def _related(
     if positions is not None:
         return relevance(to_image)[0][:, positions]
     decoder = record.index(to_image[0]) - 1  # it begins with a self-attention
-    encoder = [one for one in record[:decoder] if one.gradient is not None and _over(one, grid.tokens)]
+    before = record[:decoder]
+    windowed = any(len(one.maps) > 1 for one in before)  # then no relevance of the whole encoder is defined
+    encoder = [one for one in before if one.gradient is not None and not windowed and _over(one, grid.tokens)]
     pairs: list[tuple[Attention | None, Attention | None]] = []
     for one in record[decoder:]:
         if one.name in names:

@@ -81,7 +81,7 @@ class Generation(Task):
             kl.append(predicted.kl)
             few = () if predicted.images is None else predicted.images[:wanted]
             if len(few):
-                estimates.append(self.log_likelihood(few))
+                estimates.append(self._estimate(few, seed=len(estimates)))
                 wanted = None if wanted is None else wanted - len(few)
         if not kl:
             raise ValueError("there are no images to evaluate: the split is empty")
@@ -89,13 +89,20 @@ class Generation(Task):
         bound = reconstruction + kl_per_step.sum(dim=1)
         metrics = {"bound": bound.mean(), "reconstruction": reconstruction.mean(), "kl": kl_per_step.sum(dim=1).mean()}
         if estimates:
-            estimate = -torch.cat(estimates).cpu().double()
+            estimate = -torch.cat(estimates).double()
             metrics |= {"nll": estimate.mean(), "nll_bound": bound[: len(estimate)].mean()}
             metrics |= {"nll_images": len(estimate), "nll_samples": self.importance_samples}
         if folder is not None:
             with replacing(folder / "turns.json") as path:
                 path.write_text(json.dumps({"kl": kl_per_step.mean(dim=0).tolist()}) + "\n", encoding="utf-8")
         return {name: float(value) for name, value in metrics.items()}
+
+    def _estimate(self, images: Float[Tensor, "B C Y X"], seed: int) -> Float[Tensor, "B"]:
+        """`log_likelihood`, on the device of the model, with random numbers that depend on `seed` alone."""
+        device = next(self.parameters()).device
+        with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+            torch.manual_seed(seed)
+            return self.log_likelihood(images.to(device)).cpu()
 
     @torch.no_grad()
     def log_likelihood(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B"]:
