@@ -31,6 +31,15 @@ def test_results_and_gradients_are_those_of_torch(dtype, bias, rows, kind, after
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("intel", [True, False])
+def test_results_can_be_changed_in_place(intel, monkeypatch):
+    """As decoders do that forbid words: `logits[..., PAD] = -inf`."""
+    monkeypatch.setattr("vision_attn.layers.linear.is_intel", lambda: intel)
+    logits = Linear(4, 3)(torch.randn(2, 5, 4, requires_grad=True))
+    logits[..., 0] = -torch.inf
+    logits.softmax(dim=-1)[..., 1].sum().backward()
+
+
 def test_what_needs_no_gradient_gets_none():
     layer = Linear(4, 3)
     layer.weight.requires_grad_(False)

@@ -52,7 +52,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
         if _by_onednn(input, self.weight):
-            return _Product.apply(input, self.weight, self.bias, "none")
+            return _product(input, self.weight, self.bias, "none")
         return super().forward(input)
 
 
@@ -61,8 +61,14 @@ class Rectified(Linear):
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
         if _by_onednn(input, self.weight):
-            return _Product.apply(input, self.weight, self.bias, "relu")
+            return _product(input, self.weight, self.bias, "relu")
         return F.relu(F.linear(input, self.weight, self.bias))
+
+
+def _product(input: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
+    """`_Product` of rows in any number of dimensions. Views are made here: one that a custom function returns cannot
+    be changed in place."""
+    return _Product.apply(input.flatten(0, -2), weight, bias, after).unflatten(0, input.shape[:-1])
 
 
 class _Product(torch.autograd.Function):
@@ -80,10 +86,9 @@ class _Product(torch.autograd.Function):
         (input, weight, output), needed = ctx.saved_tensors, ctx.needs_input_grad
         if output is not None:
             grad = torch.ops.aten.threshold_backward(grad, output, 0)
-        rows = grad.flatten(0, -2)
         return (
             linear(grad, weight.t()) if needed[0] else None,
-            transposed_product(rows, input.flatten(0, -2)) if needed[1] else None,
-            rows.sum(dim=0) if needed[2] else None,
+            transposed_product(grad, input) if needed[1] else None,
+            grad.sum(dim=0) if needed[2] else None,
             None,
         )
