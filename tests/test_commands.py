@@ -274,6 +274,7 @@ def test_the_demo_trains_measures_and_shows(tmp_path: Path, monkeypatch: pytest.
     assert main(["demo", *TINY]) == 0
     assert "finished" in capsys.readouterr().out
     os.utime(made, (0, 0))
-    monkeypatch.setattr("vision_attn.commands.train.run", lambda _: 0)
+    left = []
+    monkeypatch.setattr("vision_attn.commands.train.run", lambda _: left.append(made.is_file()) or 0)
     assert main(["demo", *TINY]) == 0
-    assert "training from scratch" in capsys.readouterr().out
+    assert left == [False] and "training from scratch" in capsys.readouterr().out
