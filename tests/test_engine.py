@@ -460,6 +460,34 @@ assert (getrusage(RUSAGE_SELF).ru_minflt - before) * getpagesize() < 20 * 2**26
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that would keep memory")
+def test_freed_memory_between_blocks_in_use_can_be_returned():
+    """Every second of 256 blocks of 1 MiB is freed: the heap cannot shrink, but the pages can go."""
+    code = """
+import torch
+from pathlib import Path
+from vision_attn.engine.memory import keep_freed_memory, return_freed_memory
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("RssAnon"))
+keep_freed_memory()
+blocks = [torch.ones(2**18) for _ in range(256)]
+del blocks[::2]
+before = anonymous()
+return_freed_memory()
+assert before - anonymous() > 100, (before, anonymous())
+assert all((block == 1).all() for block in blocks)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_each_checkpoint_returns_freed_memory(tmp_path, monkeypatch):
+    returned = []
+    monkeypatch.setattr("vision_attn.engine.training.return_freed_memory", lambda: returned.append(None))
+    train_plain(tmp_path, epochs=3)
+    assert len(returned) == 3
+
+
 def test_precision_is_chosen_once(tmp_path, monkeypatch):
     """A run with `precision: auto` keeps what was chosen when it began, also on another device."""
     train_plain(tmp_path, epochs=1)

@@ -21,6 +21,7 @@ from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, random_state, seed_all, set_random_state
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
+from vision_attn.engine.memory import return_freed_memory
 from vision_attn.engine.predictions import Stopped, batches_of, predictions
 from vision_attn.engine.run import Run
 from vision_attn.engine.step import Step
@@ -150,13 +151,15 @@ class Training:
         return chain(first, batches)
 
     def save(self) -> None:
-        """Write last/. Raises ValueError if a step since the last one was not finite."""
+        """Write last/, and return the memory that steps have freed. Raises ValueError if a step since the last one was
+        not finite."""
         self.step.check()
         random, log = (self.world.gather(state) for state in (random_state(self.world.device), self.log.state_dict()))
         self.position.logged = self.log.flushed()
         if self.world.first:
             trainer = {"step": self.step.state_dict(), "log": log, "random": random}
             checkpoint.save(self.folder, self.task, trainer, self.position)
+        return_freed_memory()
         self.saved = time.monotonic()
 
     def validation(self) -> Iterable[Batch]:
