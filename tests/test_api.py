@@ -63,6 +63,23 @@ def test_results_show_themselves_and_are_saved(runs, tmp_path) -> None:
         drawn.save("look")
 
 
+@pytest.mark.parametrize("name", ["ram_cluttered60", "dram_cluttered100"])
+def test_the_command_and_python_give_the_same_answer(name, tmp_path, capsys) -> None:
+    """Of a file, a picture and an array, none of the size that the model was trained on."""
+    file, run = tmp_path / "cup.png", ROOT / "weights" / name
+    picture = Image.open(PHOTOGRAPHS[1]).convert("RGB").resize((150, 83))
+    picture.save(file)
+    model = vision_attn.load(run)
+    answers = model.classify([file, picture, np.array(picture)])
+    assert main(["classify", str(run), str(file), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    for answer in answers:
+        assert answer.name == record["answer"]
+        torch.testing.assert_close(answer.probabilities[-1], torch.tensor(list(record["probabilities"].values())))
+        torch.testing.assert_close(answer.locations, torch.tensor(record["locations"]))
+    assert torch.equal(answers[1].image, answers[2].image) and answers[0].title == "cup.png"
+
+
 def test_mistakes_say_what_to_do(runs) -> None:
     model = vision_attn.load(runs["ram_mnist28"])
     with pytest.raises(ValueError, match=r"writes captions, and this one is a Classification: use classify\(\)"):

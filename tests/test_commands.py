@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -269,12 +270,24 @@ def test_the_demo_trains_measures_and_shows(tmp_path: Path, monkeypatch: pytest.
     assert f" s: BLEU-4 {record['BLEU-4']:.3f}, pointing {record['pointing']:.3f}\n" in said
 
     monkeypatch.setattr("vision_attn.commands.eval.run", lambda _: 0)
-    made = Path("runs/demo/config.yaml")
-    os.utime(made, (2**32, 2**32))
+    made, mark = Path("runs/demo/config.yaml"), Path("runs/demo/.demo")
+    os.utime(mark, (2**32, 2**32))
     assert main(["demo", *TINY]) == 0
     assert "finished" in capsys.readouterr().out
-    os.utime(made, (0, 0))
+    os.utime(mark, (0, 0))
     left = []
     monkeypatch.setattr("vision_attn.commands.train.run", lambda _: left.append(made.is_file()) or 0)
     assert main(["demo", *TINY]) == 0
     assert left == [False] and "training from scratch" in capsys.readouterr().out
+
+
+def test_the_demo_removes_no_run_of_yours(captioner: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(captioner, run)
+    for path in run.rglob("*"):
+        os.utime(path, (0, 0))
+    before = sorted(run.rglob("*"))
+    monkeypatch.setattr("vision_attn.commands.train.run", lambda _: 0)
+    monkeypatch.setattr("vision_attn.commands.eval.run", lambda _: 0)
+    assert main(["demo", "--out", str(run)]) == 0
+    assert set(before) <= set(run.rglob("*")) and not (run / ".demo").exists()

@@ -15,20 +15,21 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from vision_attn.attention.images import Images, scaled
 from vision_attn.config import open_run
-from vision_attn.contracts import Described, Glimpses, Reads
+from vision_attn.contracts import Described
 from vision_attn.data.conversion import in_rgb
 from vision_attn.data.images import centre_square
 from vision_attn.data.labelled import LabelledImages
 from vision_attn.data.lines import ink, max_width_of
 from vision_attn.data.photographs import open_photograph
-from vision_attn.data.pixels import resized
+from vision_attn.data.pixels import open_pixels, resized
 from vision_attn.hub import local
 from vision_attn.machine import torch_device
 from vision_attn.shown import Answer, Captioned, Drawn, Several
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
-from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.classify import DRAWN, Classification
 from vision_attn.tasks.generate import Generation, pictures, rectangles
 from vision_attn.tasks.transcribe import Transcription
 
@@ -89,44 +90,34 @@ class Model:
 
         return _each(images, read, list)
 
-    @torch.no_grad()
     def classify(self, images: Picture | Sequence[Picture]) -> Any:
-        """Classify an image, or each image of a list. Images of another size are converted: cropped to the centre
-        square, in grey if the model reads grey. A model that was trained on images of all sizes sees the whole image
-        instead. Returns an `Answer` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations`
-        (T, 2), or a list of them."""
+        """Classify an image, or each image of a list, as `vision-attn classify` does: a model that takes glimpses sees
+        an image of any size as it is, others see it resized to fit. A file may also be a .npy array larger than memory.
+        Returns an `Answer` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations` (T, 2),
+        or a list of them."""
         self._check(Classification, "classifies images", "classify")
-        channels, height, width = self.task.image_shape
+        source = self.source if isinstance(self.source, LabelledImages) else None
+        seed = self.config.get("run", {}).get("seed", 0)
 
-        def read(image: Picture, number: int) -> tuple[str, Tensor]:
-            title, square = _square(image, number) if width else _whole(image, number)
-            side = self.source.side if isinstance(self.source, LabelledImages) and not width else None
-            if side is not None:
-                square = Image.fromarray(resized(square, side))
-            square = square.convert("L" if channels == 1 else "RGB")
-            if width and square.size != (width, height):
-                square = square.resize((width, height), Image.Resampling.BICUBIC)
-            pixels = torch.from_numpy(np.array(square)).float() / 255
-            return title, pixels[None] if channels == 1 else pixels.permute(2, 0, 1).contiguous()
+        def read(image: Picture, number: int) -> tuple[str, np.ndarray]:
+            if isinstance(image, str | Path):
+                return Path(image).name, source.open(image) if source else open_pixels(image)
+            title, picture = _whole(image, number)
+            side = source.side if source else None
+            return title, np.array(picture) if side is None else resized(picture, side, source.square)
 
-        def batch(named: Sequence[tuple[str, Tensor]]) -> list[Answer]:
-            if not width and len(named) > 1:  # they may differ in size
-                return [answer for one in named for answer in batch([one])]
-            stacked = torch.stack([pixels for _, pixels in named]).to(self.device)
-            options = {"way": "mean"} if self.task.at_test == "copies" else self.task.options(self.task.at_test)
-            glance = self.task.model(stacked, **options)
-            view = self.task.model.view(stacked, glance)
-            answers = []
-            for number, (title, pixels) in enumerate(named):
-                seen = None
-                if isinstance(view, Glimpses | Reads):
-                    seen = type(view)(*(part[number].cpu() for part in view))
-                where = None if glance.locations is None else glance.locations[number, 0].cpu()
-                probabilities = glance.log_prob[number, 0].exp().cpu()
-                answers.append(Answer(title, pixels, probabilities, where, seen, self.task.class_names))
-            return answers
+        def answer(title: str, pixels: np.ndarray) -> Answer:
+            image, extent = self.task.seen(pixels), None
+            (found,) = self.task.answer(image, seed)
+            view = found.view and type(found.view)(*(part[0].cpu() for part in found.view))
+            if isinstance(image, Images):
+                (extent,) = map(tuple, image.extents.tolist())
+                image = scaled(torch.stack(image.sampled(DRAWN)))
+            where = None if found.glance.locations is None else found.glance.locations[0, 0].cpu()
+            after = found.glance.log_prob[0].exp().mean(dim=0).cpu()
+            return Answer(title, image[0].cpu(), after, where, view, self.task.class_names, extent)
 
-        return _each(images, read, batch)
+        return _each(images, read, lambda some: [answer(*each) for each in some])
 
     @torch.no_grad()
     def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> Drawn:

@@ -124,6 +124,8 @@ class Answer(Shown):
     """What each glimpse saw."""
     names: Sequence[str] = ()
     """Of classes; empty where they are numbers."""
+    extent: tuple[int, int] | None = None
+    """Width and height of the image, where `image` is a reduction of it."""
 
     @property
     def label(self) -> int:
@@ -147,7 +149,7 @@ class Answer(Shown):
     def glimpsed(self) -> Glimpsed:
         patches = self.view.patches
         parts = (self.image, self.locations, patches, None, self.label, self.probabilities, self.title)
-        return Glimpsed(*parts, names=self.names)
+        return Glimpsed(*parts, extent=self.extent, names=self.names)
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:

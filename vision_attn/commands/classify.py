@@ -76,34 +76,26 @@ def answers(
 
     Glimpses of each image are sampled from the seed of the run, so that an answer does not depend on other images.
     """
-    import torch
-
     from vision_attn.layers.fused import without_loops
 
-    few = len(paths) <= 16
+    few, seed = len(paths) <= 16, opened.config.get("run", {}).get("seed", 0)
     for path in progress(paths, what="classify", unit="image"):
         try:
             images = seen(opened, path, arguments.invert)
         except ValueError as error:
             complaints.append(str(error))
             continue
-        torch.manual_seed(opened.config.get("run", {}).get("seed", 0))
         with without_loops(few):
-            yield path, images, opened.task.answer(images)[0]
+            yield path, images, opened.task.answer(images, seed)[0]
 
 
 def seen(opened: Opened, path: Path, invert: bool) -> Any:
     """An image as the model sees it: `Images`, or a tensor of the one size that it takes."""
-    from vision_attn.attention.images import Images, scaled
     from vision_attn.data.labelled import LabelledImages
-    from vision_attn.data.pixels import Inverted, fitted, open_pixels
+    from vision_attn.data.pixels import Inverted, open_pixels
 
-    source, shape, any_size = opened.source, opened.task.image_shape, opened.task.model.any_size
-    pixels = source.open(path) if isinstance(source, LabelledImages) else open_pixels(path)
-    if invert:
-        pixels = Inverted(pixels)
-    images = Images([pixels if any_size else fitted(pixels, shape)], shape[0], opened.device)
-    return images if any_size else scaled(images.sampled(max(shape))[0][None].to(opened.device))
+    pixels = opened.source.open(path) if isinstance(opened.source, LabelledImages) else open_pixels(path)
+    return opened.task.seen(Inverted(pixels) if invert else pixels)
 
 
 def record(task: Any, path: Path, answer: Any) -> str:

@@ -19,6 +19,8 @@ from vision_attn.files import ours, shipped
 
 NAME = "sat_soft_scenes.yaml"
 SHOWN = 12
+MARK = ".demo"
+"""An empty file in the folders that this command has made, and may remove."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.commands import train
 
     config, out = ours() / "configs" / NAME, arguments.out
-    if outdated(out, [config, *Path(vision_attn.__file__).parent.rglob("*.py")]):
+    mark = out / MARK
+    if outdated(mark, [config, *Path(vision_attn.__file__).parent.rglob("*.py")]):
         say(f"{out} was made by other code or another config: training from scratch")
         shutil.rmtree(out)
+    if not out.exists() or not any(out.iterdir()):
+        out.mkdir(parents=True, exist_ok=True)
+        mark.touch()
 
     if (shipped(_opened.SHIPPED) / "model.safetensors").is_file():
         caption_photographs(ours() / "docs" / "photographs", out / "photographs")
@@ -78,8 +84,6 @@ def caption_photographs(photographs: Path, out: Path) -> None:
     say("")
 
 
-def outdated(out: Path, sources: list[Path]) -> bool:
-    """Return whether config or code are newer than the demo in `out`. False for any other folder, which is kept."""
-    made = out / "config.yaml"
-    ours = made.is_file() and "vision_attn.data.scenes.Scenes" in made.read_text(encoding="utf-8", errors="replace")
-    return ours and max(source.stat().st_mtime for source in sources) > made.stat().st_mtime
+def outdated(mark: Path, sources: list[Path]) -> bool:
+    """Return whether config or code are newer than the demo with this mark. A folder without a mark is kept."""
+    return mark.is_file() and max(source.stat().st_mtime for source in sources) > mark.stat().st_mtime

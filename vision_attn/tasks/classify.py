@@ -11,10 +11,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.filterbank import Window
-from vision_attn.attention.images import Images
+from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.attention.reinforce import Reinforce
 from vision_attn.console import progress
 from vision_attn.contracts import Classifier, Glance, Glimpses, Reads
+from vision_attn.data.pixels import fitted
 from vision_attn.files import replacing
 from vision_attn.metrics.cost import multiply_adds
 from vision_attn.ranges import check_range
@@ -198,10 +199,20 @@ class Classification(Task):
             metrics["last_look_on_digit"] = total.on_digit / max(1, total.correct_rows)
         return metrics
 
+    def seen(self, pixels: Sliced) -> Float[Tensor, "1 C Y X"] | Images:
+        """One image as the model sees it: as it is if the model takes images of any size, else resized to fit."""
+        device, shape = next(self.parameters()).device, self.image_shape
+        if self.model.any_size:
+            return Images([pixels], shape[0], device)
+        return scaled(Images([fitted(pixels, shape)], shape[0]).sampled(max(shape))[0][None].to(device))
+
     @torch.no_grad()
-    def answer(self, images: Float[Tensor, "B C Y X"] | Images) -> list[Answer]:
-        """Classify images as `at_test` says."""
-        glance = self.model(images, **self.options(self.at_test))
+    def answer(self, images: Float[Tensor, "B C Y X"] | Images, seed: int) -> list[Answer]:
+        """Classify images as `at_test` says. What is sampled depends on the seed alone."""
+        device = next(self.parameters()).device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            glance = self.model(images, **self.options(self.at_test))
         view = self.model.view(images, glance)
         probabilities = glance.log_prob[:, :, -1].exp().mean(dim=1)
         answers = []
