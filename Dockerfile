@@ -1,6 +1,4 @@
-# vision-attn with CUDA, for one machine or many: docs/scale.md shows how to run it.
-#   docker build --tag vision-attn .
-#   docker run --gpus all --ipc host --volume "$PWD":/work vision-attn train sat_soft_coco
+# vision-attn with CUDA, for one machine or many: docs/scale.md shows how to build and run it.
 FROM python:3.13-slim
 
 # Versions known to work together; the torch on PyPI for Linux is the one with CUDA.

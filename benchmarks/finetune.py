@@ -1,8 +1,8 @@
-"""`python -m benchmarks.finetune`: what the captioner that comes along gains by fine-tuning on 90 other photographs.
+"""`python -m benchmarks.finetune`: what the included captioner gains by fine-tuning on 90 other photographs.
 
 These are compositions: a part of one of the four in docs/photographs, mirrored and tinted, with a coloured shape in
 front of it. Their captions name both, partly in words that Flickr8k lacks. The table compares, on 30 further ones, the
-captioner as it comes along with the one that configs/finetune_photographs.yaml makes of it.
+captioner as it is included with the one that configs/finetune_photographs.yaml makes of it.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def finetune(out: Path, start: Path, overrides: list[str], *, quick: bool = Fals
     call("train", config, *data, *run, *overrides)
     seconds = time.perf_counter() - began
     rows = []
-    for name, folder in (("as it comes along", start), ("fine-tuned", out / "run")):
+    for name, folder in (("as it is included", start), ("fine-tuned", out / "run")):
         call("eval", str(folder), f"--out={out}/{folder.name}", *data)
         metrics = json.loads((out / folder.name / "metrics_test.json").read_text())
         captions = {each["caption"] for each in json.loads((out / folder.name / "captions_test.json").read_text())}

@@ -274,6 +274,15 @@ def test_what_cannot_be_used_is_counted_and_left_out(folder, caplog):
         list(source(folder, cache=None).split("val"))
 
 
+def test_images_without_a_split_are_counted(folder, caplog):
+    record = coco()
+    del record["images"][3]["split"]
+    record["images"][4]["split"] = "unused"
+    write(folder / "captions.json", record)
+    source(folder)
+    assert "1 images have no `split` and are left out, such as 03.png" in caplog.text
+
+
 def test_a_cache_may_complain_of_strangers_and_in_any_words(folder, caplog):
     source(folder)
     (index,) = (folder / "cache").glob("*/index.json")

@@ -405,7 +405,7 @@ def test_a_config_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.Monke
         "ram": "ram does not exist; did you mean configs/ram_small.yaml",
         "runs/mine": "runs/mine is a folder, not a config: its config is runs/mine/config.yaml",
         "configs": "configs is a folder, not a config: give a file such as configs/",
-        "nothing-like-it": "nothing-like-it does not exist\n",
+        "nothing-like-it": "nothing-like-it does not exist; the included configs are in ",
         "x" * 300: "x does not exist",
     }.items():
         assert main(["train", given]) == main(["prepare", given]) == 1

@@ -1,4 +1,4 @@
-"""The captioner that comes along: packing a run into such a folder, and captions without naming a run."""
+"""The included captioner: packing a run into such a folder, and captions without naming a run."""
 
 import re
 import shutil
@@ -33,7 +33,7 @@ def packed(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def shipped(packed, monkeypatch) -> Path:
-    """Makes it the captioner that comes along."""
+    """Makes it the included captioner."""
     monkeypatch.setattr(_opened, "SHIPPED", packed)
     return packed
 

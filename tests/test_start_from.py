@@ -201,6 +201,6 @@ def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path, monke
     assert prepared.words[: len(kept)] == kept and len(prepared) > len(kept)
     table = finetune(tmp_path / "out", tmp_path / "packed", ["--run.device=cpu", "--task.validate_with=[]"], quick=True)
     rows = [line.split(" | ") for line in table.splitlines()[2:]]
-    assert [row[0] for row in rows] == ["| as it comes along", "| fine-tuned"]
+    assert [row[0] for row in rows] == ["| as it is included", "| fine-tuned"]
     words = Vocabulary.load(tmp_path / "out/run/best/vocabulary.json").words
     assert words[: len(kept)] == kept and {"turquoise", "hexagon"} & set(words[len(kept) :])

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+__all__ = ["load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -14,3 +15,7 @@ def __getattr__(name: str) -> Any:
     if name == "load":
         return import_module("vision_attn.api").load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -42,7 +42,7 @@ BATCH = 16
 
 
 def load(name: str | Path = "weights/photographs", *, device: str = "auto", trust: Sequence[str] = ()) -> "Model":
-    """Open a trained run: its folder, a copy of its `best/`, the name of one that comes along (`weights/photographs`,
+    """Open a trained run: its folder, a copy of its `best/`, the name of an included one (`weights/photographs`,
     `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub.
 
     device: as `run.device`. trust: packages whose code the run may use. Raises ValueError saying what is missing.

@@ -25,7 +25,7 @@ TAGS = {"Captioning": "image-to-text", "Transcription": "image-to-text", "Classi
 
 def local(name: str | Path) -> Path:
     """Return the folder of a run: that of "hf://user/name" or "hf://user/name@revision" is downloaded, or taken from
-    the hub's cache; any other name is that of a folder, or of one that comes along.
+    the hub's cache; any other name is that of a folder, or of an included one.
 
     Raises ValueError if it is neither in the cache nor can be downloaded.
     """

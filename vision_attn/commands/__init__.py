@@ -11,6 +11,7 @@ it names the place in the code; `--debug` (or VISION_ATTN_DEBUG=1) shows the tra
 
 import argparse
 import ast
+import difflib
 import errno
 import os
 import sys
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         chosen = next((word for word in argv if not word.startswith("-")), None)
         parser, verbs = parser_of(chosen)
+        if chosen and chosen not in verbs and (close := difflib.get_close_matches(chosen, verbs, n=1)):
+            parser.error(f"there is no verb {chosen}; did you mean {close[0]}?")
         if chosen in verbs and verbs[chosen].get_default("overrides") is not None:
             argv = joined(argv, verbs[chosen].options)
         arguments, rest = parser.parse_known_args(argv)
@@ -69,7 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser_of(*chosen: str | None) -> tuple[Parser, dict[str, Parser]]:
     """Create the parser of the command line, and of each verb. Only the `chosen` verbs are imported and have their
     arguments."""
-    parser = Parser(prog="vision-attn", description="Image captioners that show where they look.", allow_abbrev=False)
+    parser = Parser(
+        prog="vision-attn",
+        description="Image captioning and recurrent visual attention: train, measure, and see where a model looks.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"vision-attn {__version__}")
     parsers = parser.add_subparsers(metavar="VERB", required=True, title="verbs")
     verbs = {}

@@ -65,7 +65,10 @@ def config_file(name: str | Path) -> Path:
     folders = dict.fromkeys([path.parent, Path("configs"), Path("runs") / path.name, shown(ours() / "configs")])
     files = [file for folder in folders if os.path.isdir(folder) for file in sorted(folder.glob("*.yaml"))]
     close = _similar(path.stem, files)
-    raise ValueError(f"{path} does not exist" + (f"; did you mean {' or '.join(close)}?" if close else ""))
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    if not hint and path.name == str(name) and not path.suffix:
+        hint = f"; the included configs are in {shown(ours() / 'configs')}"
+    raise ValueError(f"{path} does not exist{hint}")
 
 
 def shown(path: Path) -> Path:

@@ -29,7 +29,7 @@ class Opened(NamedTuple):
 
 def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False, captioner: bool = True) -> None:
     """RUN and the options that every verb on a run takes; other options override the run's config."""
-    without = f" (default: {SHIPPED}, which comes along)"
+    without = f" (default: {SHIPPED}, which is included)"
     parser.add_argument(
         "folder", metavar="RUN", nargs="?" if optional else None,
         help="the folder of a run, or a copy of its best/" + without * optional,
@@ -46,7 +46,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False
 
 
 def shipped_captioner() -> Path:
-    """Return the folder of the captioner of photographs that comes along. Raises ValueError if it is not there."""
+    """Return the folder of the included captioner of photographs. Raises ValueError if it is not there."""
     folder = shown(shipped(SHIPPED))
     if not (folder / "model.safetensors").is_file():
         raise ValueError(

@@ -1,6 +1,6 @@
 """Caption photographs with a trained run, and draw where each word looked.
 
-Without a RUN, the captioner of photographs in weights/photographs, which comes along, writes the captions.
+Without a RUN, the captioner of photographs in weights/photographs, which is included, writes the captions.
 Prints FILE, a tab and the caption, a line for each photograph; in a folder, all images are captioned, and with
 --recursive those of its subfolders too (hidden files are left out, links to folders are not followed). Control
 characters of names are written as escapes such as \\n. What is worth knowing of the whole is said on standard error:
@@ -23,7 +23,7 @@ from typing import Any
 from vision_attn.commands._opened import add_run_arguments, is_run, names_after_options, open_with, shipped_captioner
 from vision_attn.commands._places import writable
 from vision_attn.commands._search import photographs, print_any_name
-from vision_attn.console import complain, progress, say
+from vision_attn.console import complain, printable, progress, say
 
 BATCH = 16
 SIDE = 672  # pixels of a photograph in the drawings
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
-    """The run and the images that are named: without a run, the captioner that comes along.
+    """The run and the images that are named: without a run, the included captioner.
 
     The first name is a run if it is the folder of one, or if there is nothing of this name and it is no image's. Names
     after an option are left in `arguments.overrides` by the parser, and are taken from there.
@@ -113,6 +113,8 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     if image(places[0]):
         return shipped_captioner(), places
     if len(places) == 1:
+        if not is_run(places[0]) and not os.path.lexists(places[0]):
+            raise ValueError(f"{printable(str(places[0]))}: no such file or folder")
         raise ValueError(f"name a photograph, or a folder of them: vision-attn caption {places[0]} IMAGE")
     return places[0], places[1:]
 

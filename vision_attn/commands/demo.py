@@ -1,6 +1,6 @@
 """Caption four photographs, then train a captioner on drawn scenes in a few minutes, and show where each word looked.
 
-The photographs are captioned by weights/photographs, which comes along. The captioner of scenes is measured on unseen
+The photographs are captioned by weights/photographs, which is included. The captioner of scenes is measured on unseen
 combinations. Everything is written to runs/demo; the last lines say how long training took and how well it does. Run it
 again to resume after an interruption, or to evaluate a finished run again. If the config or the code has changed since,
 it is trained from scratch.
@@ -79,7 +79,7 @@ def caption_photographs(photographs: Path, out: Path) -> None:
     parser = argparse.ArgumentParser()
     caption.add_arguments(parser)
     paths = [str(shown(path)) for path in sorted(photographs.glob("*.jpg"))]
-    say("photographs, and the captions of the captioner that comes along:")
+    say("photographs, and their captions by the included captioner, which knows little but people and dogs outdoors:")
     caption.run(parser.parse_args([*paths, "--out", str(out)]))
     say("")
 

@@ -64,7 +64,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     from vision_attn.engine.distributed import seed_all
 
     folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
-    place = Path(folders[0]) if Path(folders[0]).is_dir() else Path("runs", Path(folders[0]).name)  # comes along
+    place = Path(folders[0]) if Path(folders[0]).is_dir() else Path("runs", Path(folders[0]).name)  # an included one
     out = writable(arguments.out or Path(place, "ensemble" if len(folders) > 1 else ""), "--out")
     if (out / "pictures").is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
         raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")

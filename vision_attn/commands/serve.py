@@ -1,6 +1,6 @@
 """Serve a web page on this machine: drop a photograph, or draw a digit, and watch where models look.
 
-Without a MODEL, those that come along: the captioner of photographs, RAM and DRAW's reader. Two captioners, or two
+Without a MODEL, the included ones: the captioner of photographs, RAM and DRAW's reader. Two captioners, or two
 classifiers, are compared side by side. Images are neither stored nor logged. The page is at http://127.0.0.1:7860, for
 this machine alone; --host lets others in, without a password.
 """
@@ -29,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.web import make_server
 
     names = arguments.models or ALONG
-    models = [(name, load(name, device=arguments.device, trust=arguments.trust)) for name in names]
-    with make_server(models, host=arguments.host, port=arguments.port) as server:
+    with make_server([], host=arguments.host, port=arguments.port) as server:  # a port in use is found before loading
+        server.models += [(name, load(name, device=arguments.device, trust=arguments.trust)) for name in names]
         say(f"open http://{arguments.host}:{server.server_port} in a browser; Ctrl-C ends it")
         server.serve_forever()
     return 0

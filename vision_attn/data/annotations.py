@@ -52,9 +52,15 @@ def read_annotations(
         named = [_split_name(path, image.get("split")) for image in images]
         if not any(named):
             raise ValueError(
-                f"{path}: no image has a `split` field of {', '.join(SPLITS)}: give `splits`, a JSON file of "
-                "{split: [image names]}, or one annotation file per split"
+                f'{path}: no image has a `split` field of {", ".join(SPLITS)}: add "split": "train" and so on to each, '
+                "or give `splits`, a JSON file of {split: [image names]}, or one annotation file per split"
             )
+        without = [
+            photograph.name for photograph, image in zip(photographs, images, strict=True) if not image.get("split")
+        ]
+        if without:
+            some = printable(without[0])
+            log.warning("%s: %d images have no `split` and are left out, such as %s", path, len(without), some)
     found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
     for photograph, name in zip(photographs, named, strict=True):
         if name is not None:

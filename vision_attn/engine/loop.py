@@ -1,4 +1,4 @@
-"""`fit`: train a task on a source until it is done, from nothing or from wherever a run folder stands.
+"""`fit`: train a task on a source until it is done, from scratch or from wherever a run folder stands.
 
 What is decided before the first step stands here; the loop itself is in `training`.
 """
