@@ -140,16 +140,23 @@ def test_a_map_that_is_nearly_uniform_has_no_place(rows, columns, tmp_path, monk
     )
     attention_sheet(grey(), words, alpha)
     attention_sheet(grey(), ["word"], half)
-    assert remarks == [f"nearly everywhere: {(part >= 0.95).sum()} of 22 words", ""]
+    attention_sheet(grey(), ["dog"], half, boxes={"dog": [(0, 0, 1, 1)], "cat": []})
+    attention_sheet(grey(), ["cat"], half, boxes={"dog": [(0, 0, 1, 1)], "cat": []})
+    assert remarks == [
+        f"nearly even: {(part >= 0.95).sum()} of 22 maps",
+        "",
+        "boxes: objects of which a word is true",
+        "",
+    ]
 
 
 def test_a_remark_stands_after_a_title_that_is_cut_where_need_be():
     """Long names give way to it; the sheet does not grow."""
     panel = [drawing.Panel(grey(224, 224)), drawing.Panel(grey(224, 224))]
     bare = drawing.sheet(panel, caption="dog", title="a.jpg")
-    told = drawing.sheet(panel, caption="dog", title="a.jpg", remark="nearly everywhere: 1 of 1 words")
+    told = drawing.sheet(panel, caption="dog", title="a.jpg", remark="nearly even: 1 of 1 maps")
     long = [
-        drawing.sheet(panel, caption="dog", title="a" * length, remark="nearly everywhere: 1 of 1 words")
+        drawing.sheet(panel, caption="dog", title="a" * length, remark="nearly even: 1 of 1 maps")
         for length in (300, 400)
     ]
     assert bare.size == told.size == long[0].size and bare.tobytes() != told.tobytes()
@@ -232,7 +239,7 @@ def test_pictures_of_any_shape_size_and_mode():
 def test_boxes_are_drawn_on_the_word_that_names_the_thing():
     boxes = {"dog": [(-0.5, -0.5, 0.5, 0.5), torch.tensor([0.6, 0.6, 2.0, 1.0])]}
     alpha = torch.zeros(2, 14, 14)
-    _, a, dog = panels(attention_sheet(grey(), ["a", "dog"], alpha, boxes=boxes), 3, head=56)
+    _, a, dog = panels(attention_sheet(grey(), ["a", "dog"], alpha, boxes=boxes), 3, head=84)
     accent = tuple(bytes.fromhex(DARK.accent[1:]))
     assert accent not in [colour for _, colour in a.getcolors()]
     assert dog.getpixel((56, 112)) == dog.getpixel((167, 112)) == dog.getpixel((112, 56)) == accent
@@ -378,11 +385,11 @@ def test_sheet_of_hard_attention_shows_square_and_map_of_each_word_as_a_pair():
     alpha, regions = torch.zeros(2, 14, 14), torch.tensor([2 * 14 + 3, 195])
     alpha[0, 10, 10], alpha[1, 5, 5] = 1, 1
     boxes = {"dog": [(-0.5, -0.5, 0.5, 0.5)]}
-    plain, *soft = panels(attention_sheet(grey(), ["a", "dog"], alpha, boxes=boxes), 3, head=56)
+    plain, *soft = panels(attention_sheet(grey(), ["a", "dog"], alpha, boxes=boxes), 3, head=84)
     page = attention_sheet(grey(), ["a", "dog"], alpha, boxes=boxes, regions=regions)
-    assert page.height == 2 * MARGIN + 56 + TITLE + 2 * PANEL + SEAM
-    above = panels(page, 3, head=56)
-    below = panels(page.crop((0, PANEL + SEAM, page.width, page.height)), 3, head=56)
+    assert page.height == 2 * MARGIN + 84 + TITLE + 2 * PANEL + SEAM
+    above = panels(page, 3, head=84)
+    below = panels(page.crop((0, PANEL + SEAM, page.width, page.height)), 3, head=84)
     assert above[0].tobytes() == plain.tobytes()
     assert [map_.tobytes() for map_ in below[1:]] == [map_.tobytes() for map_ in soft]
     for region, word, square in zip(regions, ("a", "dog"), above[1:], strict=True):

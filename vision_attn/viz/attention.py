@@ -115,13 +115,14 @@ def attention_sheet(
         above, *below = (boxed(drawn, (boxes or {}).get(word, ())) for drawn in pictures)
         panels.append(Panel(above, word, note, *below))
     caption = (" ".join(words) or "no words") if caption is None else caption
-    return sheet(panels, caption=caption, title=title, remark=_remark(alpha), legend=LEGEND)
+    return sheet(panels, caption=caption, title=title, remark=_remark(words, alpha, boxes or {}), legend=LEGEND)
 
 
-def _remark(alpha: Float[Tensor, "T Y X"] | None) -> str:
-    """Say how many maps are nearly uniform; empty if none is."""
+def _remark(words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, boxes: Mapping[str, Sequence[Box]]) -> str:
+    """Say what boxes are, and how many maps are nearly even; empty if there are neither."""
     number = 0 if alpha is None else int(even(alpha).sum())
-    return f"nearly everywhere: {number} of {len(alpha)} words" if number else ""
+    remarks = [f"nearly even: {number} of {len(words)} maps"] * bool(number)
+    return " · ".join(["boxes: objects of which a word is true"] * any(boxes.get(word) for word in words) + remarks)
 
 
 def write_sheet(

@@ -23,6 +23,7 @@ SIDE = 448  # largest longer side of a photograph in the page, in pixels
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
 GUIDE = "Point at a word, tap it, or step through with the arrow keys, to see where the model looked when it said it."
+BOXES = " A box is an object of which the word is true."
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 
@@ -64,7 +65,7 @@ def write_page(
         check(item.words, item.alpha, item.log_prob, item.regions, item.title)
     parts = {
         "title": escape(title),
-        "guide": escape(guide or (GUIDE if any(item.alpha is not None for item in items) else NO_MAPS)),
+        "guide": escape(guide or _guide(items)),
         "figures": "\n".join(_figure(number, item) for number, item in enumerate(items, 1)),
         "count": {1: "one", 2: "two"}.get(len(items), "many"),
         "spread": str(SPREAD),
@@ -78,6 +79,12 @@ def write_page(
     with replacing(path) as temporary:
         temporary.write_bytes(page.encode("utf-8", errors="replace"))  # UTF-8 cannot encode lone surrogates
     return Path(path)
+
+
+def _guide(items: Sequence[Looked]) -> str:
+    if all(item.alpha is None for item in items):
+        return NO_MAPS
+    return GUIDE + BOXES * any(item.boxes for item in items)
 
 
 def _figure(number: int, item: Looked) -> str:
