@@ -1,6 +1,7 @@
 """The two interfaces that the engine knows: `Source`, a data set, and `Task`, a model with its loss and its metrics."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -104,6 +105,14 @@ class Task(nn.Module):
     def settings(self) -> dict[str, Any]:
         """Settings that metrics depend on. `vision-attn eval` records them with the metrics."""
         return {}
+
+    @contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Seed torch's generators of the CPU and the task's device within this context, and restore them afterwards."""
+        device = next(self.parameters()).device
+        with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+            torch.manual_seed(seed)
+            yield
 
     def initialise(self) -> None:
         """Load pretrained parts. Called when a run starts from scratch, never when weights come from a run."""

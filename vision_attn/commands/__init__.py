@@ -11,7 +11,6 @@ it names the place in the code; `--debug` (or VISION_ATTN_DEBUG=1) shows the tra
 
 import argparse
 import ast
-import difflib
 import errno
 import os
 import sys
@@ -25,6 +24,7 @@ from vision_attn import __version__
 from vision_attn.commands._collection import left_at_exit
 from vision_attn.commands._hints import joined
 from vision_attn.console import complain, log_to_terminal, printable
+from vision_attn.mistakes import suggest
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
 LONGEST = 2000  # characters of an error message, which may quote a whole file
@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         chosen = next((word for word in argv if not word.startswith("-")), None)
         parser, verbs = parser_of(chosen)
-        if chosen and chosen not in verbs and (close := difflib.get_close_matches(chosen, verbs, n=1)):
-            parser.error(f"there is no verb {chosen}; did you mean {close[0]}?")
+        if chosen and chosen not in verbs:
+            parser.error(f"there is no verb {chosen}{suggest(chosen, verbs)}")
         if chosen in verbs and verbs[chosen].get_default("overrides") is not None:
             argv = joined(argv, verbs[chosen].options)
         arguments, rest = parser.parse_known_args(argv)

@@ -23,7 +23,8 @@ from typing import Any
 from vision_attn.commands._opened import add_run_arguments, is_run, names_after_options, open_with, shipped_captioner
 from vision_attn.commands._places import writable
 from vision_attn.commands._search import photographs, print_any_name
-from vision_attn.console import complain, printable, progress, say
+from vision_attn.console import complain, progress, say
+from vision_attn.files import shipped
 
 BATCH = 16
 SIDE = 672  # pixels of a photograph in the drawings
@@ -113,8 +114,8 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     if image(places[0]):
         return shipped_captioner(), places
     if len(places) == 1:
-        if not is_run(places[0]) and not os.path.lexists(places[0]):
-            raise ValueError(f"{printable(str(places[0]))}: no such file or folder")
+        if not is_run(shipped(places[0])):
+            raise ValueError(f"{places[0]}: no such file or folder")
         raise ValueError(f"name a photograph, or a folder of them: vision-attn caption {places[0]} IMAGE")
     return places[0], places[1:]
 

@@ -209,9 +209,7 @@ class Classification(Task):
     @torch.no_grad()
     def answer(self, images: Float[Tensor, "B C Y X"] | Images, seed: int) -> list[Answer]:
         """Classify images as `at_test` says. What is sampled depends on the seed alone."""
-        device = next(self.parameters()).device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        with self.seeded(seed):
             glance = self.model(images, **self.options(self.at_test))
         view = self.model.view(images, glance)
         probabilities = glance.log_prob[:, :, -1].exp().mean(dim=1)
@@ -299,7 +297,7 @@ class Classification(Task):
         key = (size, *options.items())
         if key not in self._costs:
             rows = options.get("rows", 1) if self.model.reinforced else 1
-            with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
+            with self.seeded(0):
                 number = multiply_adds(self.model, images, **options)
             self._costs[key] = {"pixels": float(rows * self.model.pixels), "multiply_adds": float(number)}
         return self._costs[key]

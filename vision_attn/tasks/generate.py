@@ -99,10 +99,8 @@ class Generation(Task):
 
     def _estimate(self, images: Float[Tensor, "B C Y X"], seed: int) -> Float[Tensor, "B"]:
         """`log_likelihood`, on the device of the model, with random numbers that depend on `seed` alone."""
-        device = next(self.parameters()).device
-        with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
-            torch.manual_seed(seed)
-            return self.log_likelihood(images.to(device)).cpu()
+        with self.seeded(seed):
+            return self.log_likelihood(images.to(next(self.parameters()).device)).cpu()
 
     @torch.no_grad()
     def log_likelihood(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B"]:
