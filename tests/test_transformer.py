@@ -46,6 +46,18 @@ def test_step_equals_forward(options, lengths):
         torch.testing.assert_close(look.heads.sum(-1), torch.ones_like(look.heads[..., 0]))
 
 
+@pytest.mark.parametrize("lengths", [SORTED, UNSORTED])
+def test_padding_of_the_longest_caption_is_not_computed(lengths):
+    """An image takes as many positions as the image with the most words has words."""
+    model = build()
+    regions, words = draw(lengths)
+    computed = []
+    model.layers[0].to_words.query.register_forward_hook(lambda _, given, __: computed.append(given[0].shape[:2]))
+    model(regions, words)
+    most = max(sum(rows) for rows in lengths)
+    assert computed == [(B, most)] and most < words[0].numel()
+
+
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_layers_are_torchs(norm):
     """The same weights in `nn.TransformerDecoderLayer`, caption by caption."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
@@ -20,6 +20,13 @@ def dropout(input: Tensor, p: float, training: bool, *, shared: int = 1) -> Tens
         return input * _mask(input, input.shape, p)
     runs = input.unflatten(-2, (-1, shared))
     return (runs * _mask(runs, (*runs.shape[:-2], 1, runs.shape[-1]), p)).flatten(-3, -2)
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout` with `dropout`, whose masks cost a CPU a fraction of torch's."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return dropout(input, self.p, self.training)
 
 
 def _mask(like: Tensor, size: Sequence[int], p: float) -> Tensor:

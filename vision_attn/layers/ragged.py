@@ -5,7 +5,7 @@ have a word at a time step come first. A time step computes only these leading i
 """
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -52,6 +52,24 @@ def padded(steps: list[Tensor], words: Int[Tensor, "B R T"]) -> Tensor:
     sizes = [(0, 0) * (step.dim() - 2) + (0, R - step.shape[1], 0, B - step.shape[0]) for step in steps]
     stacked = torch.stack([F.pad(step, size) for step, size in zip(steps, sizes, strict=True)], dim=2)
     return F.pad(stacked, (0, 0) * (stacked.dim() - 3) + (0, T - len(steps)))
+
+
+def packed(words: Int[Tensor, "B R T"]) -> Int[Tensor, "B Q"]:
+    """The indices of the words of each image in its part of `words.flatten(1)`, one caption after the other.
+
+    Q is the number of words of the image that has the most; padding fills the rows of the others. On a GPU it is R T,
+    in any case: there a synchronisation costs more than padding.
+    """
+    said = words.flatten(1) != 0
+    longest = said.shape[1] if words.is_cuda else int(said.sum(dim=1).amax())
+    return said.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]
+
+
+def unpacked(parts: Float[Tensor, "B Q N"], index: Int[Tensor, "B Q"], words: Int[Tensor, "B R T"]) -> Tensor:
+    """Undo `packed`: vectors of the words at `index`, as (B, R, T, N), with zeros at padding."""
+    index = index[..., None].expand_as(parts)
+    whole = parts.new_zeros(len(parts), words[0].numel(), parts.shape[-1]).scatter(1, index, parts)
+    return whole.unflatten(1, words.shape[1:]) * (words != 0)[..., None]
 
 
 def caption_log_prob(

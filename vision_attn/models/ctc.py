@@ -5,10 +5,11 @@ from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vision_attn.contracts import END, PAD, Caption, Captioner, Look
+from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.models.encoder_decoder import Recurrent
@@ -56,7 +57,7 @@ class CTC(Captioner):
         super().__init__()
         self.region_size = region_size
         self.encoder = Recurrent(region_size, hidden_size, encoder, both_ways)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = Linear(self.encoder.size, num_words)
 
     def frames(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:

@@ -13,6 +13,7 @@ from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Soft
 from vision_attn.contracts import Caption, Captioner
 from vision_attn.layers import ragged
+from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.models.show_attend_tell import Memory, ShowAttendTell, State
 from vision_attn.shapes import require
@@ -123,7 +124,7 @@ class EncoderDecoder(Captioner):
         self.lstm = nn.LSTM(word_size + 2 * encoder_size, hidden_size, batch_first=True)
         self.deep = Linear(hidden_size + word_size + 2 * encoder_size, word_size)
         self.output = Linear(word_size, num_words)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B A"], Decoding]:
         """The fixed vector c is all that is remembered of a line."""

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import Caption, Captioner
 from vision_attn.layers import ragged
+from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.shapes import require
 
@@ -39,7 +40,7 @@ class ShowAndTell(Captioner):
         self.embedding = nn.Embedding(num_words, word_size)  # W_e; word 0 is the paper's start word S_0
         self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
         self.output = Linear(hidden_size, num_words)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[None, State]:
         """The state after the image (eq. 10). There is no memory of the image."""

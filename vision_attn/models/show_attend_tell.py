@@ -14,7 +14,7 @@ from vision_attn.attention.soft import Attention, Seen, Soft
 from vision_attn.contracts import Caption, Captioner, Look
 from vision_attn.layers import ragged
 from vision_attn.layers.accumulate import accumulating
-from vision_attn.layers.dropout import dropout
+from vision_attn.layers.dropout import Dropout, dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.nested import Nested
@@ -195,4 +195,4 @@ class ShowAttendTell(Captioner):
 
 def _initial(region_size: int, size: int, dropout: float) -> nn.Sequential:
     """The MLP from the mean annotation vector to h_0 or c_0 (section 3.1.2)."""
-    return nn.Sequential(Linear(region_size, size), nn.ReLU(), nn.Dropout(dropout), Linear(size, size), nn.Tanh())
+    return nn.Sequential(Linear(region_size, size), nn.ReLU(), Dropout(dropout), Linear(size, size), nn.Tanh())

@@ -1,6 +1,7 @@
 """A Transformer decoder over annotation vectors (Vaswani et al., NIPS 2017), with the maps of its cross-attention.
 
-`forward` runs all words at once under a causal mask. `step` caches the keys and values of earlier words in the state,
+`forward` runs all words of an image's captions at once, one caption after the other, under a mask that shows each word
+the earlier ones of its caption. `step` caches the keys and values of earlier words in the state,
 in tensors of fixed size. So every step costs the same, and beams reorder the cache.
 """
 
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from vision_attn.attention.soft import normalised
 from vision_attn.contracts import Caption, Captioner, Look
 from vision_attn.layers import ragged
+from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
@@ -80,10 +82,10 @@ class Layer(nn.Module):
         self.to_words = MultiHead(size, size, num_heads)
         self.to_regions = MultiHead(size, region_size, num_heads)
         self.feedforward = nn.Sequential(
-            Linear(size, feedforward_size), nn.ReLU(), nn.Dropout(dropout), Linear(feedforward_size, size)
+            Linear(size, feedforward_size), nn.ReLU(), Dropout(dropout), Linear(feedforward_size, size)
         )  # max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, eq. 2)
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def before(self, block: int, x: Tensor) -> Tensor:
         """The input of residual block `block`."""
@@ -138,7 +140,7 @@ class Transformer(Captioner):
             Layer(hidden_size, region_size, num_heads, feedforward_size, dropout, norm) for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(hidden_size) if norm == "pre" else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = nn.Linear(hidden_size, num_words)
         self.output.weight = self.embedding.weight
 
@@ -178,19 +180,20 @@ class Transformer(Captioner):
         if self.max_length < T:
             raise ValueError(f"Transformer: captions of {T} words, but max_length is {self.max_length}")
         memory, _ = self.start(regions, 0)
-        x = self._embedded(F.pad(words, (1, -1)), self.positions[:T]).flatten(0, 1)  # (B R, T, H)
-        visible = torch.ones(T, T, dtype=torch.bool, device=words.device).tril()
+        index = ragged.packed(words)
+        row, time = index // T, index % T  # a word sees the earlier ones of its caption
+        visible = (row[:, :, None] == row[:, None]) & (time[:, :, None] >= time[:, None])
+        x = self._embedded(F.pad(words, (1, -1)).flatten(1).gather(1, index), self.positions[time])
         alpha = 0
         for number, layer in enumerate(self.layers):
             given = layer.before(0, x)
             keys, values = layer.to_words.key(given), layer.to_words.value(given)
             x = layer.after(0, x, layer.to_words(given, keys, values, visible)[0])
-            queries = x.unflatten(0, (B, R)).flatten(1, 2)  # the queries of all words of an image in one product
-            rows, maps = self._look(layer, queries, memory.keys[number], memory.values[number])
-            x, alpha = rows.view_as(x), alpha + maps.mean(dim=1) / len(self.layers)
-        position = torch.arange(words.numel(), device=words.device)
-        log_prob = ragged.caption_log_prob(self.output, self.norm(x).flatten(0, 1), words, position)
-        return Caption(log_prob, alpha.unflatten(1, (R, T)) * (words != 0)[..., None])
+            x, maps = self._look(layer, x, memory.keys[number], memory.values[number])
+            alpha = alpha + maps.mean(dim=1) / len(self.layers)
+        position = index + torch.arange(B, device=words.device)[:, None] * (R * T)
+        log_prob = ragged.caption_log_prob(self.output, self.norm(x).flatten(0, 1), words, position.flatten())
+        return Caption(log_prob, ragged.unpacked(alpha, index, words))
 
     @torch.no_grad()
     def sharpen(self, temperature: float) -> None:
