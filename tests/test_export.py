@@ -7,6 +7,7 @@ run it with VISION_ATTN_SHAPES=0 -m compile.
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,11 @@ from vision_attn.commands import main
 from vision_attn.config import open_run
 from vision_attn.data.images import read_image
 from vision_attn.decode import greedy
+from vision_attn.export import export
 
 ROOT = Path(__file__).parents[1]
 PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
-RUNS = {"sat_soft_scenes": [], "ram_mnist28": ["--no-onnx"], "draw_mnist": ["--no-onnx"]}
+RUNS = "sat_soft_scenes", "ram_mnist28", "draw_mnist"
 
 
 @pytest.fixture(scope="module")
@@ -32,23 +34,22 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from vision_attn.commands import main
-for name, *options in (line.split() for line in sys.argv[2:]):
-    options += ["--no-onnx"] * (find_spec("onnxruntime") is None or find_spec("onnxscript") is None)
+options = ["--no-onnx"] * (find_spec("onnxruntime") is None or find_spec("onnxscript") is None)
+for name in sys.argv[2:]:
     run, out = Path(sys.argv[1], name, name), Path(sys.argv[1], "out", name)
     assert main(["export", str(run), "--out", str(out), "--device=cpu", *options]) == 0
 """
     for name in RUNS:
         (folder / name).mkdir()
         write_run(name, folder / name / name)
-    lines = [" ".join([name, *options]) for name, options in RUNS.items()]
     done = subprocess.run(
-        [sys.executable, "-c", script, str(folder), *lines],
+        [sys.executable, "-c", script, str(folder), *RUNS],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("differs from PyTorch by") in (5, 8)
+    assert done.stdout.count("differs from PyTorch by") in (5, 10)
     return folder
 
 
@@ -91,6 +92,32 @@ def test_programs_of_torch_take_any_number_of_images(folder) -> None:
         (found,) = torch.export.load(out / "draw_mnist" / "generator.pt2").module()(noise)
         drawing = task.model.decode(noise.transpose(0, 1)[:, :, None])
         torch.testing.assert_close(found, drawing.canvases[-1].sigmoid(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_ram_finds_the_same_digits(dtype, data_folder, tmp_path) -> None:
+    """Differences by rounding grow with each glimpse, a hundred thousand times after eight: that nothing else differs
+    shows in float64. In float32, PyTorch alone differs by as much between a batch and its images one by one."""
+    task, source, _ = open_run(ROOT / "weights" / "ram_cluttered60")
+    source.prepare(task)
+    images = next(source.split("test")).images[:100].to(dtype)
+    assert len(images) == 100
+    found = export(task.to(dtype), tmp_path, onnx=dtype == torch.float32 and find_spec("onnxscript") is not None)
+    with torch.no_grad():
+        glance = task.model(images, way="mean")
+        expected = glance.log_prob[:, 0, -1].exp()
+        results = [torch.export.load(tmp_path / "classifier.pt2").module()(images)[0]]
+    if len(found) == 2:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(tmp_path / "classifier.onnx"), providers=["CPUExecutionProvider"])
+        results.append(torch.from_numpy(session.run(["probabilities"], {"images": images.numpy()})[0]))
+    for probabilities in results:
+        last = probabilities[:, -1]
+        difference = (last - expected).abs().amax(dim=1)
+        assert difference.median() < 1e-4 and (last.argmax(1) == expected.argmax(1)).sum() >= 98
+        assert dtype == torch.float32 or difference.max() < 1e-6
 
 
 def test_what_cannot_be_exported_is_told(tmp_path, monkeypatch, capsys) -> None:
