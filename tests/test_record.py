@@ -211,7 +211,8 @@ def test_maps_under_autocast_are_those_of_rounded_queries_and_keys() -> None:
     torch.testing.assert_close(record[0].maps, rounded, rtol=0, atol=1e-6)
 
 
-def test_the_rows_of_a_long_sequence_take_little_memory() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_rows_of_a_long_sequence_take_little_memory(dtype) -> None:
     """4,096 tokens: the bytes allocated by recording the class token's rows, beyond those of the model."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -221,7 +222,7 @@ def test_the_rows_of_a_long_sequence_take_little_memory() -> None:
 
     def peak(queries: Any) -> int:
         """The largest sum of live allocations on the CPU, from the profiler's log of them."""
-        model, x = Long(), torch.rand(1, 4, 4096, 16)
+        model, x = Long(), torch.rand(1, 4, 4096, 16, dtype=dtype)
         with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
             if queries is None:
                 model(x)

@@ -28,6 +28,8 @@ from vision_attn.layers.precise import precise
 
 BLOCK = 2**20
 """Scores that are computed at once: 4 MiB in float32."""
+KEYS = 256
+"""Keys that are converted to float32 at once."""
 
 Queries = int | Sequence[int] | Literal["all"]
 
@@ -344,7 +346,6 @@ def _weights(
     B, K, _, _ = query.shape
     N = key.shape[-2]
     query = precise(query[:, :, rows] if len(rows) < query.shape[-2] else query)
-    key = precise(key)
     maps = torch.empty(B, K, len(rows), N, dtype=query.dtype, device=query.device)
     at_once = max(1, BLOCK // (B * K * N))
     with torch.autocast(kind, enabled=False):
@@ -365,6 +366,9 @@ def _weights(
 def _product(rows: Float[Tensor, "B K Q E"], keys: Float[Tensor, "B G N E"]) -> Float[Tensor, "B K Q N"]:
     """rows keys^T, where K / G heads of `rows` share one of `keys`."""
     groups = rows.shape[1] // keys.shape[1]
-    if groups == 1:
-        return precise(rows) @ precise(keys).mT
-    return (precise(rows).unflatten(1, (-1, groups)) @ precise(keys)[:, :, None].mT).flatten(1, 2)
+    if groups > 1:
+        rows, keys = rows.unflatten(1, (-1, groups)), keys[:, :, None]
+    # A type that needs no conversion is not copied; the others are converted in blocks.
+    blocks = keys.split(KEYS if keys.dtype.itemsize < 4 else keys.shape[-2], dim=-2)
+    products = torch.cat([precise(rows) @ precise(block).mT for block in blocks], dim=-1)
+    return products if groups == 1 else products.flatten(1, 2)
