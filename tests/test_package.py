@@ -1,11 +1,12 @@
 """The package away from its checkout: the wheel, its metadata, and what it brings along."""
 
 import email
-import os
 import re
 import subprocess
 import sys
-import zipfile
+import sysconfig
+import venv
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,40 +21,62 @@ ADDRESS = "https://example.org/vision_attn"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """A folder that holds the installed wheel and nothing else. Without hatchling, these tests are skipped."""
+    """The site-packages of a new environment, into which pip has installed the wheel and nothing else. It borrows what
+    the package depends on from this environment. Without hatchling, these tests are skipped."""
     wheels = pytest.importorskip("hatchling.builders.wheel", reason=NEEDED)
-    dist, target = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("target")
+    dist, home = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VISION_ATTN_REPOSITORY", ADDRESS)
         list(wheels.WheelBuilder(str(ROOT)).build(directory=str(dist), versions=["standard"]))
-    with zipfile.ZipFile(next(dist.iterdir())) as wheel:
-        wheel.extractall(target)
-    return target
+    venv.create(home, with_pip=False)
+    (site,) = (Path(path) for path in home.glob("lib/python*/site-packages"))
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        home / "bin/python",
+        "install",
+        "--no-index",
+        "--no-deps",
+        "--quiet",
+    ]
+    subprocess.run([*pip, "--disable-pip-version-check", next(dist.iterdir())], check=True)
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return site
 
 
 def test_commands_of_an_installed_wheel_find_what_comes_along(installed, tmp_path) -> None:
     """From an empty folder: a config by its name, the photographs, and the captioner of photographs."""
     script = """
 import sys
+import sysconfig
+import venv
+from functools import partial
 sys.modules["numba"] = None  # which would compile its loops again in a new folder
 import vision_attn
 from vision_attn.commands import main
 from vision_attn.files import ours
 assert vision_attn.__file__.startswith(sys.argv[1])
+photograph = str(ours() / "docs/photographs/coffee.jpg")
+assert main(["demo", *sys.argv[2:]]) == 0
 assert main(["train", "sat_soft_scenes", "--run.epochs", "1", *sys.argv[2:]]) == 0
 assert main(["keys", "configs/finetune_photographs.yaml"]) == 0
-assert main(["caption", str(ours() / "docs/photographs/coffee.jpg"), "--out", "look"]) == 0
+assert main(["caption", photograph, "--out", "captions"]) == 0
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(installed), *SIZES["sat_soft_scenes"]], cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(installed)}, capture_output=True, text=True,
-    )  # fmt: skip
+    run = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True)
+    tools = installed.parents[2] / "bin"
+    done = run([tools / "python", "-c", script, installed, *SIZES["sat_soft_scenes"]])
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "--run.start_from=weights/photographs" in lines
     assert re.fullmatch(r".*coffee\.jpg\t\w+( \S+){3,}", lines[-1])
-    assert {path.name for path in tmp_path.iterdir()} == {"runs", "look"}
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "captions"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"demo", "sat_soft_scenes"}
     assert (tmp_path / "runs/sat_soft_scenes/best/model.safetensors").is_file()
+    assert "BLEU-4" in done.stdout and (tmp_path / "runs/demo/pictures/index.html").is_file()
+    done = run([tools / "vision-attn", "--version"])
+    assert done.returncode == 0 and done.stdout.startswith("vision-attn "), done.stderr
 
 
 def test_the_wheel_is_typed_and_says_where_the_project_is(installed) -> None:
