@@ -111,7 +111,7 @@ def test_what_is_no_weight_counts_as_none(bad, tmp_path):
     assert lit[0, :20].max() < 0.05 and lit[0, 40:].min() > 0.95
     assert lit[1].max() == 0
     page = attention_sheet(grey(), ["half", "none"], alpha)
-    dark = panels(page, 3, head=56)[2]
+    dark = panels(page, 3, head=84)[2]
     assert dark.getextrema() == darkened(fitted(grey())).getextrema()
     write_page(tmp_path / "page.html", [Looked("grey", grey(), ["half", "none"], alpha)])
     assert "looks nowhere" in (tmp_path / "page.html").read_text()
@@ -142,11 +142,13 @@ def test_a_map_that_is_nearly_uniform_has_no_place(rows, columns, tmp_path, monk
     attention_sheet(grey(), ["word"], half)
     attention_sheet(grey(), ["dog"], half, boxes={"dog": [(0, 0, 1, 1)], "cat": []})
     attention_sheet(grey(), ["cat"], half, boxes={"dog": [(0, 0, 1, 1)], "cat": []})
+    attention_sheet(grey(), ["a", "b", "c"], torch.cat([0 * half, half, even(1, rows, columns)]))
     assert remarks == [
         f"nearly even: {(part >= 0.95).sum()} of 22 maps",
         "",
         "boxes: objects of which a word is true",
         "",
+        "zero, so the picture is dark: 1 of 3 maps · nearly even: 1 of 3 maps",
     ]
 
 

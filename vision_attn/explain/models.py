@@ -129,6 +129,8 @@ def _transformers(name: str, *, random: bool) -> Model:
         raise ValueError(
             "models of transformers need the package transformers: pip install 'vision-attn[hub]'"
         ) from error
+    transformers.utils.logging.set_verbosity_error()  # it writes bars and advice between our lines
+    transformers.utils.logging.disable_progress_bar()
     folder = {"local_files_only": True} if Path(name).is_dir() else {}
     hint = "" if folder else "; transformers:FOLDER opens a folder with its config.json and model.safetensors"
     config = _reached(lambda: transformers.AutoConfig.from_pretrained(name, **folder), f"transformers:{name}", hint)
