@@ -120,11 +120,11 @@ def attention_sheet(
 
 def _remark(words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, boxes: Mapping[str, Sequence[Box]]) -> str:
     """Say what boxes are, how many maps are nearly even and how many are zero; empty if there is none of it."""
-    zero, uniform = (
-        (0, 0) if alpha is None else (int((weights(alpha).flatten(1).amax(1) == 0).sum()), int(even(alpha).sum()))
-    )
-    found = {"zero, so the picture is dark": zero, "nearly even": uniform}
-    remarks = [f"{what}: {number} of {len(words)} maps" for what, number in found.items() if number]
+    remarks = []
+    if alpha is not None:
+        zero = weights(alpha).flatten(1).amax(dim=1) == 0
+        found = {"zero, so the picture is dark": zero, "nearly even": even(alpha)}
+        remarks = [f"{what}: {int(maps.sum())} of {len(words)} maps" for what, maps in found.items() if maps.any()]
     return " · ".join(["boxes: objects of which a word is true"] * any(boxes.get(word) for word in words) + remarks)
 
 
