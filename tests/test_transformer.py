@@ -98,7 +98,7 @@ def test_one_head_with_identity_projections_is_a_scaled_dot_product():
             layer.weight.copy_(torch.eye(D))
             layer.bias.zero_()
     regions, query = torch.randn(B, L, D).double(), torch.randn(B, R, D).double()
-    seen, alpha = attention(query, attention.key(regions), attention.value(regions))
+    seen, alpha = attention(query, *attention.remember(regions))
     score = ScaledDot(D, D)
     expected = score(query, score.project(regions))[0].softmax(-1)
     torch.testing.assert_close(alpha.squeeze(1), expected)

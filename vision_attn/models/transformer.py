@@ -27,16 +27,16 @@ class State(NamedTuple):
 
     position: Int[Tensor, "B R"]
     """The number of words so far."""
-    keys: tuple[Float[Tensor, "B R T H"], ...]
-    """Of each layer's masked self-attention; zero at positions not reached yet."""
-    values: tuple[Float[Tensor, "B R T H"], ...]
+    keys: tuple[Float[Tensor, "B R K T d"], ...]
+    """Of each layer's masked self-attention, head by head; zero at positions not reached yet."""
+    values: tuple[Float[Tensor, "B R K T d"], ...]
 
 
 class Memory(NamedTuple):
     """Held once per image: keys and values of the cross-attention of each layer."""
 
-    keys: tuple[Float[Tensor, "B L H"], ...]
-    values: tuple[Float[Tensor, "B L H"], ...]
+    keys: tuple[Float[Tensor, "B K L d"], ...]
+    values: tuple[Float[Tensor, "B K L d"], ...]
 
 
 class MultiHead(nn.Module):
@@ -54,17 +54,23 @@ class MultiHead(nn.Module):
         self.value = Linear(key_size, size)  # W^V
         self.output = Linear(size, size)  # W^O
 
+    def split(self, x: Float[Tensor, "N S H"]) -> Float[Tensor, "N K S d"]:
+        """The features of each head, in an order in which they are multiplied without being copied again."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).contiguous()
+
+    def remember(self, x: Float[Tensor, "N S M"]) -> tuple[Float[Tensor, "N K S d"], Float[Tensor, "N K S d"]]:
+        """The keys and values of what is attended to."""
+        return self.split(self.key(x)), self.split(self.value(x))
+
     def forward(
         self,
         query: Float[Tensor, "N Q H"],
-        keys: Float[Tensor, "N S H"],
-        values: Float[Tensor, "N S H"],
+        keys: Float[Tensor, "N K S d"],
+        values: Float[Tensor, "N K S d"],
         visible: Bool[Tensor, "*N Q S"] | None = None,
     ) -> tuple[Float[Tensor, "N Q H"], Float[Tensor, "N K Q S"]]:
-        """`keys` and `values` are already projected. Returns the output and the weights of every head."""
-        query, keys, values = (
-            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (self.query(query), keys, values)
-        )
+        """`keys` and `values` are those that `remember` returned. Returns the output and the weights of every head."""
+        query = self.split(self.query(query))
         scores = query @ keys.mT / query.shape[-1] ** 0.5
         if visible is not None:
             scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)
@@ -146,10 +152,10 @@ class Transformer(Captioner):
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
-        heads = [layer.to_regions for layer in self.layers]
-        memory = Memory(tuple(each.key(regions) for each in heads), tuple(each.value(regions) for each in heads))
+        memory = Memory(*zip(*(layer.to_regions.remember(regions) for layer in self.layers), strict=True))
         position = torch.zeros(regions.shape[0], rows, dtype=torch.long, device=regions.device)
-        empty = memory.keys[0].new_zeros(regions.shape[0], rows, self.max_length, self.embedding.embedding_dim)
+        B, K, _, d = memory.keys[0].shape
+        empty = memory.keys[0].new_zeros(B, rows, K, self.max_length, d)
         return memory, State(position, (empty,) * len(self.layers), (empty,) * len(self.layers))
 
     def step(
@@ -159,12 +165,15 @@ class Transformer(Captioner):
         x = self._embedded(word, self.positions[state.position.clamp(max=self.max_length - 1)])
         slots = torch.arange(self.max_length, device=word.device)
         visible = (slots <= state.position[..., None]).flatten(0, 1)[:, None]  # (B R, 1, T)
-        here = (slots == state.position[..., None])[..., None]
+        here = (slots == state.position[..., None])[:, :, None, :, None]
         cached, heads = [], []
         for number, layer in enumerate(self.layers):
             given = layer.before(0, x)
-            keys = torch.where(here, layer.to_words.key(given)[:, :, None], state.keys[number])
-            values = torch.where(here, layer.to_words.value(given)[:, :, None], state.values[number])
+            new = layer.to_words.remember(given.flatten(0, 1)[:, None])  # (B R, K, 1, d)
+            keys, values = (
+                torch.where(here, part.unflatten(0, (B, R)), cache[number])
+                for part, cache in zip(new, (state.keys, state.values), strict=True)
+            )
             cached.append((keys, values))
             flat = (part.flatten(0, 1) for part in (given[:, :, None], keys, values))
             x = layer.after(0, x, layer.to_words(*flat, visible)[0].view_as(x))
@@ -187,8 +196,7 @@ class Transformer(Captioner):
         alpha = 0
         for number, layer in enumerate(self.layers):
             given = layer.before(0, x)
-            keys, values = layer.to_words.key(given), layer.to_words.value(given)
-            x = layer.after(0, x, layer.to_words(given, keys, values, visible)[0])
+            x = layer.after(0, x, layer.to_words(given, *layer.to_words.remember(given), visible)[0])
             x, maps = self._look(layer, x, memory.keys[number], memory.values[number])
             alpha = alpha + maps.mean(dim=1) / len(self.layers)
         position = index + torch.arange(B, device=words.device)[:, None] * (R * T)
