@@ -41,8 +41,8 @@ from vision_attn.files import replacing, sha256
 
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
 LOCK = ".lock"
-OPEN = 256
-"""Shards that are open at a time: systems limit the files of a process, often to 1,024."""
+OPEN = 128
+"""Shards that are open at a time: systems limit the files of a process, often to 1,024, and some to 256."""
 log = logging.getLogger(__name__)
 
 
