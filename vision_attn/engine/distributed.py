@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vision_attn.engine.heartbeat import Heartbeat
 from vision_attn.machine import best_device, torch_device
 
 
@@ -84,11 +85,13 @@ def join(device: str) -> Iterator[World]:
     if size == 1:
         yield World(0, 1, place)
         return
-    # The first process may judge for long while the others wait: only torchrun may declare a process dead.
+    # The first process may judge for long while the others wait: torchrun and the heartbeat say whether it is alive.
     patience = timedelta(days=2)
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=patience)
     try:
-        yield World(rank, size, place, dist.new_group(backend="gloo", timeout=patience))
+        hosts = dist.new_group(backend="gloo", timeout=patience)
+        with Heartbeat(rank, size):
+            yield World(rank, size, place, hosts)
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in GONE):
             raise
