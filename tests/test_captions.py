@@ -14,6 +14,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import nn
 
+from vision_attn.data import photograph_store
 from vision_attn.data.annotations import read_annotations
 from vision_attn.data.captions import Captions
 from vision_attn.data.images import read_image
@@ -415,8 +416,9 @@ def test_flips_mirror_half_of_the_training_images_only(folder, options):
 
 
 @pytest.mark.parametrize("options", [{}, {"cache": None}])
-def test_each_photograph_is_mirrored_into_itself(folder, options):
-    """Also where the files of the splits are mixed, and one of them cannot be read."""
+def test_each_photograph_is_mirrored_into_itself(folder, options, monkeypatch):
+    """Also where the files of the splits are mixed, one cannot be read, and views are made in blocks of three."""
+    monkeypatch.setattr(photograph_store, "BLOCK", 3)
     rng, coco = np.random.default_rng(0), json.loads((folder / "captions.json").read_text())
     for path in sorted((folder / "images").iterdir()):
         Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)
