@@ -37,7 +37,7 @@ from vision_attn.data.feature_index import (
     make_header,
 )
 from vision_attn.data.images import View, in_threads
-from vision_attn.files import replacing, sha256
+from vision_attn.files import replacing, sha256, sweep
 
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
 LOCK = ".lock"
@@ -183,6 +183,7 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
         encoder.train(training)
     with FileLock(folder / LOCK):
         complete(folder, header, shards)
+        sweep(folder, again=True)  # of processes killed meanwhile: a complete cache is not written to again
         for claim in folder.glob(f".*{LOCK}"):
             if claim.name != LOCK:
                 claim.unlink(missing_ok=True)
