@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -590,6 +591,18 @@ def test_other_captions_are_kept_apart(folder, monkeypatch):
         each = {split: write(folder / "whole.json", whole)}
         captions = kept(folder, monkeypatch, prepare=False, annotations=each, splits="ignored.json")
         assert {name for name, members in names(captions).items() if members} == {split}
+
+
+def test_captions_of_other_files_in_the_cache_are_named(folder, monkeypatch, capsys):
+    first = kept(folder, monkeypatch).photographs["train"].store[0]
+    (folder / "captions.json").write_text((folder / "captions.json").read_text() + " ")
+    assert "annotation files" not in capsys.readouterr().out
+    second = kept(folder, monkeypatch).photographs["train"].store[0]
+    said = capsys.readouterr().out
+    assert re.search(rf"cache also holds captions of other .*: {first.name} \(0\.\d MB\)\n", said)
+    assert second.name not in said
+    kept(folder, monkeypatch)
+    assert not capsys.readouterr().out  # only when captions are written
 
 
 @pytest.mark.parametrize("part", ["train-captions.values", "train-names.starts", "val-starts", "test-ids.values"])

@@ -18,7 +18,7 @@ import numpy as np
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from numpy.typing import NDArray
 
-from vision_attn.console import printable, progress
+from vision_attn.console import printable, progress, say
 from vision_attn.contracts import END
 from vision_attn.data.annotations import Photograph
 from vision_attn.data.images import View
@@ -214,8 +214,20 @@ def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str
             temporary.mkdir()
             for split, photographs in found.items():
                 photographs.save(temporary, split)
+        with suppress(OSError):  # another process may delete some now
+            _name_others(folder)
 
     return _shared(folder, "captions", load, read, save)
+
+
+def _name_others(folder: Path) -> None:
+    """Tell users which folders of captions next to `folder` they may delete."""
+    pattern = f"{folder.name.split('-')[0]}-*"
+    others = [other for other in sorted(folder.parent.glob(pattern)) if other.is_dir() and other != folder]
+    if others:
+        sizes = (sum(path.stat().st_size for path in other.glob("*")) / 1e6 for other in others)
+        listed = ", ".join(f"{other.name} ({size:,.1f} MB)" for other, size in zip(others, sizes, strict=True))
+        say(f"{folder.parent} also holds captions of other annotation files; delete those not needed: {listed}")
 
 
 def _shared(
