@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import nn
 
+from vision_attn.data import photograph_store
 from vision_attn.data.annotations import read_annotations
 from vision_attn.data.captions import Captions
 from vision_attn.data.images import read_image
@@ -415,8 +417,9 @@ def test_flips_mirror_half_of_the_training_images_only(folder, options):
 
 
 @pytest.mark.parametrize("options", [{}, {"cache": None}])
-def test_each_photograph_is_mirrored_into_itself(folder, options):
-    """Also where the files of the splits are mixed, and one of them cannot be read."""
+def test_each_photograph_is_mirrored_into_itself(folder, options, monkeypatch):
+    """Also where the files of the splits are mixed, one cannot be read, and views are made in blocks of three."""
+    monkeypatch.setattr(photograph_store, "BLOCK", 3)
     rng, coco = np.random.default_rng(0), json.loads((folder / "captions.json").read_text())
     for path in sorted((folder / "images").iterdir()):
         Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)
@@ -588,6 +591,18 @@ def test_other_captions_are_kept_apart(folder, monkeypatch):
         each = {split: write(folder / "whole.json", whole)}
         captions = kept(folder, monkeypatch, prepare=False, annotations=each, splits="ignored.json")
         assert {name for name, members in names(captions).items() if members} == {split}
+
+
+def test_captions_of_other_files_in_the_cache_are_named(folder, monkeypatch, capsys):
+    first = kept(folder, monkeypatch).photographs["train"].store[0]
+    (folder / "captions.json").write_text((folder / "captions.json").read_text() + " ")
+    assert "annotation files" not in capsys.readouterr().out
+    second = kept(folder, monkeypatch).photographs["train"].store[0]
+    said = capsys.readouterr().out
+    assert re.search(rf"cache also holds captions of other .*: {first.name} \(0\.\d MB\)\n", said)
+    assert second.name not in said
+    kept(folder, monkeypatch)
+    assert not capsys.readouterr().out  # only when captions are written
 
 
 @pytest.mark.parametrize("part", ["train-captions.values", "train-names.starts", "val-starts", "test-ids.values"])

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from PIL import Image
 from test_config import TOY
 from whole_runs import in_two_processes
@@ -162,6 +164,29 @@ def test_prepare_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "vocabulary:" in said and "14 x 14 annotation vectors of 8 numbers" in said
     assert (tmp_path / "run" / "vocabulary.json").is_file()
+
+
+def test_processes_prepare_on_a_gpu_each_and_the_first_one_exports(tmp_path: Path, monkeypatch) -> None:
+    """With a pretended CUDA, which records what is moved there."""
+    moved, current, empty = [], [], torch.empty
+
+    def pretended(*shape, device=None, **more):
+        found = torch.device(device or "cpu")
+        return SimpleNamespace(device=found) if found.type == "cuda" else empty(*shape, **more)
+
+    def move(self, device=None, **how):
+        moved.extend([device] if device else [])
+        return self
+
+    monkeypatch.setattr(torch, "empty", pretended)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch.nn.Module, "to", move)
+    for rank in ("1", "0"):
+        for name, value in {"WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}.items():
+            monkeypatch.setenv(name, value)
+        assert main(["prepare", SCENES, f"--run.folder={tmp_path}", *TINY, "--run.device=cuda"]) == 0
+        assert moved.pop() == current.pop() == torch.device("cuda", int(rank))
+        assert (tmp_path / "vocabulary.json").is_file() == (rank == "0")
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,22 @@ def test_when_one_is_killed_the_other_ends_and_both_go_on_exactly(server, tmp_pa
     assert_same(killed, whole)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_when_one_stands_still_the_other_ends(server, tmp_path, rank):
+    """As if its machine had vanished: its connections stay open."""
+    both = start_two(server, tmp_path, environment={"TOY_STOPPED_RANK": str(rank), "TOY_PATIENCE": "3"})
+    code, output = server.wait(both[1 - rank])
+    os.kill(both[rank], signal.SIGKILL)
+    server.wait(both[rank])
+    silent = "the machine of the first process (127.0.0.1) has not answered" if rank == 0 else "process 1 of this run"
+    assert code == 1 and silent in output and f"for 3 seconds, so process {1 - rank} ends" in output, output
+
+
+def test_one_that_computes_for_long_is_waited_for(server, tmp_path):
+    for code, output in train_two(server, tmp_path, epochs=1, environment={"TOY_JUDGES_FOR": "6", "TOY_PATIENCE": "3"}):
+        assert code == 0, output
+
+
 def test_one_signal_stops_both_after_the_same_step(server, tmp_path):
     processes = start_two(server, tmp_path, environment={"TOY_SIGNAL_RANK": "1"})
     ended = [server.wait(process) for process in processes]

@@ -183,6 +183,17 @@ def test_hooks_and_the_workflow_run_what_make_runs() -> None:
     assert supported in job["strategy"]["matrix"]["python"]
 
 
+def test_the_gradients_of_scale_are_those_of_the_captioner() -> None:
+    import torch
+
+    from vision_attn.models.show_attend_tell import ShowAttendTell
+
+    with torch.device("meta"):
+        size = sum(weight.numel() for weight in ShowAttendTell(10_000, 512).parameters())
+    text = (ROOT / "docs" / "scale.md").read_text()
+    assert f"{size / 1e6:.1f} million parameters" in text and f"{4 * size / 1e6:.0f} MB of gradients" in text
+
+
 if __name__ == "__main__":
     if sys.argv[1:] != ["--update"]:
         sys.exit(f"usage: {UPDATE}")

@@ -275,7 +275,7 @@ def test_impossible_settings_are_refused(setting, message):
 
 
 def test_unknown_device_and_empty_data_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="run.device is 'gpu'"):
+    with pytest.raises(ValueError, match="device 'gpu' is not available here"):
         train_plain(tmp_path, device="gpu")
     with pytest.raises(ValueError, match="no training batch"):
         train_plain(tmp_path, data=Points(items=4))

@@ -149,3 +149,13 @@ def test_completion_knows_verbs_and_options(capsys) -> None:
     script = capsys.readouterr().out
     assert "--recursive" in script and all(verb in script for verb in ("train", "caption", "completion"))
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_the_container_has_a_compiler_and_installs_torch_before_the_code() -> None:
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    steps = text.replace("\\\n", "").splitlines()
+    (system,) = (step for step in steps if "apt-get install" in step)
+    assert {"gcc", "libc6-dev"} <= set(system.split())
+    torch, code = (number for number, step in enumerate(steps) if re.search(r" torch |COPY \. ", step))
+    assert steps[torch].startswith("RUN pip install") and torch < code
+    assert re.search(r'"[^"]+\[cuda,hub,scale\]"$', steps[code + 1])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from vision_attn.data import scenes
 from vision_attn.data.scene_canvas import SAMPLES, arrange, background, covers, draw, side_range, stamps
 from vision_attn.data.scene_grammar import COLOURS, OBJECTS, SHAPES, combinations_of
 from vision_attn.data.scenes import Scenes
@@ -204,6 +205,19 @@ def test_fixed_splits_do_not_depend_on_the_batches():
     assert all(torch.equal(one[i], other[i]) for i in one)
     with pytest.raises(ValueError, match="no split 'dev'.*train, val, test"):
         next(Scenes().split("dev"))
+
+
+def test_processes_that_evaluate_draw_batches_of_their_own(monkeypatch):
+    source, drawn = Scenes(batch_size=4, test_images=18, epoch_images=64), []
+    whole = list(source.split("test"))
+    monkeypatch.setattr(scenes, "draw", lambda part, size: drawn.append(part) or draw(part, size))
+    for rank in range(2):
+        drawn.clear()
+        part = list(source.dealt("test", rank=rank, world=2))
+        assert len(part) == len(drawn) == (3, 2)[rank]
+        for batch, same in zip(part, whole[rank::2], strict=True):
+            assert batch.ids == same.ids and batch.references == same.references and batch.boxes == same.boxes
+            assert torch.equal(batch.images, same.images) and torch.equal(batch.words, same.words)
 
 
 def test_words_are_sorted_targets():

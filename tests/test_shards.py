@@ -3,7 +3,7 @@
 import io
 import json
 import tarfile
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from random import Random
 
@@ -123,6 +123,23 @@ def test_processes_read_shards_of_their_own(tars: Path) -> None:
     assert not shards[0] & shards[1]
     with pytest.raises(ValueError, match="4 shards cannot be divided among 5 processes"):
         next(opened(tars, batch_size=5).train(0, seed=0, rank=0, world=5))
+
+
+def test_an_uneven_division_of_shards_is_said_once(tars: Path, caplog) -> None:
+    source = opened(tars, batch_size=3)
+    for epoch, rank in product(range(2), range(3)):
+        names(source.train(epoch, seed=0, rank=rank, world=3))
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "4 shards are not a multiple of 3 processes" in said and "about 17% of them" in said
+    caplog.clear()
+    assert len(names(opened(tars).train(0, seed=0, rank=0, world=2))) == 10 and not caplog.records
+
+
+def test_what_an_uneven_division_leaves_out(tars: Path, caplog) -> None:
+    """Shards of 5 photographs, of which three processes read 2, 1 and 1: 20 / 3 photographs of each."""
+    source = opened(tars, batch_size=3, epoch_images=20, shuffle=1)
+    seen = [name for rank in range(3) for name in names(source.train(0, seed=0, rank=rank, world=3))]
+    assert len(seen) == 18 and len(set(seen)) == 16
 
 
 def test_parquet_files_give_what_tar_files_give(tars: Path, parquets: Path) -> None:

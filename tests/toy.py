@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
+from vision_attn.engine import heartbeat
 from vision_attn.engine.loop import fit
 from vision_attn.engine.run import Run
 from vision_attn.files import replacing
@@ -66,6 +67,8 @@ class Points(Source):
             os.kill(os.getpid(), signal.SIGTERM)
         if epoch == 1 and os.environ.get("TOY_KILLED_RANK") == str(rank):
             os.kill(os.getpid(), signal.SIGKILL)
+        if epoch == 1 and os.environ.get("TOY_STOPPED_RANK") == str(rank):
+            os.kill(os.getpid(), signal.SIGSTOP)
         torch.rand(1)  # A careless source: it draws from the default generator when an epoch starts.
         generator = torch.Generator().manual_seed(1000 * seed + epoch)
         for indices in torch.randperm(self.items, generator=generator).split(self.batch)[skip : len(self)]:
@@ -115,6 +118,7 @@ class Plane(Task):
 
     def judge(self, predictions: Iterable[Errors], folder: Path | None = None) -> dict[str, float]:
         self.evaluations += 1
+        time.sleep(float(os.environ.get("TOY_JUDGES_FOR", 0)))
         if self.evaluations == 3 and "TOY_SIGNAL_IN_VALIDATION" in os.environ:
             os.kill(os.getpid(), int(os.environ["TOY_SIGNAL_IN_VALIDATION"]))
         errors, noise = zip(*predictions, strict=True)
@@ -161,6 +165,8 @@ def train_toy(
 ) -> dict:
     """Train the toy with all on that must survive a kill: dropout, Adam, schedule, average, accumulation, pictures."""
     torch.set_num_threads(1)
+    if "TOY_PATIENCE" in os.environ:
+        heartbeat.INTERVAL, heartbeat.PATIENCE = 0.1, float(os.environ["TOY_PATIENCE"])
     everything = {"average": 0.9, "accumulate": 2, "warmup": 2, "clip": 5.0, "log_every": 4, "show": 2, **settings}
     return fit(
         task=lambda source: Plane(source, dropout=dropout, hidden=hidden),

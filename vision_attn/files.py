@@ -149,9 +149,9 @@ def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
             raise
 
 
-def sweep(folder: Path) -> None:
-    """Remove temporary files of killed processes of this machine from `folder`. Done once per process."""
-    if folder in _swept:
+def sweep(folder: Path, *, again: bool = False) -> None:
+    """Remove temporary files of killed processes of this machine from `folder`. Done once per process, or `again`."""
+    if folder in _swept and not again:
         return
     _swept.add(folder)
     entries: list[os.DirEntry] = []

@@ -36,7 +36,9 @@ def torch_device(name: str) -> Any:
     try:
         return torch.empty(0, device=best_device() if name == "auto" else name).device
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error
+        raise ValueError(
+            f"device {name!r} is not available here: {str(error).splitlines()[0]}; use auto or cpu"
+        ) from error
 
 
 def _field(name: str) -> str:

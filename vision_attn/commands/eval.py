@@ -28,7 +28,7 @@ from vision_attn.commands._opened import Opened, add_run_arguments, is_run, name
 from vision_attn.commands._places import writable
 from vision_attn.console import say
 from vision_attn.files import read_json
-from vision_attn.machine import processor, torch_device
+from vision_attn.machine import processor
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.engine.distributed import World
@@ -49,8 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     with collected_later():
         from vision_attn.engine.distributed import join
 
-        device = str(torch_device(arguments.device))
-    with join(device) as world:
+    with join(arguments.device) as world:
         arguments.device = str(world.device)
         return world.share(evaluated(arguments, world))
 

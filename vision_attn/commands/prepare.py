@@ -10,7 +10,6 @@ from pathlib import Path
 from vision_attn.commands._hints import read_config
 from vision_attn.commands._places import writable
 from vision_attn.console import say
-from vision_attn.machine import torch_device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +22,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Build the task of the config, with its pretrained encoder or from `run.start_from`, and let the source prepare
     for it."""
     from vision_attn.config import build
+    from vision_attn.engine.distributed import launched, own_device
     from vision_attn.engine.start import started_from
     from vision_attn.tasks.caption import Captioning
 
     config = read_config(arguments)
     folder = writable(Path(config.run.folder), "--run.folder")
-    device = torch_device(config.run.device)
+    device = own_device(config.run.device)
     parts = build(config)
     source = parts["data"]
     if config.run.start_from is not None:
@@ -37,6 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
         task = parts["task"](source)
         task.initialise()
     source.prepare(task.to(device))
+    if launched()[1] > 0:  # the first process of torchrun exports and reports
+        return 0
 
     if source.vocabulary is not None:
         source.export(folder)

@@ -37,12 +37,12 @@ from vision_attn.data.feature_index import (
     make_header,
 )
 from vision_attn.data.images import View, in_threads
-from vision_attn.files import replacing, sha256
+from vision_attn.files import replacing, sha256, sweep
 
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
 LOCK = ".lock"
-OPEN = 256
-"""Shards that are open at a time: systems limit the files of a process, often to 1,024."""
+OPEN = 128
+"""Shards that are open at a time: systems limit the files of a process, often to 1,024, and some to 256."""
 log = logging.getLogger(__name__)
 
 
@@ -183,6 +183,7 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
         encoder.train(training)
     with FileLock(folder / LOCK):
         complete(folder, header, shards)
+        sweep(folder, again=True)  # of processes killed meanwhile: a complete cache is not written to again
         for claim in folder.glob(f".*{LOCK}"):
             if claim.name != LOCK:
                 claim.unlink(missing_ok=True)

@@ -5,13 +5,12 @@ import logging
 import os
 import shutil
 import stat
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, compress, pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import TypeVar, overload
 
@@ -19,11 +18,11 @@ import numpy as np
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from numpy.typing import NDArray
 
-from vision_attn.console import printable, progress
+from vision_attn.console import printable, progress, say
 from vision_attn.contracts import END
 from vision_attn.data.annotations import Photograph
 from vision_attn.data.images import View
-from vision_attn.data.ragged import Ragged, map_array, write_array
+from vision_attn.data.ragged import BLOCK, Ragged, map_array, write_array
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.files import digest, replacing
 from vision_attn.task import SPLITS
@@ -140,6 +139,7 @@ class Views(Sequence[View]):
     """The photographs of all splits by name, each once, then those of `train` mirrored, if asked for."""
 
     def __init__(self, splits: Mapping[str, Photographs], *, flips: bool) -> None:
+        """Raises ValueError if a file is in two splits."""
         self.splits = list(splits.values())
         self.ends = np.cumsum([len(members) for members in self.splits])
         names = [name for part in self.splits for name in part.all_names()]
@@ -151,6 +151,7 @@ class Views(Sequence[View]):
         rows[order] = np.cumsum(new) - 1
         self.rows = dict(zip(splits, np.split(rows, self.ends[:-1]), strict=True))
         """The view of each photograph, by split."""
+        self._refuse_shared()
         self.mirrored = np.unique(self.rows["train"][: None if flips else 0])
         """The views that follow once more, mirrored."""
         self.numbers = range(len(self.photographs) + len(self.mirrored))
@@ -170,16 +171,28 @@ class Views(Sequence[View]):
         return self._views(self.numbers)
 
     def _views(self, numbers: Sequence[int]) -> Iterator[View]:
-        count, ends = len(self.photographs), self.ends.tolist()
-        for number in numbers:
-            mirrored = number >= count
-            photograph = self.photographs.item(self.mirrored.item(number - count) if mirrored else number)
-            split = bisect_right(ends, photograph)
-            members = self.splits[split]
-            yield members.view(photograph - ends[split] + len(members), mirrored=mirrored)
+        starts, count = np.array([0, *self.ends[:-1]]), len(self.photographs)
+        for first in range(0, len(numbers), BLOCK):
+            block = np.array(numbers[first : first + BLOCK])
+            mirrored = block >= count
+            block[mirrored] = self.mirrored[block[mirrored] - count]
+            photographs = self.photographs[block]
+            splits = np.searchsorted(self.ends, photographs, side="right")
+            places = zip(splits.tolist(), (photographs - starts[splits]).tolist(), mirrored.tolist(), strict=True)
+            yield from (self.splits[split].view(number, mirrored=flip) for split, number, flip in places)
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def _refuse_shared(self) -> None:
+        """Raise ValueError if a file is in two splits."""
+        owner = np.full(len(self.photographs), -1)
+        for number, (split, rows) in enumerate(self.rows.items()):
+            if (owner[rows] >= 0).any():
+                shared = int(np.argmax(owner[rows] >= 0))
+                other = list(self.rows)[owner[rows[shared]]]
+                raise ValueError(f"{self.splits[number].file(shared)} is in two splits, {other} and {split}")
+            owner[rows] = number
 
     def mirrors(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The views that show those of training photographs mirrored."""
@@ -201,8 +214,20 @@ def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str
             temporary.mkdir()
             for split, photographs in found.items():
                 photographs.save(temporary, split)
+        with suppress(OSError):  # another process may delete some now
+            _name_others(folder)
 
     return _shared(folder, "captions", load, read, save)
+
+
+def _name_others(folder: Path) -> None:
+    """Tell users which folders of captions next to `folder` they may delete."""
+    pattern = f"{folder.name.split('-')[0]}-*"
+    others = [other for other in sorted(folder.parent.glob(pattern)) if other.is_dir() and other != folder]
+    if others:
+        sizes = (sum(path.stat().st_size for path in other.glob("*")) / 1e6 for other in others)
+        listed = ", ".join(f"{other.name} ({size:,.1f} MB)" for other, size in zip(others, sizes, strict=True))
+        say(f"{folder.parent} also holds captions of other annotation files; delete those not needed: {listed}")
 
 
 def _shared(
@@ -241,7 +266,7 @@ def _locked(folder: Path, what: str) -> AcquireReturnProxy:
 def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) -> dict[str, Photographs]:
     """Find the file of each photograph in the folder of its split. Missing photographs are logged and left out.
 
-    Raises ValueError if a split has no folder, if a file is in two splits, or if no file exists.
+    Raises ValueError if a split has no folder, or if no file exists.
     """
     root = os.path.commonpath([folder.absolute() for folder in folders.values()])
     placed: dict[str, Photographs] = {}
@@ -261,7 +286,6 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
         if sizes.min() < 0:
             example = example if missing else placed[split].file(int(np.argmin(sizes)))
             missing += len(sizes) - len(found[split])
-    _refuse_shared(placed)
     if not any(map(len, found.values())):
         raise ValueError(f"none of the photographs exist, such as {printable(str(example))}: check `images`")
     if missing:
@@ -276,18 +300,3 @@ def _size(file: str) -> int:
     except (OSError, ValueError):
         return -1
     return status.st_size if stat.S_ISREG(status.st_mode) else -1
-
-
-def _refuse_shared(placed: Mapping[str, Photographs]) -> None:
-    """Raise ValueError if a file is in two splits. Compares hashes, because sets of names would need more memory."""
-    hashes = {split: np.fromiter(map(hash, members.all_names()), dtype=np.int64) for split, members in placed.items()}
-    for earlier, later in combinations(placed, 2):
-        shared = np.intersect1d(hashes[earlier], hashes[later])
-        if len(shared):
-            one, other = (
-                {part.name(number): number for number in np.flatnonzero(np.isin(hashes[split], shared)).tolist()}
-                for split, part in ((later, placed[later]), (earlier, placed[earlier]))
-            )
-            for name, number in one.items():
-                if name in other:
-                    raise ValueError(f"{placed[later].file(number)} is in two splits, {earlier} and {later}")

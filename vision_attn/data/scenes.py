@@ -99,12 +99,15 @@ class Scenes(VocabularySource):
 
     def split(self, name: str) -> Iterator[CaptionBatch]:
         """Fixed scenes, the same in every run. "train" yields as many as "val", with combinations of training."""
+        return self.dealt(name, rank=0, world=1)
+
+    def dealt(self, name: str, *, rank: int, world: int) -> Iterator[CaptionBatch]:
         if name not in SPLITS:
             raise ValueError(f"scenes have no split {name!r}; choose one of {', '.join(SPLITS)}")
         # Arranged all at once, so that the scenes do not depend on the batch size.
         ids = range(self.split_images[name])
         scenes = self.arrange(name, (FIXED, SPLITS.index(name)), len(ids))
-        for first in range(0, len(ids), self.batch_size):
+        for first in range(rank * self.batch_size, len(ids), world * self.batch_size):
             part = slice(first, first + self.batch_size)
             yield self.batch(scenes.take(part), ids[part])
 

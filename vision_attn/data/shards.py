@@ -54,8 +54,11 @@ class Shards(VocabularySource):
     """Captioned photographs in shards that are read from beginning to end.
 
     In training, each process reads its own part of the shards, in an order that depends on the seed and the epoch, and
-    mixes the photographs in a shuffle buffer. A process that reaches the end of its shards begins them again. One that
-    cannot be read is replaced by another of its batch.
+    mixes the photographs in a shuffle buffer. A photograph that cannot be read is replaced by another of its batch.
+
+    Each process takes an equal number of photographs, and one that reaches the end of its shards begins them again.
+    Where shards differ in size or their number is not a multiple of the number of processes, an epoch over all
+    photographs therefore shows some twice and leaves out as many.
 
     A resumed run reads what it skips, without decoding it, and goes on with the next photograph if the number of
     processes is the same. Another number of processes means other batches, unlike with other sources.
@@ -107,6 +110,7 @@ class Shards(VocabularySource):
         self.min_count, self.max_words, self.max_length = min_count, max_words, max_length
         self.batch_size, self.rows, self.shuffle = batch_size, rows, shuffle
         self._resolution: int | None = None
+        self._warned = False
 
     def prepare(self, task: Task) -> None:
         """Find the shards. No photograph is read."""
@@ -141,6 +145,8 @@ class Shards(VocabularySource):
             raise ValueError(f"a batch of {self.batch_size} cannot be split among {world} processes: set batch_size")
         if len(paths) < world:
             raise ValueError(f"{len(paths)} shards cannot be divided among {world} processes: write more, smaller ones")
+        if rank == 0 and not self._warned:
+            self._warn_if_uneven(len(paths), world)
         rng = np.random.default_rng([seed, epoch])
         mine = [paths[index] for index in rng.permutation(len(paths))[rank::world]]
         random = Random(f"{seed} {epoch} {rank} {world}")  # a text is hashed alike in every process
@@ -155,6 +161,18 @@ class Shards(VocabularySource):
 
     def dealt(self, name: str, *, rank: int, world: int) -> "Split":
         return Split(self, name, rank, world)
+
+    def _warn_if_uneven(self, shards: int, world: int) -> None:
+        """Say once what an uneven division of the shards means, if they are of one size."""
+        self._warned = True
+        more = shards % world  # processes with one shard more than others
+        if more:
+            left_out = more * (-(-shards // world) / shards - 1 / world)
+            log.warning(
+                "%d shards are not a multiple of %d processes: an epoch over all photographs leaves out about %.0f%% "
+                "of them, and shows as many twice",
+                shards, world, 100 * left_out,
+            )  # fmt: skip
 
     def _endless(self, paths: Sequence[Path], random: Random) -> Iterator[Sample]:
         """The samples of shards in random order, again and again: all of them once before any of them twice."""

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vision_attn.machine import best_device
+from vision_attn.engine.heartbeat import Heartbeat
+from vision_attn.machine import best_device, torch_device
 
 
 class World(NamedTuple):
@@ -79,25 +80,18 @@ class World(NamedTuple):
 @contextmanager
 def join(device: str) -> Iterator[World]:
     """Join the process group of torchrun; without torchrun, a world of size 1."""
-    size, rank, local = (int(os.environ.get(name, default)) for name, default in WORLD.items())
-    kind = best_device() if device == "auto" else device
-    try:
-        place = torch.device(kind)
-    except RuntimeError as error:
-        raise ValueError(f"run.device is {device!r}, which torch does not know: auto, cpu, cuda or cuda:N") from error
-    if place.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError(f"run.device is {device!r}, but torch finds no CUDA device: use auto or cpu")
-        place = torch.device("cuda", local if size > 1 else place.index or 0)
-        torch.cuda.set_device(place)
+    size, rank, _ = launched()
+    place = own_device(device)
     if size == 1:
         yield World(0, 1, place)
         return
-    # The first process may judge for long while the others wait: only torchrun may declare a process dead.
+    # The first process may judge for long while the others wait: torchrun and the heartbeat say whether it is alive.
     patience = timedelta(days=2)
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=patience)
     try:
-        yield World(rank, size, place, dist.new_group(backend="gloo", timeout=patience))
+        hosts = dist.new_group(backend="gloo", timeout=patience)
+        with Heartbeat(rank, size):
+            yield World(rank, size, place, hosts)
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in GONE):
             raise
@@ -111,6 +105,25 @@ def join(device: str) -> Iterator[World]:
 
 GONE = ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """Parts of gloo's error messages when another process has ended."""
+
+
+def launched() -> tuple[int, int, int]:
+    """What torchrun says of this process: the number of processes, its rank, and its rank on this machine; (1, 0, 0)
+    without torchrun."""
+    return tuple(int(os.environ.get(name, default)) for name, default in WORLD.items())
+
+
+def own_device(name: str) -> torch.device:
+    """Return the torch device `name`, or the one that "auto" stands for; a GPU becomes the current one.
+
+    Each process of torchrun gets a GPU of its own. Raises ValueError if it is not there.
+    """
+    size, _, local = launched()
+    kind = best_device() if name == "auto" else name
+    device = torch_device(f"cuda:{local}" if size > 1 and kind.startswith("cuda") else kind)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 WORLD = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}

@@ -5,7 +5,7 @@ its captioner averages the probabilities of theirs (`models/ensemble.py`), so de
 of a single run. Its data is that of the first run, with the cached annotation vectors of each encoder.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from itertools import accumulate
 
@@ -68,8 +68,14 @@ class Together(Source):
             source.prepare(each)
 
     def split(self, name: str) -> Iterator[Batch]:
+        return self._joined([source.split(name) for source in self.sources])
+
+    def dealt(self, name: str, *, rank: int, world: int) -> Iterator[Batch]:
+        return self._joined([source.dealt(name, rank=rank, world=world) for source in self.sources])
+
+    def _joined(self, parts: Sequence[Iterable[Batch]]) -> Iterator[Batch]:
         """Batches of annotation vectors, or of pixels if all encoders take the same."""
-        for batches in zip(*(source.split(name) for source in self.sources), strict=True):
+        for batches in zip(*parts, strict=True):
             batch = batches[0]
             if any(other.ids != batch.ids for other in batches):
                 raise ValueError(
