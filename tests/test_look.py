@@ -6,14 +6,19 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import vision_attn
 from tests.architectures import SIDE, TEXT, VISION
+from tests.untrained import write_run
+from vision_attn import api
 from vision_attn.commands import main
 from vision_attn.commands.look import add_arguments
 from vision_attn.data.scene_grammar import COLOURS
@@ -93,6 +98,81 @@ def test_methods_layers_and_heads_give_their_own_maps(tiny: str, photographs: Pa
         layers = maps((Path(out) / "index.html").read_text(), "layers")
     assert len({one[0] for one in seen.values()}) >= 5
     assert seen["--layer 0"][0] == layers[0][:16] and seen["--head 1"][0] == layers[0][32:]
+
+
+def test_python_shows_what_the_command_shows(tiny: str, photographs: Path, tmp_path: Path) -> None:
+    """The maps of each method, layer and head, whatever an image comes as; results show themselves and are saved."""
+    file = photographs / "0.png"
+    model = vision_attn.load(tiny, trust=["tiny_model"], device="cpu")
+    assert repr(model) == "<vision_attn model: tiny_model:make, classifier, on cpu>"
+    for options, given in (
+        ("", {}), ("--rollout", {"rollout": True}), ("--grad-cam", {"grad_cam": True}),
+        ("--relevance --text bird --text cat", {"text": ["bird", "cat"], "relevance": True}),
+        ("--text dog", {"text": "dog"}), ("--layer 0 --head 1", {"layer": 0, "head": 1}),
+    ):  # fmt: skip
+        out = tmp_path / options.replace(" ", "")
+        assert main(["look", tiny, str(file), "--trust", "tiny_model", "--out", str(out), *options.split()]) == 0
+        result = model.look(file, **given)
+        page = result.save(tmp_path / "look.html").read_text()
+        assert page == (out / "index.html").read_text() and "What led to each answer" in page
+        assert result.save(tmp_path / "look.png").read_bytes() == (out / "01-0.png").read_bytes()
+    assert len(result.words) == 1 and result.alpha.shape == (1, 4, 4)
+    assert result.method == "attention" and result.layers.shape == (1, 1, 2, 4, 4)
+    assert result._repr_png_()[:4] == b"\x89PNG" and result._repr_html_().startswith("<iframe srcdoc=")
+    with Image.open(file) as picture:
+        picture.load()
+    several = model.look([file, picture, np.array(picture), photographs / "1.png"], layer=0, head=1)
+    assert all(torch.equal(one.alpha, result.alpha) for one in several[:3])
+    assert several.page().count("<figure") == 4 and "What led to each answer" in several.page()
+    assert str(result) == result.text and repr(result) == f"<0.png: {result.text}>"
+
+
+@pytest.mark.parametrize("kind", ["clip", "blip"])
+def test_models_of_transformers_in_python(kind: str, photographs: Path, tmp_path: Path) -> None:
+    model = vision_attn.load(saved(tmp_path / "model", {"clip": clip, "blip": blip}[kind]), device="cpu")
+    file = photographs / "0.png"
+    if kind == "clip":
+        result = model.look(file, ["a cat", "the dog"])
+        assert result.words == ["a cat", "the dog"] and "Where each text matches" in result.page()
+        with pytest.raises(ValueError, match="compares images with texts: give a text"):
+            model.look(file)
+    else:
+        result = model.look(file, relevance=True)
+        assert result.text == " ".join(result.words) and result.method == "relevance"
+        assert "Where each word looked" in result.page()
+    assert len(result.alpha) == len(result.words) and result.layers.shape[1:3] == (2, 4)
+
+
+def test_a_run_is_looked_into_in_python(photographs: Path, tmp_path: Path) -> None:
+    run = write_run("transformer_scenes", tmp_path / "run")
+    model, file = vision_attn.load(run, device="cpu"), photographs / "0.png"
+    result = model.look(file)
+    assert result.words == model.caption(file).words and result.kind == "captioner"
+    assert torch.equal(model.look(file, head=1).alpha, result.layers[:, 0, 1])
+    with pytest.raises(ValueError, match="a head is the only choice"):
+        model.look(file, rollout=True)
+    with pytest.raises(ValueError, match="run holds its weights: leave weights out"):
+        vision_attn.load(run, weights="none")
+    with pytest.raises(ValueError, match=r"does not see whole photographs: vision-attn eval weights/ram_cluttered60"):
+        vision_attn.load("weights/ram_cluttered60").look(file)
+
+
+def test_mistakes_in_python_say_what_to_do(tiny: str, photographs: Path) -> None:
+    for name, said in (
+        ("vit_b_15", "vit_b_15 is neither a run folder nor a network of torchvision; did you mean vit_b_16"),
+        (tiny, "runs the code of tiny_model: add --trust tiny_model"),
+        ("timm:nothing", "timm:nothing cannot be opened"),
+        ("runs/missing", "runs/missing is not a folder"), ("hf://none", "give hf://USER/NAME"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            vision_attn.load(name)
+    model = vision_attn.load(tiny, trust=["tiny_model"])
+    with pytest.raises(ValueError, match="choose one of rollout and relevance"):
+        model.look(photographs / "0.png", rollout=True, relevance=True)
+    with pytest.raises(ValueError, match="there is no layer 3"):
+        model.look(photographs / "0.png", layer=3)
+    with pytest.raises(ValueError, match=r"missing.png: no such file"):
+        model.look(photographs / "missing.png")
 
 
 def test_one_backward_pass_for_each_class(tiny: str, photographs: Path, tmp_path: Path) -> None:
@@ -425,6 +505,8 @@ def test_without_network_it_says_which_file_to_give(
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match=message):
+        vision_attn.load(name)
     assert main(["look", name, str(photographs / "0.png"), "--out", str(tmp_path / "out")]) == 1
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "error:" in line)
     assert re.search(message, line)
@@ -468,7 +550,10 @@ def test_the_documents_commands_run(
             assert main(["look", "squeezenet1_1", *words[1:], "--weights", "none"]) == 0
             assert (tmp_path / "seen" / "index.html").is_file()
     assert ran == 5
-    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    shown, code = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    monkeypatch.setattr(api, "load", partial(api.load, weights="none"))
+    exec(compile(shown, str(DOCUMENT), "exec"), {})
+    assert (tmp_path / "look.html").is_file()
     capsys.readouterr()
     exec(compile(code, str(DOCUMENT), "exec"), {})
     printed = capsys.readouterr().out.splitlines()
@@ -526,6 +611,7 @@ def test_a_classifier_of_a_run_is_looked_into(photographs: Path, tmp_path: Path,
     assert main(["look", run, str(photographs / "0.png"), "--out", str(out)]) == 0
     assert capsys.readouterr().out.split("\t")[1].split()[0] in COLOURS
     assert {len(one) for one in maps((out / "index.html").read_text(), "layers")} == {2 * 3 * 16}
+    assert vision_attn.load(run).look(photographs / "0.png").page() == (out / "index.html").read_text()
     weights = Path(__file__).parents[1] / "weights" / "ram_cluttered60"
     assert main(["look", str(weights), str(photographs / "0.png"), "--out", str(out)]) == 1
     assert "holds a Classification that does not see whole photographs: vision-attn eval" in capsys.readouterr().err

@@ -4,19 +4,27 @@ import base64
 import http.client
 import io
 import json
+import math
 import os
 import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torchvision
 from PIL import Image, ImageDraw
 
 from tests.untrained import write_run
 from vision_attn.api import load
+from vision_attn.commands import main
+from vision_attn.explain.looks import look
+from vision_attn.explain.models import open_model
+from vision_attn.looking import Looker
 from vision_attn.web import make_server, server
 
 PHOTOGRAPH = Path(__file__).parents[1] / "docs" / "photographs" / "coffee.jpg"
@@ -25,11 +33,16 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory) -> Iterator[server.Server]:
-    """Two captioners and two classifiers, tiny and untrained."""
+    """Two captioners, two classifiers, and models of torchvision; all untrained, most of them tiny."""
     folder = tmp_path_factory.mktemp("served")
     captioner = load(write_run("sat_soft_scenes", folder / "scenes"), device="cpu")
     classifier = load(write_run("ram_mnist28", folder / "ram"), device="cpu")
     models = [("one", captioner), ("other", captioner), ("ram", classifier), ("ram again", classifier)]
+    torch.manual_seed(0)
+    vit = open_model("vit_b_32", weights="none")
+    torch.nn.init.normal_(vit.module.heads.head.weight, std=0.05)  # torchvision's zeros make answers of nothing
+    models.append(("vit_b_32", Looker("vit_b_32", vit.kind, partial(look, vit), torch.device("cpu"))))
+    models.append(("squeezenet1_1", load("squeezenet1_1", weights="none", device="cpu")))
     with make_server(models, port=0) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
@@ -54,13 +67,61 @@ def picture(size: tuple[int, int] = (28, 28), kind: str = "PNG") -> bytes:
 
 
 def test_photographs_and_digits_are_answered_with_a_page(served, capfd) -> None:
-    assert [model["kind"] for model in ask(served, "/models").json()] == ["caption", "caption", "classify", "classify"]
+    kinds = ["caption", "caption", "classify", "classify", "look", "look"]
+    assert [model["kind"] for model in ask(served, "/models").json()] == kinds
     found = ask(served, "/caption?model=1", PHOTOGRAPH.read_bytes()).json()
     assert found["text"] == load_text(served) and found["page"].startswith("<!doctype html>")
     one, other = (ask(served, "/digit?model=2&clutter=3", picture()).json() for _ in range(2))
     assert one == other and "data:image/gif" in one["page"] and one["text"].split(",")[0].isdigit()
     assert ask(served, "/classify?model=2", picture((60, 40), "JPEG")).status == 200
     assert capfd.readouterr() == ("", "")
+
+
+def test_other_models_are_looked_into_with_a_photograph(served) -> None:
+    """With the maps of `look` in Python; texts and methods are passed on, and mistakes told."""
+    model = served.models[4][1]
+    assert ask(served, "/models").json()[4] == {"name": "vit_b_32", "kind": "look", "takes": "classifier"}
+    found = ask(served, "/look?model=4", PHOTOGRAPH.read_bytes()).json()
+    with Image.open(PHOTOGRAPH) as picture:
+        picture.load()
+    picture.filename = ""
+    expected = model.look(picture)
+    assert found == {"text": expected.text, "page": expected.page()} and expected.method == "relevance"
+    assert 'class="dials" data-heads="12" data-rows="7"' in found["page"]
+    rolled = ask(served, "/look?model=4&method=rollout&text=tench&text=espresso", PHOTOGRAPH.read_bytes()).json()
+    assert rolled["page"] == model.look(picture, ["tench", "espresso"], rollout=True).page()
+    assert rolled["text"].startswith("tench (") and rolled["page"].count('class="word"') == 2
+    assert ask(served, "/look?model=5", PHOTOGRAPH.read_bytes()).json()["text"].endswith(")")
+    for path, said in (
+        ("/look?model=4&text=tensh", "the classifier has no class 'tensh'; did you mean tench"),
+        ("/look?model=4&method=magic", "the methods are rollout, relevance, grad-cam"),
+        ("/look?model=5&method=rollout", "no layer of this model attends to the whole image"),
+        ("/look?model=2", "does not see whole photographs"), ("/caption?model=4", "is not a run of this package"),
+    ):  # fmt: skip
+        answer = ask(served, path, PHOTOGRAPH.read_bytes())
+        assert answer.status == 400 and said in answer.json()["error"]
+
+
+def test_serve_opens_runs_and_models_of_other_libraries(tmp_path, monkeypatch, capsys) -> None:
+    """Each with its weights; a mistake in a name gets the suggestion that `vision-attn look` gives."""
+    run = str(write_run("sat_soft_scenes", tmp_path / "run"))
+    served: list = []
+    monkeypatch.setattr(server.Server, "serve_forever", lambda self: served.extend(self.models))
+    names = ["squeezenet1_1", run, "squeezenet1_1"]
+    model = torchvision.models.get_model("squeezenet1_1")
+    torch.save({name: value * 0 for name, value in model.state_dict().items()}, tmp_path / "0.pt")
+    options = ["--port", "0", "--device", "cpu", "--weights", "none", "--weights", str(tmp_path / "0.pt")]
+    assert main(["serve", *names, *options]) == 0
+    assert [name for name, _ in served] == names and [type(one).__name__ for _, one in served][1] == "Model"
+    answers = [served[number][1].look(PHOTOGRAPH) for number in (0, 2)]
+    assert answers[1].log_prob[0] == pytest.approx(-math.log(1000)) != answers[0].log_prob[0]
+    capsys.readouterr()
+    for words, said in (
+        (["squeezenet1_2", *options[:4]], "neither a run folder nor a network of torchvision; did you mean squeezenet"),
+        ([*names, *options[:-2]], "--weights is given 1 times, but 2 models are no runs"),
+    ):  # fmt: skip
+        assert main(["serve", *words]) == 1
+        assert said in capsys.readouterr().err
 
 
 def load_text(served) -> str:
@@ -160,12 +221,8 @@ def browser(tmp_path) -> Iterator[Browser]:
     running.close()
 
 
-def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
-    """A photograph is dropped and its words play with their maps; two models are compared; a digit is drawn by mouse
-    and found among clutter. Screenshots are kept in VISION_ATTN_SCREENSHOTS."""
-    shots = Path(os.environ.get("VISION_ATTN_SCREENSHOTS", tmp_path))
-    browser.call("Page.navigate", url=f"http://127.0.0.1:{served.server_port}/")
-    browser.wait("document.body && 'ready' in document.body.dataset")
+def drop(browser: Browser) -> None:
+    """Drop the photograph on the page."""
     content = base64.b64encode(PHOTOGRAPH.read_bytes()).decode()
     browser.run(
         "(async () => { const bytes = await (await fetch('data:image/jpeg;base64," + content + "')).blob();"
@@ -173,6 +230,24 @@ def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
         "document.querySelector('.drop').dispatchEvent(new DragEvent('drop', {dataTransfer: dragged, bubbles: true,"
         "cancelable: true})); })()"
     )
+
+
+def choose(browser: Browser, select: str, value: str) -> None:
+    """Choose an option, by its text, or write a text."""
+    browser.run(
+        f"(() => {{ const field = document.querySelector('{select}');"
+        f"field.value = [...(field.options ?? [])].find(one => one.text === '{value}')?.value ?? '{value}';"
+        "field.dispatchEvent(new Event('change', {bubbles: true})); })()"
+    )
+
+
+def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
+    """A photograph is dropped and its words play with their maps; two models are compared; a digit is drawn by mouse
+    and found among clutter. Screenshots are kept in VISION_ATTN_SCREENSHOTS."""
+    shots = Path(os.environ.get("VISION_ATTN_SCREENSHOTS", tmp_path))
+    browser.call("Page.navigate", url=f"http://127.0.0.1:{served.server_port}/")
+    browser.wait("document.body && 'ready' in document.body.dataset")
+    drop(browser)
     browser.wait("document.querySelector('#photograph .results').dataset.done == '1'")
     frame = "document.querySelectorAll('#photograph iframe')[{}]"
     assert browser.run("document.querySelectorAll('#photograph iframe').length") == 2
@@ -199,3 +274,50 @@ def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
     assert Image.open(shots / "digit.png").size[0] >= 1000
     browser.run("document.querySelector('.clear').click()")
     assert browser.run(inked.format(150)) == 0
+
+
+def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> None:
+    """A photograph is dropped; a ViT's map appears at once, beside that of a convolutional network; the sliders and
+    the text change it. A captioner is not asked for a text."""
+    shots = Path(os.environ.get("VISION_ATTN_SCREENSHOTS", tmp_path))
+    browser.call("Page.navigate", url=f"http://127.0.0.1:{served.server_port}/")
+    browser.wait("document.body && 'ready' in document.body.dataset")
+    asked = "getComputedStyle(document.querySelector('.asked')).display"
+    assert browser.run(asked) == "none"
+    choose(browser, "#photograph .first", "vit_b_32")
+    choose(browser, "#photograph .second", "squeezenet1_1")
+    assert browser.run(asked) == "flex"
+    drop(browser)
+    done = "document.querySelector('#photograph .results').dataset.done == '{}'"
+    browser.wait(done.format(1))
+    titles = "[...document.querySelectorAll('#photograph h3')].map(head => head.textContent)"
+    answer = served.models[4][1].look(PHOTOGRAPH).text
+    assert browser.run(titles)[0] == f"vit_b_32: {answer}" and browser.run(titles)[1].startswith("squeezenet1_1: ")
+    page = "document.querySelector('#photograph iframe').contentDocument"
+    browser.wait(f"{page}?.querySelector('.lit .word[aria-pressed=true]')")
+    assert browser.run(f"{page}.querySelectorAll('.dials input').length") == 2
+    assert (
+        browser.run("document.querySelectorAll('#photograph iframe')[1].contentDocument.querySelector('.dials')")
+        is None
+    )
+    assert browser.run(f"{page}.documentElement.clientWidth") == browser.run(
+        "document.querySelector('#photograph iframe').clientWidth"  # no scroll bar
+    )
+    browser.run("scrollTo(0, 0)")
+    browser.screenshot(shots / "look.png")
+    browser.run(
+        f"(() => {{ const [layer, head] = {page}.querySelectorAll('.dials input'); layer.value = 3;"
+        f"layer.dispatchEvent(new Event('input', {{bubbles: true}})); head.value = 12;"
+        "head.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+    told = f"[...{page}.querySelectorAll('.dials output')].map(output => output.textContent)"
+    assert browser.run(told) == ["2 of 0 to 11", "11 of 0 to 11"]
+    browser.screenshot(shots / "look_layer.png")
+    choose(browser, ".asked .method", "attention rollout")
+    browser.wait(done.format(2))
+    assert "no layer of this model attends" in browser.run(titles)[1]
+    choose(browser, ".asked input", "espresso; tench")
+    browser.wait(done.format(3))
+    assert browser.run(titles)[0].startswith("vit_b_32: espresso (")
+    browser.wait(f"{page}?.querySelectorAll('.word').length == 2")
+    browser.screenshot(shots / "look_texts.png")

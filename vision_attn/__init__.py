@@ -1,6 +1,6 @@
 """Image captioning and recurrent visual attention: models that look, trained, measured and shown.
 
-`vision_attn.load(RUN)` opens a trained run: see `vision_attn/api.py`.
+`vision_attn.load(NAME)` opens a trained run, or a model of another library: see `vision_attn/api.py`.
 """
 
 from importlib import import_module

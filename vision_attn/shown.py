@@ -61,8 +61,25 @@ class Shown:
             return (folder / "picture.png").read_bytes()
 
 
+class Pointed(Shown):
+    """A picture with words that can be pointed at. Several are displayed on one page."""
+
+    @property
+    @abstractmethod
+    def looked(self) -> Looked:
+        """What the page shows of it."""
+
+    @classmethod
+    def write_together(cls, path: Path, items: Sequence["Pointed"]) -> None:
+        """Write one page of several."""
+        write_page(path, [item.looked for item in items])
+
+    def write_page(self, path: Path) -> None:
+        self.write_together(path, [self])
+
+
 @dataclass(repr=False)
-class Captioned(Shown):
+class Captioned(Pointed):
     """A photograph with its caption, or a line with its transcript."""
 
     title: str
@@ -100,9 +117,6 @@ class Captioned(Shown):
         return Looked(
             self.title, self.picture, found.words, found.alpha, log_prob=found.log_prob or None, regions=found.region
         )
-
-    def write_page(self, path: Path) -> None:
-        write_page(path, [self.looked])
 
     def write_picture(self, path: Path) -> None:
         found = self.described
@@ -200,8 +214,8 @@ class Several(Shown, list):
     """The results of a list of images. Displayed on one page."""
 
     def write_page(self, path: Path) -> None:
-        if all(isinstance(item, Captioned) for item in self):
-            write_page(path, [item.looked for item in self])
+        if all(isinstance(item, Pointed) for item in self):
+            (type(self[0]) if self else Captioned).write_together(path, self)
             return
         with scratch("page") as folder:
             self.write_picture(folder / "picture.png")

@@ -12,41 +12,24 @@ or with --relevance the relevance of the image for each word.
 """
 
 import argparse
-import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._collection import collected_later
-from vision_attn.commands._opened import is_run
 from vision_attn.commands._places import writable
 from vision_attn.commands._search import photographs
 from vision_attn.console import complain, progress, say
 from vision_attn.machine import torch_device
 
 if TYPE_CHECKING:  # or `--help` would import torch
-    from vision_attn.explain.models import Model
-    from vision_attn.explain.seen import Seen
+    from vision_attn.looking import Looker, LookResult
 
-SIDE = 672  # pixels of a photograph in the drawings
 METHODS = {
     "relevance": "gradient-weighted relevance (Chefer et al. 2021)",
     "rollout": "attention rollout (Abnar and Zuidema 2020)",
     "grad-cam": "Grad-CAM (Selvaraju et al. 2017), of the last convolution or window",
 }
-TITLES = {
-    "classifier": "What led to each answer",
-    "matcher": "Where each text matches",
-    "captioner": "Where each word looked",
-    "encoder": "Where the model looks",
-}
-GUIDES = {
-    "classifier": "Point at an answer, or tap it, to see what led to it.",
-    "matcher": "Point at a text, or tap it, to see where the image matches it.",
-    "encoder": "Point at the word below a picture, or tap it, to see the attention.",
-}
-DIALS = " The sliders show the attention of each layer and head."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,23 +66,32 @@ def run(arguments: argparse.Namespace) -> int:
     writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints = list(found.complaints)
-    kind, see = opened(arguments)
-    done: list[tuple[str, Any, Seen]] = []
+    looker = opened(arguments)
+    options = {"texts": arguments.text, "method": arguments.method, "layer": arguments.layer, "head": arguments.head}
+    done: list[LookResult] = []
     for path, picture in squares(found.files, complaints):
-        seen = see(picture)
-        say(str(path), told(seen, kind))
-        picture.thumbnail((SIDE, SIDE))
-        done.append((path.name, picture, seen))
+        done.append(looker.see(path.name, picture, **options))
+        say(str(path), done[-1].text)
     if done:
-        complain(f"drawn: {draw(done, kind, arguments.out)}")
+        complain(f"drawn: {draw(done, arguments.out)}")
     for line in (*found.notes, *complaints):
         complain(line)
     return 1 if complaints else 0
 
 
+@collected_later()
+def opened(arguments: argparse.Namespace) -> "Looker":
+    """The model that `arguments` name."""
+    from vision_attn.looking import open_looker
+
+    options = {"weights": arguments.weights, "device": arguments.device, "trust": arguments.trust}
+    return open_looker(arguments.model, **options)
+
+
 def squares(files: Sequence[Path], complaints: list[str]) -> Iterator[tuple[Path, Any]]:
     """The centre square of each photograph; what cannot be read is complained of."""
     from vision_attn.data.images import open_square
+    from vision_attn.inputs import SIDE
 
     for path in progress(files, what="look", unit="image"):
         try:
@@ -110,109 +102,12 @@ def squares(files: Sequence[Path], complaints: list[str]) -> Iterator[tuple[Path
         yield path, square
 
 
-@collected_later()
-def opened(arguments: argparse.Namespace) -> tuple[str, Callable[[Any], "Seen"]]:
-    """The kind of the model, and a function from a picture to what the model saw in it."""
-    from vision_attn.config import open_run
-    from vision_attn.explain.looks import look
-    from vision_attn.explain.models import open_model
-    from vision_attn.tasks.caption import Captioning
-
-    device = torch_device(arguments.device)
-    if is_run(Path(arguments.model)) or Path(arguments.model).is_dir():
-        task, source, _ = open_run(arguments.model, trust=arguments.trust)
-        if isinstance(task, Captioning):
-            if not task.sees_squares:
-                raise ValueError(f"{arguments.model} reads lines: vision-attn transcribe --out draws where it looked")
-            if arguments.method != "auto" or arguments.layer is not None or arguments.text:
-                raise ValueError("of a captioner of ours, --head is the only choice: its maps are its attention")
-            return "captioner", partial(described, task.to(device), device=device, head=arguments.head)
-        model = classifier(arguments.model, task, source)
-    else:
-        library = arguments.model.partition(":")[0]
-        model = open_model(arguments.model, weights=arguments.weights, trust=library in arguments.trust)
-    options = {"texts": arguments.text, "method": arguments.method, "layer": arguments.layer, "head": arguments.head}
-    return model.kind, partial(look, on_device(model, device), **options)
-
-
-def on_device(model: "Model", device: Any) -> "Model":
-    """The model on a device, with its inputs."""
-    inputs = model.inputs
-    model.module.to(device)
-    return model._replace(inputs=lambda picture: {key: value.to(device) for key, value in inputs(picture).items()})
-
-
-def classifier(folder: str, task: Any, source: Any) -> "Model":
-    """The classifier of the run in `folder`, as others are: images to scores. It must see the whole image."""
-    import torch
-
-    from vision_attn.explain.models import Model
-    from vision_attn.tasks.classify import Classification
-
-    if not isinstance(task, Classification) or task.model.reinforced or task.image_shape[0] != 3:
-        raise ValueError(
-            f"{folder} holds a {type(task).__name__} that does not see whole photographs: "
-            f"vision-attn eval {folder} --show 8 draws what it sees"
-        )
-
-    class Scores(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = task.model
-
-        def forward(self, images: Any) -> Any:
-            return self.model(images).log_prob[:, 0, -1]
-
-    def inputs(picture: Any) -> dict[str, Any]:
-        return {"images": pixels(picture, task.image_shape[1:]) / 255}
-
-    return Model(Scores(), "classifier", inputs, tuple(source.class_names))
-
-
-def pixels(picture: Any, size: Sequence[int]) -> Any:
-    """A picture as a batch of one image, from 0 to 255."""
-    import numpy as np
-    import torch
-
-    resized = picture.convert("RGB").resize(tuple(size)[::-1])
-    return torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None]
-
-
-def described(task: Any, picture: Any, device: Any, head: int | None) -> "Seen":
-    """The caption of one of our captioners, with its maps."""
-    from vision_attn.explain.seen import Seen, chosen
-
-    (caption,) = task.describe(pixels(picture, (task.resolution, task.resolution)).to(device))
-    if caption.alpha is None:
-        raise ValueError("this captioner has no attention, so there is nothing to look at")
-    layers = None if caption.heads is None else caption.heads[:, None]
-    if head is not None and layers is None:
-        raise ValueError("this captioner has a single head: leave --head out")
-    alpha = caption.alpha if head is None else chosen(layers, 0, head)
-    return Seen(caption.words, alpha, caption.log_prob, layers, "attention")
-
-
-def told(seen: "Seen", kind: str) -> str:
-    """What a model answered, in a line."""
-    if kind == "captioner" or seen.log_prob is None:
-        return " ".join(seen.words) if kind == "captioner" else ", ".join(seen.words)
-    return ", ".join(f"{word} ({math.exp(value):.2f})" for word, value in zip(seen.words, seen.log_prob, strict=True))
-
-
-def draw(done: Sequence[tuple[str, Any, "Seen"]], kind: str, folder: Path) -> Path:
+def draw(done: Sequence["LookResult"], folder: Path) -> Path:
     """Write a sheet for each picture and one page for all; returns the page."""
-    from vision_attn.viz.attention import write_sheet
-    from vision_attn.viz.page import GUIDE, Looked, write_page
     from vision_attn.viz.sheet import picture_name
 
-    items = [
-        Looked(name, picture, seen.words, seen.alpha, log_prob=seen.log_prob, layers=seen.layers)
-        for name, picture, seen in done
-    ]
-    for number, (name, picture, seen) in enumerate(progress(done, what="pictures", unit="image"), start=1):
-        options = {"title": f"{name} · {seen.method}", "log_prob": seen.log_prob}
-        if kind != "captioner":
-            options["caption"] = " · ".join(seen.words)
-        write_sheet(folder / picture_name(number, name), picture, seen.words, seen.alpha, **options)
-    guide = GUIDES.get(kind, GUIDE) + DIALS * any(item.layers is not None for item in items)
-    return write_page(folder / "index.html", items, title=TITLES[kind], guide=guide)
+    for number, result in enumerate(progress(done, what="pictures", unit="image"), start=1):
+        result.save(folder / picture_name(number, result.title))
+    page = folder / "index.html"
+    type(done[0]).write_together(page, done)
+    return page

@@ -1,7 +1,8 @@
 """The server of the web page: models in memory, images in requests; nothing of either is stored or logged.
 
-POST /caption and /classify take an image file as their body, and the number of a model as `?model=`; /digit takes a
-picture of 28 x 28 pixels, and puts it among clutter first. The answer is JSON: `{"text":, "page":}` or `{"error":}`.
+POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
+takes a `text=`, which may be repeated, and a `method=`. /digit takes a picture of 28 x 28 pixels, and puts it among
+clutter first. The answer is JSON: `{"text":, "page":}` or `{"error":}`.
 """
 
 import io
@@ -22,6 +23,7 @@ from vision_attn.api import Model, load
 from vision_attn.console import printable
 from vision_attn.data.photographs import MAX_PIXELS
 from vision_attn.layers.fused import without_loops
+from vision_attn.looking import Looker, sees_photographs
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.transcribe import Transcription
@@ -31,6 +33,7 @@ LARGEST = 32_000_000
 DIGIT, PIECE = 28, 8
 """Pixels of a drawn digit, and of a piece of clutter."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
+METHODS = ("rollout", "relevance", "grad-cam")
 
 
 class Refused(ValueError):
@@ -46,7 +49,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], models: Sequence[tuple[str, Model]]) -> None:
+    def __init__(self, address: tuple[str, int], models: Sequence[tuple[str, Model | Looker]]) -> None:
         super().__init__(address, Handler)
         self.models, self.local = list(models), address[0] in LOCAL
         self.busy = threading.Lock()
@@ -59,13 +62,23 @@ class Server(ThreadingHTTPServer):
         return self._pieces
 
 
-def make_server(models: Sequence[tuple[str, Model]], *, host: str = "127.0.0.1", port: int = 7860) -> Server:
+def make_server(models: Sequence[tuple[str, Model | Looker]], *, host: str = "127.0.0.1", port: int = 7860) -> Server:
     """Return a server of named models; `serve_forever` runs it. Port 0 takes a free one. Raises ValueError if the
     address cannot be used."""
     try:
         return Server((host, port), models)
     except OSError as error:
         raise ValueError(f"{host}:{port} cannot be used ({error.strerror or error}): name another --port") from error
+
+
+def _described(model: Model | Looker) -> dict[str, str]:
+    """What the page can ask a model for, and of a model that it looks into, whether it takes texts."""
+    if isinstance(model, Looker):
+        return {"kind": "look", "takes": model.kind}
+    if sees_photographs(model.task):
+        return {"kind": "look", "takes": "classifier"}
+    kinds = {Captioning: "caption", Classification: "classify"}
+    return {"kind": next((kind for task, kind in kinds.items() if isinstance(model.task, task)), "")}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -82,12 +95,7 @@ class Handler(BaseHTTPRequestHandler):
             page = files("vision_attn.web").joinpath("index.html").read_text(encoding="utf-8")
             self._send(200, page.encode(), "text/html; charset=utf-8")
         elif path == "/models":
-            kinds = {Captioning: "caption", Classification: "classify"}
-            listed = [
-                {"name": name, "kind": next((kind for task, kind in kinds.items() if isinstance(model.task, task)), "")}
-                for name, model in self.server.models
-            ]
-            self._json(200, listed)
+            self._json(200, [{"name": name, **_described(model)} for name, model in self.server.models])
         else:
             self._json(404, {"error": "there is no such page"})
 
@@ -106,9 +114,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answered(self) -> dict[str, Any]:
         address = urlsplit(self.path)
-        options = {name: values[0] for name, values in parse_qs(address.query).items()}
-        model = self._model(options.get("model", ""))
+        options = parse_qs(address.query)
+        model = self._model(options.get("model", [""])[0])
         image = self._image()
+        if address.path == "/look":
+            return self._looked(image, model, options)
+        if isinstance(model, Looker):
+            raise Refused(400, f"{model.name} is not a run of this package: ask /look")
         with self.server.busy, torch.inference_mode(), without_loops():
             if address.path == "/caption":
                 result = model.transcribe(image) if isinstance(model.task, Transcription) else model.caption(image)
@@ -116,13 +128,25 @@ class Handler(BaseHTTPRequestHandler):
             if address.path == "/classify":
                 result = model.classify(image)
             elif address.path == "/digit":
-                pieces = min(int(options["clutter"]), 20) if options.get("clutter", "").isdigit() else 0
-                result = model.classify(self._scattered(image, model, pieces))
+                clutter = options.get("clutter", [""])[0]
+                result = model.classify(
+                    self._scattered(image, model, min(int(clutter), 20) if clutter.isdigit() else 0)
+                )
             else:
                 raise Refused(404, "there is no such page")
             return {"text": f"{result.label}, p {float(result.probabilities[-1].max()):.2f}", "page": result.page()}
 
-    def _model(self, number: str) -> Model:
+    def _looked(self, image: Image.Image, model: Model | Looker, options: dict[str, list[str]]) -> dict[str, Any]:
+        """Where a model looked. Its maps may need gradients."""
+        method = options.get("method", [""])[0]
+        if method and method not in METHODS:
+            raise Refused(400, f"the methods are {', '.join(METHODS)}, and none for the one that fits the model")
+        chosen = {method.replace("-", "_"): True} if method else {}
+        with self.server.busy, without_loops():
+            result = model.look(image, options.get("text"), **chosen)
+        return {"text": result.text, "page": result.page()}
+
+    def _model(self, number: str) -> Model | Looker:
         if not number.isdigit() or int(number) >= len(self.server.models):
             raise Refused(404, "there is no such model")
         return self.server.models[int(number)][1]

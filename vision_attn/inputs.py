@@ -1,0 +1,83 @@
+"""Images as users of Python give them: files, pictures and arrays."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from vision_attn.data.conversion import in_rgb
+from vision_attn.data.images import centre_square
+from vision_attn.data.photographs import open_photograph
+from vision_attn.shown import Several
+
+Picture = str | Path | Image.Image | np.ndarray | Tensor
+"""A file, a picture, or an array: (Y, X), (Y, X, 3), or a tensor (C, Y, X); uint8, or floats in [0, 1]."""
+
+SIDE = 672
+"""Pixels that a photograph keeps for pictures."""
+BATCH = 16
+
+
+def each(
+    images: Picture | Sequence[Picture], read: Callable[[Picture, int], Any], batch: Callable[[Sequence[Any]], list]
+) -> Any:
+    """Read images and process them in batches; the result of one image that is not in a list is returned alone."""
+    if not isinstance(images, list | tuple):
+        return batch([read(images, 1)])[0]
+    results: list[Any] = []
+    for first in range(0, len(images), BATCH):
+        some = images[first : first + BATCH]
+        results += batch([read(image, first + number) for number, image in enumerate(some, 1)])
+    return Several(results)
+
+
+def cropped(image: Picture, number: int) -> tuple[str, Image.Image]:
+    """The title of an image, and its centre square in RGB. Raises ValueError for what is no image."""
+    title, picture = whole(image, number)
+    return title, picture.crop(tuple(round(edge) for edge in centre_square(*picture.size)))
+
+
+def square(image: Picture, number: int) -> tuple[str, Image.Image]:
+    """Like `cropped`, with no more than `SIDE` pixels on a side."""
+    title, picture = cropped(image, number)
+    picture.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+    return title, picture
+
+
+def whole(image: Picture, number: int) -> tuple[str, Image.Image]:
+    """The title of an image, and the image in RGB. Raises ValueError for what is no image."""
+    if isinstance(image, str | Path):
+        title, picture = Path(image).name, open_photograph(image, at_least=SIDE)
+    else:
+        title = f"image {number}"
+        if isinstance(image, np.ndarray | Tensor):
+            image = _pictured(image)
+        if not isinstance(image, Image.Image):
+            raise ValueError(f"{title} is a {type(image).__name__}: give a path, a PIL image, an array or a tensor")
+        title = Path(getattr(image, "filename", "") or title).name
+        picture = in_rgb(ImageOps.exif_transpose(image))
+    return title, picture
+
+
+def _pictured(array: np.ndarray | Tensor) -> Image.Image:
+    """A picture of an array (Y, X) or (Y, X, 3), or of a tensor (C, Y, X). Raises ValueError for others."""
+    shape = tuple(array.shape)
+    if isinstance(array, Tensor):
+        array = array.detach().cpu()
+        array = (array.permute(1, 2, 0) if array.ndim == 3 else array).numpy()
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    if array.ndim not in (2, 3) or 0 in shape or (array.ndim == 3 and array.shape[2] != 3):
+        raise ValueError(
+            f"an array is (Y, X) or (Y, X, 3), a tensor (C, Y, X) with 1 or 3 channels; this one is {shape}"
+        )
+    if array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating):
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+            raise ValueError("an array of floats must lie in [0, 1]; for pixels from 0 to 255 use uint8")
+        array = (array * 255.0).round().astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise ValueError(f"an array is uint8, or floats in [0, 1]; this one is {array.dtype}")
+    return Image.fromarray(np.ascontiguousarray(array))

@@ -1,0 +1,272 @@
+"""Models that can be looked into: of other libraries, and runs of this package.
+
+`vision-attn look`, `vision_attn.load` and the web page all open a model by `open_looker`, and show its `LookResult`.
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+from vision_attn.config import open_run
+from vision_attn.explain.looks import Method, look
+from vision_attn.explain.models import Model, open_model
+from vision_attn.explain.seen import Seen, chosen
+from vision_attn.files import shipped
+from vision_attn.hub import local
+from vision_attn.inputs import SIDE, Picture, cropped, each
+from vision_attn.machine import torch_device
+from vision_attn.shown import Pointed
+from vision_attn.task import Source
+from vision_attn.tasks.caption import Captioning
+from vision_attn.tasks.classify import Classification
+from vision_attn.viz.attention import write_sheet
+from vision_attn.viz.page import GUIDE, Looked, write_page
+
+TITLES = {
+    "classifier": "What led to each answer",
+    "matcher": "Where each text matches",
+    "captioner": "Where each word looked",
+    "encoder": "Where the model looks",
+}
+GUIDES = {
+    "classifier": "Point at an answer, or tap it, to see what led to it.",
+    "matcher": "Point at a text, or tap it, to see where the image matches it.",
+    "encoder": "Point at the word below a picture, or tap it, to see the attention.",
+}
+DIALS = " The sliders show the attention of each layer and head."
+
+See = Callable[..., Seen]
+"""Finds out where a model looked in a square picture, with the options of `vision_attn.explain.looks.look`."""
+
+
+@dataclass(repr=False)
+class LookResult(Pointed):
+    """A photograph with the words of a model: its answer, the texts to match, or its caption; each with a map."""
+
+    title: str
+    picture: Image.Image
+    """The centre square of the photograph."""
+    kind: str
+    """"classifier", "encoder", "matcher" or "captioner"."""
+    seen: Seen
+
+    @property
+    def words(self) -> list[str]:
+        return self.seen.words
+
+    @property
+    def alpha(self) -> Float[Tensor, "T Y X"]:
+        """The map of each word."""
+        return self.seen.alpha
+
+    @property
+    def log_prob(self) -> list[float] | None:
+        """Of each word, in nats; None where there is no such thing."""
+        return self.seen.log_prob
+
+    @property
+    def layers(self) -> Float[Tensor, "T N K Y X"] | None:
+        """The attention of K heads in each of N layers; None where there is no map of them."""
+        return self.seen.layers
+
+    @property
+    def method(self) -> str:
+        """How the maps were made: "attention", "rollout", "relevance" or "grad-cam"."""
+        return self.seen.method
+
+    @property
+    def text(self) -> str:
+        """What the model answered, in a line."""
+        words, log_prob = self.seen.words, self.seen.log_prob
+        if self.kind == "captioner":
+            return " ".join(words)
+        if log_prob is None:
+            return ", ".join(words)
+        return ", ".join(f"{word} ({math.exp(value):.2f})" for word, value in zip(words, log_prob, strict=True))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {self.text}>"
+
+    @property
+    def looked(self) -> Looked:
+        seen = self.seen
+        return Looked(self.title, self.picture, seen.words, seen.alpha, log_prob=seen.log_prob, layers=seen.layers)
+
+    @classmethod
+    def write_together(cls, path: Path, items: Sequence["LookResult"]) -> None:
+        kind = items[0].kind
+        dials = any(item.layers is not None for item in items)
+        guide = GUIDES.get(kind, GUIDE) + DIALS * dials
+        write_page(path, [item.looked for item in items], title=TITLES[kind], guide=guide)
+
+    def write_picture(self, path: Path) -> None:
+        options: dict[str, Any] = {"title": f"{self.title} · {self.method}", "log_prob": self.log_prob}
+        if self.kind != "captioner":
+            options["caption"] = " · ".join(self.words)
+        write_sheet(path, self.picture, self.words, self.alpha, **options)
+
+
+class Looker:
+    """A model that can be looked into: `look` shows where it looked for its answer, a text, or each of its words."""
+
+    def __init__(self, name: str, kind: str, see: See, device: torch.device) -> None:
+        self.name, self.kind, self.device = name, kind, device
+        self._see = see
+
+    def __repr__(self) -> str:
+        return f"<vision_attn model: {self.name}, {self.kind}, on {self.device}>"
+
+    def look(
+        self,
+        images: Picture | Sequence[Picture],
+        text: str | Sequence[str] | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        rollout: bool = False,
+        relevance: bool = False,
+        grad_cam: bool = False,
+    ) -> Any:
+        """Look into the model with an image, or with each image of a list, as `vision-attn look` does.
+
+        text: what to match, the class to explain (by default the likeliest), or the beginning of the caption; one, or
+            several.
+        layer, head: show the attention of this layer, and of this head (by default the mean of all).
+        rollout, relevance, grad_cam: the method of the maps, at most one; by default the one that fits the model.
+
+        Returns a `LookResult` with `text`, `words`, `alpha` (one map per word), `log_prob` and `layers`, or a list of
+        them. Raises ValueError for what the model does not have.
+        """
+        wanted = {"rollout": rollout, "relevance": relevance, "grad-cam": grad_cam}
+        methods = [method for method, is_wanted in wanted.items() if is_wanted]
+        if len(methods) > 1:
+            raise ValueError(f"choose one of {' and '.join(methods)}")
+        texts = [text] if isinstance(text, str) else list(text or ())
+        options = {"texts": texts, "method": methods[0] if methods else "auto", "layer": layer, "head": head}
+        return each(images, cropped, lambda some: [self.see(*one, **options) for one in some])
+
+    def see(
+        self,
+        title: str,
+        picture: Image.Image,
+        *,
+        texts: Sequence[str] = (),
+        method: Method = "auto",
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> LookResult:
+        """Look into the model with one square picture."""
+        seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
+        small = picture.copy()
+        small.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+        return LookResult(title, small, self.kind, seen)
+
+
+def is_run_name(name: str | Path) -> bool:
+    """Whether `name` is that of a run, here or on the hub, or looks like one: a path, but no `library:name`."""
+    place = Path(name)
+    looks_like_one = place.is_absolute() or (len(place.parts) > 1 and ":" not in str(name))
+    return str(name).startswith("hf:") or looks_like_one or os.path.isdir(shipped(name))
+
+
+def open_looker(
+    name: str | Path, *, weights: str | None = None, device: str = "auto", trust: Sequence[str] = ()
+) -> Looker:
+    """Open a run, or a model of another library: see `vision_attn.explain.models.open_model`.
+
+    trust: packages whose code the run or the model may use. Raises ValueError, which says what to install, name or
+    correct.
+    """
+    place = torch_device(device)
+    if is_run_name(name):
+        if weights is not None:
+            raise ValueError(f"{name} holds its weights: leave --weights out")
+        task, source, _ = open_run(local(name), trust=trust)
+        return look_into(task.to(place), source, str(name), place)
+    model = open_model(str(name), weights=weights, trust=str(name).partition(":")[0] in trust)
+    return Looker(str(name), model.kind, partial(look, _on_device(model, place)), place)
+
+
+def look_into(task: Any, source: Source | None, name: str, device: torch.device) -> Looker:
+    """Look into the run `name`, whose task is on `device`. Raises ValueError if it does not see whole photographs."""
+    if isinstance(task, Captioning):
+        if not task.sees_squares:
+            raise ValueError(f"{name} reads lines: vision-attn transcribe --out draws where it looked")
+        return Looker(name, "captioner", partial(_described, task, device), device)
+    if not sees_photographs(task):
+        raise ValueError(
+            f"{name} holds a {type(task).__name__} that does not see whole photographs: "
+            f"vision-attn eval {name} --show 8 draws what it sees"
+        )
+
+    def inputs(picture: Image.Image) -> dict[str, Tensor]:
+        return {"images": _pixels(picture, task.image_shape[1:]) / 255}
+
+    names = tuple(getattr(source, "class_names", ()))
+    model = Model(_Scores(task.model), "classifier", inputs, names)
+    return Looker(name, "classifier", partial(look, _on_device(model, device)), device)
+
+
+def sees_photographs(task: Any) -> bool:
+    """Whether a task is a classifier that sees a whole photograph at once."""
+    return isinstance(task, Classification) and not task.model.reinforced and task.image_shape[0] == 3
+
+
+class _Scores(nn.Module):
+    """A classifier of ours as others are: images to scores."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B N"]:
+        return self.model(images).log_prob[:, 0, -1]
+
+
+def _on_device(model: Model, device: torch.device) -> Model:
+    """The model on a device, with its inputs."""
+    inputs: Callable[[Image.Image], dict[str, Tensor]] = model.inputs
+    model.module.to(device)
+    return model._replace(inputs=lambda picture: {key: value.to(device) for key, value in inputs(picture).items()})
+
+
+def _pixels(picture: Image.Image, size: Sequence[int]) -> Tensor:
+    """A picture as a batch of one image, from 0 to 255."""
+    resized = picture.convert("RGB").resize(tuple(size)[::-1])
+    return torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None]
+
+
+def _described(
+    task: Captioning,
+    device: torch.device,
+    picture: Image.Image,
+    *,
+    texts: Sequence[str],
+    method: Method,
+    layer: int | None,
+    head: int | None,
+) -> Seen:
+    """The caption of one of our captioners, with its maps."""
+    if method != "auto" or layer is not None or texts:
+        raise ValueError("the maps of a captioner of this package are its attention: a head is the only choice")
+    (caption,) = task.describe(_pixels(picture, (task.resolution, task.resolution)).to(device))
+    if caption.alpha is None:
+        raise ValueError("this captioner has no attention, so there is nothing to look at")
+    layers = None if caption.heads is None else caption.heads[:, None]
+    if head is not None and layers is None:
+        raise ValueError("this captioner has a single head: leave --head out")
+    alpha = caption.alpha if head is None else chosen(layers, 0, head)
+    return Seen(caption.words, alpha, caption.log_prob, layers, "attention")
