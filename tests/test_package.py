@@ -62,6 +62,7 @@ photograph = str(ours() / "docs/photographs/coffee.jpg")
 assert main(["demo", *sys.argv[2:]]) == 0
 assert main(["train", "sat_soft_scenes", "--run.epochs", "1", *sys.argv[2:]]) == 0
 assert main(["keys", "configs/finetune_photographs.yaml"]) == 0
+assert main(["look", "weights/photographs", photograph, "--out", "look"]) == 0
 assert main(["caption", photograph, "--out", "captions"]) == 0
 """
     run = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True)
@@ -71,7 +72,7 @@ assert main(["caption", photograph, "--out", "captions"]) == 0
     lines = done.stdout.splitlines()
     assert "--run.start_from=weights/photographs" in lines
     assert re.fullmatch(r".*coffee\.jpg\t\w+( \S+){3,}", lines[-1])
-    assert {path.name for path in tmp_path.iterdir()} == {"runs", "captions"}
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "look", "captions"}
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"demo", "sat_soft_scenes"}
     assert (tmp_path / "runs/sat_soft_scenes/best/model.safetensors").is_file()
     assert "BLEU-4" in done.stdout and (tmp_path / "runs/demo/pictures/index.html").is_file()
