@@ -195,6 +195,46 @@ def test_networks_of_torchvision_and_timm(
     assert capsys.readouterr().out.count("\t") == 2
 
 
+@pytest.mark.parametrize("name", ["swin_t", "timm:swin_tiny_patch4_window7_224"])
+def test_layers_and_heads_of_swin(name: str, photographs: Path) -> None:
+    """Each layer with a grid and heads of its own; the page's sliders show what `layer` and `head` do."""
+    if ":" in name:
+        pytest.importorskip("timm")
+    model, file = vision_attn.load(name, weights="none", device="cpu"), photographs / "0.png"
+    result = model.look(file)
+    heads, sides = [3] * 2 + [6] * 2 + [12] * 6 + [24] * 2, [56] * 2 + [28] * 2 + [14] * 6 + [7] * 2
+    assert result.method == "grad-cam" and result.alpha.shape == (1, 7, 7)
+    assert [one.shape for one in result.layers] == [(1, K, S, S) for K, S in zip(heads, sides, strict=True)]
+    page = result.page()
+    rows = " ".join(map(str, sides))
+    assert f'data-heads="{" ".join(map(str, heads))}" data-rows="{rows}" data-columns="{rows}"' in page
+    (bits,) = maps(page, "layers")
+    assert len(bits) == sum((K + 1) * S * S for K, S in zip(heads, sides, strict=True))
+    start = sum((K + 1) * S * S for K, S in zip(heads[:3], sides[:3], strict=True))
+    for head, part in (None, 0), (4, 5):
+        found = model.look(file, layer=3, head=head)
+        assert found.alpha.shape == (1, 28, 28) and found.method == "attention" and found.alpha.std() > 0
+        assert maps(found.page())[0] == bits[start + part * 784 : start + (part + 1) * 784]
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "vit_tiny_patch16_224"])
+def test_an_encoder_shows_the_attention_of_its_last_layer(name: str, photographs: Path) -> None:
+    """Its features are no answer that could be explained."""
+    timm = pytest.importorskip("timm")
+    from vision_attn.explain.looks import look
+    from vision_attn.explain.models import Model, Reader
+
+    sizes = {"window_size": 4, "depths": (2, 2), "num_heads": (2, 4)} if "swin" in name else {"num_heads": 2}
+    module = timm.create_model(name, num_classes=0, img_size=32, embed_dim=16, **sizes).eval()
+    model, picture = Model(module, "encoder", Reader((32, 32))), Image.open(photographs / "0.png")
+    seen = look(model, picture)
+    last = seen.layers[-1] if "swin" in name else seen.layers[:, -1]
+    assert seen.method == "attention" and torch.equal(seen.alpha, last.mean(dim=1))
+    for method in ("relevance", "grad-cam"):
+        with pytest.raises(ValueError, match="explains an answer, and this model has none: choose rollout, or a layer"):
+            look(model, picture, method=method)
+
+
 def test_a_file_of_weights_is_loaded(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     timm = pytest.importorskip("timm")
     torch.manual_seed(5)
@@ -471,6 +511,9 @@ def test_an_answer_that_sees_the_question_alone_has_no_map(photographs: Path, tm
         (["tiny_model:make", "--trust", "tiny_model", "--layer", "3"], "there is no layer 3: they are numbered from 0"),
         (["tiny_model:make", "--trust", "tiny_model", "--rollout", "--head", "1"], "a layer and a head are of"),
         (["squeezenet1_1", "--weights", "none", "--rollout"], "no layer of this model attends to the whole image"),
+        (["swin_t", "--weights", "none", "--rollout"], "so rollout and relevance, products of the maps of all layers"),
+        (["swin_t", "--weights", "none", "--layer", "0", "--head", "3"], "there is no head 3: they are numbered from"),
+        (["swin_t", "--weights", "none", "--layer", "12"], "there is no layer 12: they are numbered from 0 to 11"),
         (["tiny_model:make", "--trust", "tiny_model", "--device", "cuda:99"], "device 'cuda:99' is not available here"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -42,7 +42,7 @@ def served(tmp_path_factory) -> Iterator[server.Server]:
     vit = open_model("vit_b_32", weights="none")
     torch.nn.init.normal_(vit.module.heads.head.weight, std=0.05)  # torchvision's zeros make answers of nothing
     models.append(("vit_b_32", Looker("vit_b_32", vit.kind, partial(look, vit), torch.device("cpu"))))
-    models.append(("squeezenet1_1", load("squeezenet1_1", weights="none", device="cpu")))
+    models += [(name, load(name, weights="none", device="cpu")) for name in ("squeezenet1_1", "swin_t")]
     with make_server(models, port=0) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
@@ -67,7 +67,7 @@ def picture(size: tuple[int, int] = (28, 28), kind: str = "PNG") -> bytes:
 
 
 def test_photographs_and_digits_are_answered_with_a_page(served, capfd) -> None:
-    kinds = ["caption", "caption", "classify", "classify", "look", "look"]
+    kinds = ["caption", "caption", "classify", "classify", "look", "look", "look"]
     assert [model["kind"] for model in ask(served, "/models").json()] == kinds
     found = ask(served, "/caption?model=1", PHOTOGRAPH.read_bytes()).json()
     assert found["text"] == load_text(served) and found["page"].startswith("<!doctype html>")
@@ -87,7 +87,7 @@ def test_other_models_are_looked_into_with_a_photograph(served) -> None:
     picture.filename = ""
     expected = model.look(picture)
     assert found == {"text": expected.text, "page": expected.page()} and expected.method == "relevance"
-    assert 'class="dials" data-heads="12" data-rows="7"' in found["page"]
+    assert 'class="dials" data-heads="12 12 12 12 12 12 12 12 12 12 12 12" data-rows="7 ' in found["page"]
     rolled = ask(served, "/look?model=4&method=rollout&text=tench&text=espresso", PHOTOGRAPH.read_bytes()).json()
     assert rolled["page"] == model.look(picture, ["tench", "espresso"], rollout=True).page()
     assert rolled["text"].startswith("tench (") and rolled["page"].count('class="word"') == 2
@@ -221,6 +221,14 @@ def browser(tmp_path) -> Iterator[Browser]:
     running.close()
 
 
+TURN = (
+    "(() => {{ const [layer, head] = {page}.querySelectorAll('.dials input'); layer.value = {layer};"
+    "layer.dispatchEvent(new Event('input', {{bubbles: true}})); head.value = {head};"
+    "head.dispatchEvent(new Event('input', {{bubbles: true}})); }})()"
+)
+"""Turns the sliders to a layer and a head, counted from 1."""
+
+
 def drop(browser: Browser) -> None:
     """Drop the photograph on the page."""
     content = base64.b64encode(PHOTOGRAPH.read_bytes()).decode()
@@ -293,7 +301,7 @@ def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> No
     titles = "[...document.querySelectorAll('#photograph h3')].map(head => head.textContent)"
     answer = served.models[4][1].look(PHOTOGRAPH).text
     assert browser.run(titles)[0] == f"vit_b_32: {answer}" and browser.run(titles)[1].startswith("squeezenet1_1: ")
-    page = "document.querySelector('#photograph iframe').contentDocument"
+    page = "document.querySelector('#photograph iframe')?.contentDocument"
     browser.wait(f"{page}?.querySelector('.lit .word[aria-pressed=true]')")
     assert browser.run(f"{page}.querySelectorAll('.dials input').length") == 2
     assert (
@@ -305,11 +313,7 @@ def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> No
     )
     browser.run("scrollTo(0, 0)")
     browser.screenshot(shots / "look.png")
-    browser.run(
-        f"(() => {{ const [layer, head] = {page}.querySelectorAll('.dials input'); layer.value = 3;"
-        f"layer.dispatchEvent(new Event('input', {{bubbles: true}})); head.value = 12;"
-        "head.dispatchEvent(new Event('input', {bubbles: true})); })()"
-    )
+    browser.run(TURN.format(page=page, layer=3, head=12))
     told = f"[...{page}.querySelectorAll('.dials output')].map(output => output.textContent)"
     assert browser.run(told) == ["2 of 0 to 11", "11 of 0 to 11"]
     browser.screenshot(shots / "look_layer.png")
@@ -321,3 +325,16 @@ def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> No
     assert browser.run(titles)[0].startswith("vit_b_32: espresso (")
     browser.wait(f"{page}?.querySelectorAll('.word').length == 2")
     browser.screenshot(shots / "look_texts.png")
+    choose(browser, ".asked input", "")
+    choose(browser, ".asked .method", "that fit the model")
+    choose(browser, "#photograph .first", "swin_t")
+    browser.wait("document.querySelector('#photograph h3').textContent.startsWith('swin_t: ')")
+    browser.wait(f"{page}?.querySelector('.lit .dials')")
+    for layer, head, expected in (
+        (12, 24, ["11 of 0 to 11", "23 of 0 to 23"]), (1, 24, ["0 of 0 to 11", "2 of 0 to 2"]),
+        (2, 1, ["1 of 0 to 11", "0 of 0 to 2"]),
+    ):  # fmt: skip
+        browser.run(TURN.format(page=page, layer=layer, head=head))
+        assert browser.run(told) == expected
+    browser.run("scrollTo(0, 0)")
+    browser.screenshot(shots / "look_swin.png")

@@ -75,8 +75,9 @@ class LookResult(Pointed):
         return self.seen.log_prob
 
     @property
-    def layers(self) -> Float[Tensor, "T N K Y X"] | None:
-        """The attention of K heads in each of N layers; None where there is no map of them."""
+    def layers(self) -> Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None:
+        """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) where they differ in size; None
+        where there is no map of them."""
         return self.seen.layers
 
     @property

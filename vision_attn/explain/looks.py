@@ -10,10 +10,11 @@ from torch import Tensor
 
 from vision_attn.explain.captioners import look_of_words
 from vision_attn.explain.models import Model
-from vision_attn.explain.record import record_attention
+from vision_attn.explain.record import Record, record_attention
 from vision_attn.explain.relevance import activation_of, channels_first, grad_cam
 from vision_attn.explain.seen import Seen, chosen
 from vision_attn.explain.tokens import ImageAttention, map_shapes
+from vision_attn.explain.windows import NO_PRODUCT, WindowAttention, Windows, window_layouts
 
 Method = Literal["auto", "attention", "rollout", "relevance", "grad-cam"]
 NO_ANSWER = "attention"  # the word under a map of a model without an answer
@@ -35,7 +36,8 @@ def look(
     method: "auto" is relevance where there is an answer and full attention, Grad-CAM for convolutional networks and
         windows, and attention for captioners and encoders. layer, head: counted from 0, negative from the end (head:
         from 0), for "attention"; by default the last layer and the mean of its heads; for captioners, the mean of all
-        layers. Captioners have "attention" and "relevance".
+        layers. Captioners have "attention" and "relevance". Within windows, "attention" is what each token receives
+        (`vision_attn.explain.windows`), and there is no rollout and no relevance.
 
     Raises ValueError for what the model does not have.
     """
@@ -64,33 +66,57 @@ def _answers(
         inputs |= {key: tokens[key] for key in ("input_ids", "attention_mask") if key in tokens}
     wanted: list[int] | None = None
     maps: list[Tensor] = []
-    attention: ImageAttention | None = None
+    attention: ImageAttention | WindowAttention | None = None
     while wanted is None or len(maps) < len(wanted):  # one backward pass for each answer
         with (
             torch.enable_grad(),
             map_shapes(model.module) as shapes,
+            window_layouts(model.module) as layouts,
             activation_of(model.module) as activation,
             record_attention(model.module, queries="all", gradients=True) as record,
         ):
             output = _scores(model.module(**inputs))
+            if model.kind == "encoder":  # its features are no answer
+                output = None
             if wanted is None:
                 wanted = _wanted(model, output, texts)
             if output is not None:
                 output[0, wanted[len(maps)]].backward()
-        try:
-            attention = ImageAttention(record, shapes, 1)
-        except ValueError:
-            if method not in ("auto", "grad-cam"):
-                raise
-            method = "grad-cam"
+        attention = _attention(record, shapes, layouts)
+        if output is None and method in ("relevance", "grad-cam"):
+            raise ValueError(f"{method} explains an answer, and this model has none: choose rollout, or a layer")
         if method == "auto":
-            method = "attention" if output is None else "relevance"
+            method = _fitting(attention, has_answer=output is not None)
         maps.append(_map(method, attention, activation, layer, head))
         model.module.zero_grad(set_to_none=True)
-    raw = None if attention is None else attention.raw()
     words, log_prob = _named(model, output, wanted, texts)
-    repeated = None if raw is None else raw.expand(len(words), -1, -1, -1, -1)
-    return Seen(words, torch.cat(maps), log_prob, repeated, method)
+    raw = None if attention is None else attention.raw()
+    if isinstance(raw, Tensor):
+        raw = raw.expand(len(words), -1, -1, -1, -1)
+    elif raw is not None:
+        raw = [layer.expand(len(words), -1, -1, -1) for layer in raw]
+    return Seen(words, torch.cat(maps), log_prob, raw, method)
+
+
+def _attention(
+    record: Record, shapes: Sequence[tuple[int, int]], layouts: dict[str, Windows]
+) -> ImageAttention | WindowAttention | None:
+    """The attention that has maps over the image; None if there is none."""
+    if layouts:
+        return WindowAttention(record, layouts)
+    try:
+        return ImageAttention(record, shapes, 1)
+    except ValueError:
+        return None
+
+
+def _fitting(attention: ImageAttention | WindowAttention | None, *, has_answer: bool) -> Method:
+    """The method for a model of which none was named."""
+    if attention is None:
+        return "grad-cam"
+    if not has_answer:
+        return "attention"
+    return "grad-cam" if isinstance(attention, WindowAttention) else "relevance"
 
 
 def _scores(output: Any) -> Float[Tensor, "1 N"] | None:
@@ -130,14 +156,20 @@ def _named(
 
 
 def _map(
-    method: Method, attention: ImageAttention | None, activation: Any, layer: int | None, head: int | None
+    method: Method,
+    attention: ImageAttention | WindowAttention | None,
+    activation: Any,
+    layer: int | None,
+    head: int | None,
 ) -> Float[Tensor, "1 Y X"]:
     if method == "grad-cam":
         if activation.output is None or activation.gradient is None:
             raise ValueError("no layer of this model gives a map (B, C, Y, X) that its answer depends on: no Grad-CAM")
         return grad_cam(channels_first(activation.output), channels_first(activation.gradient))
     if attention is None:
-        raise ValueError("no layer of this model attends to the whole image")
+        raise ValueError("no layer of this model attends to the whole image, so it has no attention map of it")
+    if method in ("rollout", "relevance") and isinstance(attention, WindowAttention):
+        raise ValueError(NO_PRODUCT)
     if method == "rollout":
         return attention.rolled()
     if method == "relevance":

@@ -62,7 +62,8 @@ class ImageAttention:
     """The self-attention over an image's tokens, with full maps, and the row of each map that its answer comes from:
     the class token's, that of an attention pooling, or, without either, the mean of all rows.
 
-    Raises ValueError if no layer attends to a whole image: a convolutional network, or windows as in Swin.
+    Raises ValueError if no layer attends to a whole image: a convolutional network, or windows, for some of which
+    `vision_attn.explain.windows` has maps.
     """
 
     def __init__(self, record: Sequence[Attention], shapes: Sequence[tuple[int, int]], num_images: int) -> None:

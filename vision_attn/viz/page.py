@@ -44,9 +44,9 @@ class Looked(NamedTuple):
     """Each word's log-probability, in nats."""
     regions: Int[Tensor, "T"] | None = None
     """The region that hard attention selected at each word, counted row by row from 0. Outlined in white."""
-    layers: Float[Tensor, "T N K Y X"] | None = None
+    layers: Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None = None
     """The weights by layer and head, for a model of several: the page lets one choose among them. Not of `alpha`'s size
-    necessarily."""
+    necessarily. A list of layers (T, K, Y, X) where they differ in size."""
 
 
 def write_page(
@@ -108,26 +108,38 @@ def _figure(number: int, item: Looked) -> str:
 
 def _dials(item: Looked) -> str:
     """Sliders for the layer (0: the map itself) and the head (0: the mean of all)."""
-    if item.layers is None or not len(item.layers):
+    if item.layers is None or not len(item.words):
         return ""
-    _, layers, heads, rows, columns = item.layers.shape
+    layers = _layers(item.layers)
+    heads, rows, columns = (" ".join(str(layer.shape[axis]) for layer in layers) for axis in (1, 2, 3))
+    most = max(layer.shape[1] for layer in layers)
     return (
         f'<div class="dials" data-heads="{heads}" data-rows="{rows}" data-columns="{columns}">'
-        f'<label>Layer <input type="range" min="0" max="{layers}" value="0"> <output>as chosen</output></label>'
-        f'<label>Head <input type="range" min="0" max="{heads}" value="0" disabled> <output>mean</output></label>'
+        f'<label>Layer <input type="range" min="0" max="{len(layers)}" value="0"> <output>as chosen</output></label>'
+        f'<label>Head <input type="range" min="0" max="{most}" value="0" disabled> <output>mean</output></label>'
         "</div>\n"
     )
 
 
-def _layers(maps: Float[Tensor, "N K Y X"]) -> str:
-    """Each layer's mean and heads, a byte for each region: 255 where a map is largest."""
-    maps = torch.cat([maps.mean(dim=1, keepdim=True), maps], dim=1).flatten(0, 1)
-    return _bytes(weights(maps).flatten(1))
+def _layers(
+    layers: Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]],
+) -> Sequence[Float[Tensor, "T _ _ _"]]:
+    return layers.unbind(1) if isinstance(layers, Tensor) else layers
 
 
-def _bytes(maps: Float[Tensor, "N L"]) -> str:
+def _heads(maps: Float[Tensor, "K Y X"]) -> bytes:
+    """A layer's mean and heads; see `_bytes`."""
+    return _bytes(weights(torch.cat([maps.mean(dim=0, keepdim=True), maps])).flatten(1))
+
+
+def _bytes(maps: Float[Tensor, "N L"]) -> bytes:
+    """A byte for each region: 255 where a map is largest."""
     scaled = maps / maps.amax(dim=1, keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
-    return base64.b64encode((scaled * 255).round().byte().numpy().tobytes()).decode()
+    return (scaled * 255).round().byte().numpy().tobytes()
+
+
+def _encoded(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 _PLAY = '<button type="button" aria-label="Play the words one after the other">Play</button>'
@@ -146,10 +158,11 @@ def _words(number: int, item: Looked) -> Iterator[str]:
     if item.alpha is None:
         yield from map(escape, item.words)
         return
-    alpha = weights(item.alpha)
+    alpha, layers = weights(item.alpha), None if item.layers is None else _layers(item.layers)
     for step, word in enumerate(item.words):
-        bits = _bytes(alpha[step].flatten()[None])
-        layers = "" if item.layers is None else f' data-layers="{_layers(item.layers[step])}"'
+        bits, heads = _encoded(_bytes(alpha[step].flatten()[None])), ""
+        if layers is not None:
+            heads = f' data-layers="{_encoded(b"".join(_heads(layer[step]) for layer in layers))}"'
         told = f"word {step + 1} of {len(item.words)} · {_place(alpha[step])}"
         boxes = list((item.boxes or {}).get(word, ()))
         if item.regions is not None:
@@ -160,7 +173,7 @@ def _words(number: int, item: Looked) -> Iterator[str]:
             told += f" · p {math.exp(item.log_prob[step]):.2f}"
         yield (
             f'<span class="word" id="image-{number}-word-{step + 1}" role="button" tabindex="{0 if step == 0 else -1}"'
-            f' aria-pressed="false" data-map="{bits}"{layers} data-told="{escape(told)}"'
+            f' aria-pressed="false" data-map="{bits}"{heads} data-told="{escape(told)}"'
             f' data-boxes="{_boxes(boxes)}">{escape(word)}</span>'
         )
 
@@ -203,4 +216,4 @@ def _data(picture: Image.Image, drawn: bool) -> str:
         fitted(picture, max(picture.size)).save(kept, "PNG")
     else:
         fitted(picture, min(SIDE, max(picture.size))).save(kept, "JPEG", quality=82, optimize=True)
-    return f"data:image/{'png' if drawn else 'jpeg'};base64,{base64.b64encode(kept.getvalue()).decode()}"
+    return f"data:image/{'png' if drawn else 'jpeg'};base64,{_encoded(kept.getvalue())}"
