@@ -338,3 +338,10 @@ def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> No
         assert browser.run(told) == expected
     browser.run("scrollTo(0, 0)")
     browser.screenshot(shots / "look_swin.png")
+    browser.call("Emulation.setDeviceMetricsOverride", width=400, height=1000, deviceScaleFactor=1, mobile=False)
+    frame = "document.querySelector('#photograph iframe')"
+    browser.wait(f"{frame}.clientHeight < 700")  # it follows the page in it
+    browser.screenshot(shots / "look_narrow.png")
+    assert browser.run(f"{page}.querySelector('figure').clientWidth + 30 <= {frame}.clientWidth")
+    for inner in ("document", page):  # nothing is wider than the screen of a telephone
+        assert browser.run(f"{inner}.documentElement.scrollWidth <= {inner}.documentElement.clientWidth"), inner

@@ -7,8 +7,8 @@ show a map for each word.
 
 Prints FILE, a tab and the answer with its probability, a line for each photograph. Writes a sheet for each photograph
 and one page for all, with sliders for the layer and the head. By default a map is the gradient-weighted relevance of
-the answer (Chefer et al. 2021); Grad-CAM for convolutional networks; for captioners the mean of all heads and layers,
-or with --relevance the relevance of the image for each word.
+the answer (Chefer et al. 2021); Grad-CAM for convolutional networks and Swin; for captioners the mean of all heads and
+layers, or with --relevance the relevance of the image for each word.
 """
 
 import argparse
