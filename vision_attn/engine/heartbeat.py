@@ -30,7 +30,8 @@ class Heartbeat:
     """
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.keys = rank, [f"vision_attn/heartbeat/{number}" for number in range(size)]
+        run = os.environ.get("TORCHELASTIC_RUN_ID", "")  # several runs may share a store
+        self.rank, self.keys = rank, [f"heartbeat/{run}/{number}" for number in range(size)]
         self.seen: list[bytes] = [b""] * size
         """The counts of all processes, as last read."""
         self.left, self.properly = threading.Event(), False
