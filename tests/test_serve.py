@@ -69,6 +69,8 @@ def picture(size: tuple[int, int] = (28, 28), kind: str = "PNG") -> bytes:
 def test_photographs_and_digits_are_answered_with_a_page(served, capfd) -> None:
     kinds = ["caption", "caption", "classify", "classify", "look", "look", "look"]
     assert [model["kind"] for model in ask(served, "/models").json()] == kinds
+    named = ask(served, "/caption?model=1&name=..%2F%3Cb%3Ecup.jpg", PHOTOGRAPH.read_bytes()).json()["page"]
+    assert "&lt;b&gt;cup.jpg" in named and "<b>cup" not in named and "../" not in named
     found = ask(served, "/caption?model=1", PHOTOGRAPH.read_bytes()).json()
     assert found["text"] == load_text(served) and found["page"].startswith("<!doctype html>")
     one, other = (ask(served, "/digit?model=2&clutter=3", picture()).json() for _ in range(2))
@@ -253,6 +255,7 @@ def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
     """A photograph is dropped and its words play with their maps; two models are compared; a digit is drawn by mouse
     and found among clutter. Screenshots are kept in VISION_ATTN_SCREENSHOTS."""
     shots = Path(os.environ.get("VISION_ATTN_SCREENSHOTS", tmp_path))
+    shots.mkdir(exist_ok=True)
     browser.call("Page.navigate", url=f"http://127.0.0.1:{served.server_port}/")
     browser.wait("document.body && 'ready' in document.body.dataset")
     drop(browser)
@@ -261,6 +264,7 @@ def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
     assert browser.run("document.querySelectorAll('#photograph iframe').length") == 2
     assert browser.run("document.querySelector('#photograph h3').textContent") == f"one: {load_text(served)}"
     browser.wait(frame.format(0) + ".contentDocument?.querySelector('.lit .word[aria-pressed=true]')")
+    assert "coffee.jpg" in browser.run(frame.format(0) + ".contentDocument.body.textContent")
     browser.screenshot(shots / "photograph.png")
 
     left, top = browser.run(
@@ -288,6 +292,7 @@ def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> No
     """A photograph is dropped; a ViT's map appears at once, beside that of a convolutional network; the sliders and
     the text change it. A captioner is not asked for a text."""
     shots = Path(os.environ.get("VISION_ATTN_SCREENSHOTS", tmp_path))
+    shots.mkdir(exist_ok=True)
     browser.call("Page.navigate", url=f"http://127.0.0.1:{served.server_port}/")
     browser.wait("document.body && 'ready' in document.body.dataset")
     asked = "getComputedStyle(document.querySelector('.asked')).display"

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -117,6 +118,7 @@ class Handler(BaseHTTPRequestHandler):
         options = parse_qs(address.query)
         model = self._model(options.get("model", [""])[0])
         image = self._image()
+        image.filename = Path(options.get("name", [""])[0]).name  # the title of the page
         if address.path == "/look":
             return self._looked(image, model, options)
         if isinstance(model, Looker):
@@ -168,7 +170,6 @@ class Handler(BaseHTTPRequestHandler):
             raise
         except Exception as error:  # decoders raise anything
             raise Refused(400, "this is not an image that can be read, or it is broken") from error
-        image.filename = ""
         return image
 
     def _scattered(self, digit: Image.Image, model: Model, pieces: int) -> Tensor:
