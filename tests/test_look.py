@@ -100,6 +100,15 @@ def test_methods_layers_and_heads_give_their_own_maps(tiny: str, photographs: Pa
     assert seen["--layer 0"][0] == layers[0][:16] and seen["--head 1"][0] == layers[0][32:]
 
 
+def test_random_weights_are_told_and_always_the_same(photographs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = torch.get_rng_state()
+    one, two = (vision_attn.load("squeezenet1_1", weights="none", device="cpu") for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert caplog.messages == ["squeezenet1_1 has random weights: its answers and maps mean nothing"] * 2
+    results = [model.look(photographs / "0.png") for model in (one, two)]
+    assert results[0].text == results[1].text and torch.equal(results[0].alpha, results[1].alpha)
+
+
 def test_python_shows_what_the_command_shows(tiny: str, photographs: Path, tmp_path: Path) -> None:
     """The maps of each method, layer and head, whatever an image comes as; results show themselves and are saved."""
     file = photographs / "0.png"
@@ -118,6 +127,9 @@ def test_python_shows_what_the_command_shows(tiny: str, photographs: Path, tmp_p
         assert result.save(tmp_path / "look.png").read_bytes() == (out / "01-0.png").read_bytes()
     assert len(result.words) == 1 and result.alpha.shape == (1, 4, 4)
     assert result.method == "attention" and result.layers.shape == (1, 1, 2, 4, 4)
+    assert result.part == " of layer 0, head 1" and model.look(file).part == ""
+    with pytest.raises(AttributeError, match="is not a run of this package, so it has no caption: call look"):
+        model.caption(file)
     assert result._repr_png_()[:4] == b"\x89PNG" and result._repr_html_().startswith("<iframe srcdoc=")
     with Image.open(file) as picture:
         picture.load()

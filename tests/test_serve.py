@@ -71,6 +71,8 @@ def test_photographs_and_digits_are_answered_with_a_page(served, capfd) -> None:
     assert [model["kind"] for model in ask(served, "/models").json()] == kinds
     named = ask(served, "/caption?model=1&name=..%2F%3Cb%3Ecup.jpg", PHOTOGRAPH.read_bytes()).json()["page"]
     assert "&lt;b&gt;cup.jpg" in named and "<b>cup" not in named and "../" not in named
+    first = ask(served, "/caption", PHOTOGRAPH.read_bytes()).json()
+    assert first["text"] == ask(served, "/caption?model=0", PHOTOGRAPH.read_bytes()).json()["text"]
     found = ask(served, "/caption?model=1", PHOTOGRAPH.read_bytes()).json()
     assert found["text"] == load_text(served) and found["page"].startswith("<!doctype html>")
     one, other = (ask(served, "/digit?model=2&clutter=3", picture()).json() for _ in range(2))

@@ -59,6 +59,8 @@ class LookResult(Pointed):
     kind: str
     """"classifier", "encoder", "matcher" or "captioner"."""
     seen: Seen
+    part: str = ""
+    """The layer and the head whose attention was asked for, in words."""
 
     @property
     def words(self) -> list[str]:
@@ -114,7 +116,7 @@ class LookResult(Pointed):
         write_page(path, [item.looked for item in items], title=TITLES[kind], guide=guide)
 
     def write_picture(self, path: Path) -> None:
-        options: dict[str, Any] = {"title": f"{self.title} · {self.method}", "log_prob": self.log_prob}
+        options: dict[str, Any] = {"title": f"{self.title} · {self.method}{self.part}", "log_prob": self.log_prob}
         if self.kind != "captioner":
             options["caption"] = " · ".join(self.words)
         write_sheet(path, self.picture, self.words, self.alpha, **options)
@@ -129,6 +131,11 @@ class Looker:
 
     def __repr__(self) -> str:
         return f"<vision_attn model: {self.name}, {self.kind}, on {self.device}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("caption", "classify", "transcribe", "draw"):
+            raise AttributeError(f"{self.name} is not a run of this package, so it has no {name}: call look")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def look(
         self,
@@ -173,7 +180,8 @@ class Looker:
         seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
         small = picture.copy()
         small.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
-        return LookResult(title, small, self.kind, seen)
+        parts = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
+        return LookResult(title, small, self.kind, seen, " of " * bool(parts) + ", ".join(parts))
 
 
 def is_run_name(name: str | Path) -> bool:

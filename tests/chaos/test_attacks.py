@@ -174,7 +174,7 @@ def compile_loops(field: Range) -> None:
 
 def harmless(base: str) -> tuple[str, ...]:
     """A command on a good run folder."""
-    return ("caption", "runs/evil", "photo.jpg") if base == "sat_soft_scenes" else ("eval", "runs/evil", "--show=1")
+    return ("caption", "runs/evil", "photo.jpg") if base.endswith("scenes") else ("eval", "runs/evil", "--show=1")
 
 
 def writing(field: Range, content: Content) -> Callable[[Path], None]:

@@ -46,7 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.viz.sheet import picture_name
 
     if not isinstance(opened.task, Classification):
-        raise ValueError(f"{arguments.folder} holds a {type(opened.task).__name__}, which classifies no images")
+        raise ValueError(
+            f"{arguments.folder} holds a {type(opened.task).__name__}, which classifies no images: for a captioner use "
+            "vision-attn caption, for others see vision-attn --help"
+        )
     print_any_name()
     if arguments.out:
         writable(arguments.out, "--out")

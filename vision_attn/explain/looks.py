@@ -167,7 +167,9 @@ def _map(
             raise ValueError("no layer of this model gives a map (B, C, Y, X) that its answer depends on: no Grad-CAM")
         return grad_cam(channels_first(activation.output), channels_first(activation.gradient))
     if attention is None:
-        raise ValueError("no layer of this model attends to the whole image, so it has no attention map of it")
+        raise ValueError(
+            "no layer of this model attends to the whole image, so it has no attention map of it: choose Grad-CAM"
+        )
     if method in ("rollout", "relevance") and isinstance(attention, WindowAttention):
         raise ValueError(NO_PRODUCT)
     if method == "rollout":

@@ -1,5 +1,6 @@
 """Models of other libraries, opened to be looked into: torchvision, timm, transformers, and functions of one's own."""
 
+import logging
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import signature
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from vision_attn.files import find
 from vision_attn.mistakes import suggest
+
+log = logging.getLogger(__name__)
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NONE = "none"
@@ -46,6 +49,16 @@ def open_model(name: str, *, weights: str | None = None, trust: bool = False) ->
 
     Raises ValueError, which says what to install, name or correct.
     """
+    if weights != NONE:
+        return _opened(name, weights, trust)
+    with torch.random.fork_rng(devices=[]):  # the same weights each time
+        torch.manual_seed(0)
+        model = _opened(name, weights, trust)
+    log.warning("%s has random weights: its answers and maps mean nothing", name)
+    return model
+
+
+def _opened(name: str, weights: str | None, trust: bool) -> Model:
     library, found, rest = name.partition(":")
     if not found:
         return _torchvision(name, weights)

@@ -116,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answered(self) -> dict[str, Any]:
         address = urlsplit(self.path)
         options = parse_qs(address.query)
-        model = self._model(options.get("model", [""])[0])
+        model = self._model(options.get("model", ["0"])[0])
         image = self._image()
         image.filename = Path(options.get("name", [""])[0]).name  # the title of the page
         if address.path == "/look":
@@ -150,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _model(self, number: str) -> Model | Looker:
         if not number.isdigit() or int(number) >= len(self.server.models):
-            raise Refused(404, "there is no such model")
+            raise Refused(404, f"there is no such model: their numbers are 0 to {len(self.server.models) - 1}")
         return self.server.models[int(number)][1]
 
     def _image(self) -> Image.Image:
