@@ -291,7 +291,7 @@ def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
 
 
 def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> None:
-    """A photograph is dropped; a ViT's map appears at once, beside that of a convolutional network; the sliders and
+    """A photograph is dropped; a ViT's map appears at once, beside the map of a convolutional network; the sliders and
     the text change it. A captioner is not asked for a text."""
     shots = Path(os.environ.get("VISION_ATTN_SCREENSHOTS", tmp_path))
     shots.mkdir(exist_ok=True)

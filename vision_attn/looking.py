@@ -97,12 +97,6 @@ class LookResult(Pointed):
             return ", ".join(words)
         return ", ".join(f"{word} ({math.exp(value):.2f})" for word, value in zip(words, log_prob, strict=True))
 
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"<{self.title}: {self.text}>"
-
     @property
     def looked(self) -> Looked:
         seen = self.seen

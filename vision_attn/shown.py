@@ -64,6 +64,13 @@ class Shown:
 class Pointed(Shown):
     """A picture with words that can be pointed at. Several are displayed on one page."""
 
+    title: str
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """What is said of it, in a line."""
+
     @property
     @abstractmethod
     def looked(self) -> Looked:
@@ -76,6 +83,12 @@ class Pointed(Shown):
 
     def write_page(self, path: Path) -> None:
         self.write_together(path, [self])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {self.text}>"
 
 
 @dataclass(repr=False)
@@ -104,12 +117,6 @@ class Captioned(Pointed):
     def alpha(self) -> Float[Tensor, "T Y X"] | None:
         """The map of each word; None for a captioner without maps."""
         return self.described.alpha
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"<{self.title}: {self.text}>"
 
     @property
     def looked(self) -> Looked:

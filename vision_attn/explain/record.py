@@ -370,5 +370,6 @@ def _product(rows: Float[Tensor, "B K Q E"], keys: Float[Tensor, "B G N E"]) -> 
         rows, keys = rows.unflatten(1, (-1, groups)), keys[:, :, None]
     # A type that needs no conversion is not copied; the others are converted in blocks.
     blocks = keys.split(KEYS if keys.dtype.itemsize < 4 else keys.shape[-2], dim=-2)
-    products = torch.cat([precise(rows) @ precise(block).mT for block in blocks], dim=-1)
-    return products if groups == 1 else products.flatten(1, 2)
+    products = [precise(rows) @ precise(block).mT for block in blocks]
+    product = products[0] if len(products) == 1 else torch.cat(products, dim=-1)
+    return product if groups == 1 else product.flatten(1, 2)
