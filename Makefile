@@ -13,7 +13,7 @@ demo: .venv/.made
 	.venv/bin/vision-attn demo
 
 test: .venv/.made
-	.venv/bin/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --durations=10
+	.venv/bin/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=10
 
 lint: .venv/.made
 	.venv/bin/ruff check .
