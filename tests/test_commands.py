@@ -316,3 +316,16 @@ def test_the_demo_removes_no_run_of_yours(captioner: Path, tmp_path: Path, monke
     monkeypatch.setattr("vision_attn.commands.eval.run", lambda _: 0)
     assert main(["demo", "--out", str(run)]) == 0
     assert set(before) <= set(run.rglob("*")) and not (run / ".demo").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["caption"], ["classify", "weights/ram_cluttered60"], ["look", "weights/photographs"]],
+    ids=lambda c: c[0],
+)
+def test_a_command_that_fails_leaves_no_empty_folder(command, tmp_path, capsys):
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no photograph")
+    assert main([*command, str(broken), f"--out={tmp_path / 'a' / 'out'}"]) == 1
+    assert "broken.jpg" in capsys.readouterr().err
+    assert not (tmp_path / "a" / "out").exists()

@@ -1,4 +1,4 @@
-"""Output folders: created, and tested for write access, before long work begins."""
+"""Output folders: tested for write access before long work begins."""
 
 from pathlib import Path
 
@@ -6,14 +6,17 @@ from vision_attn.files import scratch
 
 
 def writable(folder: Path, option: str) -> Path:
-    """Create `folder` if necessary and return it. Raises ValueError, which mentions `option`, if it is not writable.
+    """Return `folder`. Raises ValueError, which mentions `option`, if it cannot be created or written.
 
-    Also removes temporary files of killed processes from it.
+    It is not created for good, so that a command that fails leaves no empty folder. Also removes temporary files of
+    killed processes from it.
     """
+    new = not folder.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with scratch("check", folder):
             pass
+        if new:
+            folder.rmdir()
     except FileExistsError as error:
         raise ValueError(f"{folder} is a file, not a folder: name another with {option}") from error
     except OSError as error:
