@@ -19,17 +19,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from vision_attn.explain.weights import attention_weights, four_axes, grouped_product
 from vision_attn.layers.precise import precise
-
-BLOCK = 2**20
-"""Scores that are computed at once: 4 MiB in float32."""
-KEYS = 256
-"""Keys that are converted to float32 at once."""
 
 Queries = int | Sequence[int] | Literal["all"]
 
@@ -186,7 +182,7 @@ class _Recorder(TorchFunctionMode):
 
         def heads(tensor: Tensor) -> Tensor:
             """(B, K, Q, E), also of a single query that transformers spread over the axis of queries."""
-            tensor = _four(tensor)
+            tensor = four_axes(tensor)
             return tensor.flatten(1, 2)[:, :, None] if packed else tensor
 
         if attn_mask is not None:
@@ -196,9 +192,9 @@ class _Recorder(TorchFunctionMode):
         rows = self.rows(1 if packed else query.shape[-2])
         with torch.no_grad():
             scale = options.get("scale")
-            maps = _weights(heads(query), _four(key), attn_mask, is_causal, scale, rows)
-        self.keep(maps, rows, 1 if packed else query.shape[-2], output, lambda slope: _product(
-            heads(slope)[:, :, rows], _four(value)
+            maps = attention_weights(heads(query), four_axes(key), attn_mask, is_causal, scale, rows)
+        self.keep(maps, rows, 1 if packed else query.shape[-2], output, lambda slope: grouped_product(
+            heads(slope)[:, :, rows], four_axes(value)
         ))  # fmt: skip
         return output
 
@@ -235,7 +231,7 @@ class _Recorder(TorchFunctionMode):
             mask = mask if mask.dim() == 4 else mask[:, None, None]  # of keys alone
             mask = (mask == 0).expand(*query.shape[:-1], key.shape[-2])
         rows = self.rows(query.shape[-2])
-        self.keep(_weights(query, key, mask, False, None, rows), rows, query.shape[-2], output[0], precise)
+        self.keep(attention_weights(query, key, mask, False, None, rows), rows, query.shape[-2], output[0], precise)
         return output
 
     def softmax(self, func: Callable, *args: Any, **kwargs: Any) -> Tensor:
@@ -259,7 +255,7 @@ class _Recorder(TorchFunctionMode):
         operands = args[1:] if isinstance(args[0], str) else args[:1]  # of einsum; of the others, the left one
         for operand in operands[0] if operands and isinstance(operands[0], list | tuple) else operands:
             if (origin := _origin(operand)) is not None:
-                self.found(origin, _four(origin))
+                self.found(origin, four_axes(origin))
         return func(*args, **kwargs)
 
     def found(self, weights: Tensor, maps: Float[Tensor, "B K Q N"]) -> None:
@@ -313,13 +309,6 @@ def _origin(tensor: Any) -> Tensor | None:
     return tensor if tensor._softmax is None else tensor._softmax
 
 
-def _four(tensor: Tensor) -> Shaped[Tensor, "B K Q E"]:
-    """With one axis of images and one of heads."""
-    while tensor.dim() < 4:
-        tensor = tensor.unsqueeze(-3)
-    return tensor.flatten(0, -4)
-
-
 def _packed(query: Tensor, key: Tensor, module: nn.Module) -> bool:
     """Whether transformers put the queries that share a key on the axis of queries, as it does for a single query in
     grouped-query attention with a mask."""
@@ -328,48 +317,3 @@ def _packed(query: Tensor, key: Tensor, module: nn.Module) -> bool:
         return False
     heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
     return heads == groups * query.shape[-3]
-
-
-def _weights(
-    query: Float[Tensor, "B K Q E"],
-    key: Float[Tensor, "B G N E"],
-    mask: Tensor | None,
-    causal: bool,
-    scale: float | None,
-    rows: list[int],
-) -> Float[Tensor, "B K rows N"]:
-    """softmax(q k^T scale + mask) of some queries, in blocks. Heads of `query` may share those of `key`."""
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    kind = query.device.type
-    if torch.is_autocast_enabled(kind) and query.dtype == torch.float32:  # the model's kernel sees them rounded
-        query, key = (part.to(torch.get_autocast_dtype(kind)) for part in (query, key))
-    B, K, _, _ = query.shape
-    N = key.shape[-2]
-    query = precise(query[:, :, rows] if len(rows) < query.shape[-2] else query)
-    maps = torch.empty(B, K, len(rows), N, dtype=query.dtype, device=query.device)
-    at_once = max(1, BLOCK // (B * K * N))
-    with torch.autocast(kind, enabled=False):
-        for first in range(0, len(rows), at_once):
-            block = slice(first, first + at_once)
-            numbers = torch.tensor(rows[block], device=query.device)
-            scores = _product(query[:, :, block] * scale, key)
-            if causal:
-                scores.masked_fill_(torch.arange(N, device=query.device) > numbers[:, None], -torch.inf)
-            if mask is not None:
-                given = mask[:, :, numbers]
-                scores = scores.masked_fill_(~given, -torch.inf) if given.dtype == torch.bool else scores.add_(given)
-            nothing = scores.amax(dim=-1, keepdim=True) == -torch.inf
-            maps[:, :, block] = scores.softmax(dim=-1).masked_fill_(nothing, 0)
-    return maps
-
-
-def _product(rows: Float[Tensor, "B K Q E"], keys: Float[Tensor, "B G N E"]) -> Float[Tensor, "B K Q N"]:
-    """rows keys^T, where K / G heads of `rows` share one of `keys`."""
-    groups = rows.shape[1] // keys.shape[1]
-    if groups > 1:
-        rows, keys = rows.unflatten(1, (-1, groups)), keys[:, :, None]
-    # A type that needs no conversion is not copied; the others are converted in blocks.
-    blocks = keys.split(KEYS if keys.dtype.itemsize < 4 else keys.shape[-2], dim=-2)
-    products = [precise(rows) @ precise(block).mT for block in blocks]
-    product = products[0] if len(products) == 1 else torch.cat(products, dim=-1)
-    return product if groups == 1 else product.flatten(1, 2)

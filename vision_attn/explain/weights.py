@@ -1,0 +1,64 @@
+"""The attention maps of some queries, computed again from queries and keys, in blocks of little memory."""
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from vision_attn.layers.precise import precise
+
+BLOCK = 2**20
+"""Scores that are computed at once: 4 MiB in float32."""
+KEYS = 256
+"""Keys that are converted to float32 at once."""
+
+
+def attention_weights(
+    query: Float[Tensor, "B K Q E"],
+    key: Float[Tensor, "B G N E"],
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    rows: list[int],
+) -> Float[Tensor, "B K rows N"]:
+    """softmax(q k^T scale + mask) of some queries, in blocks. Heads of `query` may share those of `key`."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind) and query.dtype == torch.float32:  # the model's kernel sees them rounded
+        query, key = (part.to(torch.get_autocast_dtype(kind)) for part in (query, key))
+    B, K, _, _ = query.shape
+    N = key.shape[-2]
+    query = precise(query[:, :, rows] if len(rows) < query.shape[-2] else query)
+    maps = torch.empty(B, K, len(rows), N, dtype=query.dtype, device=query.device)
+    at_once = max(1, BLOCK // (B * K * N))
+    with torch.autocast(kind, enabled=False):
+        for first in range(0, len(rows), at_once):
+            block = slice(first, first + at_once)
+            numbers = torch.tensor(rows[block], device=query.device)
+            scores = grouped_product(query[:, :, block] * scale, key)
+            if causal:
+                scores.masked_fill_(torch.arange(N, device=query.device) > numbers[:, None], -torch.inf)
+            if mask is not None:
+                given = mask[:, :, numbers]
+                scores = scores.masked_fill_(~given, -torch.inf) if given.dtype == torch.bool else scores.add_(given)
+            nothing = scores.amax(dim=-1, keepdim=True) == -torch.inf
+            maps[:, :, block] = scores.softmax(dim=-1).masked_fill_(nothing, 0)
+    return maps
+
+
+def grouped_product(rows: Float[Tensor, "B K Q E"], keys: Float[Tensor, "B G N E"]) -> Float[Tensor, "B K Q N"]:
+    """rows keys^T, where K / G heads of `rows` share one of `keys`."""
+    groups = rows.shape[1] // keys.shape[1]
+    if groups > 1:
+        rows, keys = rows.unflatten(1, (-1, groups)), keys[:, :, None]
+    # A type that needs no conversion is not copied; the others are converted in blocks.
+    blocks = keys.split(KEYS if keys.dtype.itemsize < 4 else keys.shape[-2], dim=-2)
+    products = [precise(rows) @ precise(block).mT for block in blocks]
+    product = products[0] if len(products) == 1 else torch.cat(products, dim=-1)
+    return product if groups == 1 else product.flatten(1, 2)
+
+
+def four_axes(tensor: Tensor) -> Shaped[Tensor, "B K Q E"]:
+    """With one axis of images and one of heads."""
+    while tensor.dim() < 4:
+        tensor = tensor.unsqueeze(-3)
+    return tensor.flatten(0, -4)
