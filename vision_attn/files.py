@@ -138,8 +138,9 @@ def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
     `parent` is created if necessary. Folders that killed processes left there are removed first. An OSError about a
     full disk names `parent`.
     """
-    parent = Path(parent or tempfile.gettempdir())
-    parent.mkdir(parents=True, exist_ok=True)
+    if parent is not None:
+        Path(parent).mkdir(parents=True, exist_ok=True)
+    parent = Path(tempfile.gettempdir() if parent is None else parent)
     sweep(parent)
     prefix = _temporary(name).removesuffix("part")
     with tempfile.TemporaryDirectory(prefix=prefix, suffix=".part", dir=parent, ignore_cleanup_errors=True) as folder:
