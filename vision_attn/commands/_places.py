@@ -1,22 +1,19 @@
 """Output folders: tested for write access before long work begins."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from vision_attn.files import scratch
 
 
 def writable(folder: Path, option: str) -> Path:
-    """Return `folder`. Raises ValueError, which mentions `option`, if it cannot be created or written.
+    """Create `folder` if necessary and return it. Raises ValueError, which mentions `option`, if it is not writable.
 
-    It is not created for good, so that a command that fails leaves no empty folder. Also removes temporary files of
-    killed processes from it.
+    Also removes temporary files of killed processes from it.
     """
-    new = not folder.exists()
     try:
         with scratch("check", folder):
             pass
-        if new:
-            folder.rmdir()
     except FileExistsError as error:
         raise ValueError(f"{folder} is a file, not a folder: name another with {option}") from error
     except OSError as error:
@@ -25,3 +22,15 @@ def writable(folder: Path, option: str) -> Path:
             f"{folder} cannot be {what} ({error.strerror or error}): name another folder with {option}"
         ) from error
     return folder
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Raise ValueError, which mentions `option`, if `folder` cannot be created or written; leave no new folder.
+
+    For commands that run in one process: of several, one would remove what another has just created.
+    """
+    new = not folder.exists()
+    writable(folder, option)
+    if new:
+        with suppress(OSError):
+            folder.rmdir()

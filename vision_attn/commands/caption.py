@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._opened import add_run_arguments, is_run, names_after_options, open_with, shipped_captioner
-from vision_attn.commands._places import writable
+from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs, print_any_name
 from vision_attn.console import complain, progress, say
 from vision_attn.files import shipped
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.folder} reads lines: use `vision-attn transcribe {arguments.folder} IMAGE`")
     print_any_name()
     if arguments.out:
-        writable(arguments.out, "--out")
+        check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints = list(found.complaints)
     captions: list[tuple[Path, str]] = []

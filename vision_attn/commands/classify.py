@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
-from vision_attn.commands._places import writable
+from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs, print_any_name
 from vision_attn.console import complain, progress, say
 from vision_attn.files import shipped
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print_any_name()
     if arguments.out:
-        writable(arguments.out, "--out")
+        check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive, endings=OPENED)
     complaints, drawn = list(found.complaints), 0
     for number, (path, images, answer) in enumerate(answers(opened, found.files, arguments, complaints), start=1):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._collection import collected_later
-from vision_attn.commands._places import writable
+from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs
 from vision_attn.console import complain, progress, say
 from vision_attn.machine import torch_device
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Look at all that can be read; the exit status is 1 when something could not be."""
     torch_device(arguments.device)
-    writable(arguments.out, "--out")
+    check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints = list(found.complaints)
     looker = opened(arguments)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
-from vision_attn.commands._places import writable
+from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs, print_any_name
 from vision_attn.console import complain, progress, say
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.folder} holds a {type(opened.task).__name__}, which transcribes no lines")
     print_any_name()
     if arguments.out:
-        writable(arguments.out, "--out")
+        check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints, drawn = list(found.complaints), []
     for path, strip in transcripts(opened, found.files, complaints):
