@@ -127,7 +127,7 @@ def test_python_shows_what_the_command_shows(tiny: str, photographs: Path, tmp_p
         assert result.save(tmp_path / "look.png").read_bytes() == (out / "01-0.png").read_bytes()
     assert len(result.words) == 1 and result.alpha.shape == (1, 4, 4)
     assert result.method == "attention" and result.layers.shape == (1, 1, 2, 4, 4)
-    assert result.part == " of layer 0, head 1" and model.look(file).part == ""
+    assert result.part == "layer 0, head 1" and model.look(file).part == ""
     with pytest.raises(AttributeError, match="is not a run of this package, so it has no caption: call look"):
         model.caption(file)
     assert result._repr_png_()[:4] == b"\x89PNG" and result._repr_html_().startswith("<iframe srcdoc=")

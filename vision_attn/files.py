@@ -135,12 +135,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
     """Yield a temporary folder in `parent` (by default the system's temporary directory), removed at the end.
 
-    `parent` is created if necessary. Folders that killed processes left there are removed first. An OSError about a
-    full disk names `parent`.
+    Folders that killed processes left there are removed first. An OSError about a full disk names `parent`.
     """
-    if parent is not None:
-        Path(parent).mkdir(parents=True, exist_ok=True)
-    parent = Path(tempfile.gettempdir() if parent is None else parent)
+    parent = Path(parent or tempfile.gettempdir())
     sweep(parent)
     prefix = _temporary(name).removesuffix("part")
     with tempfile.TemporaryDirectory(prefix=prefix, suffix=".part", dir=parent, ignore_cleanup_errors=True) as folder:

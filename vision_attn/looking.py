@@ -60,7 +60,7 @@ class LookResult(Pointed):
     """"classifier", "encoder", "matcher" or "captioner"."""
     seen: Seen
     part: str = ""
-    """The layer and the head whose attention was asked for, in words."""
+    """The layer and the head whose attention was asked for, such as "layer 3, head 1"."""
 
     @property
     def words(self) -> list[str]:
@@ -110,7 +110,8 @@ class LookResult(Pointed):
         write_page(path, [item.looked for item in items], title=TITLES[kind], guide=guide)
 
     def write_picture(self, path: Path) -> None:
-        options: dict[str, Any] = {"title": f"{self.title} · {self.method}{self.part}", "log_prob": self.log_prob}
+        way = f"{self.method} of {self.part}" if self.part else self.method
+        options: dict[str, Any] = {"title": f"{self.title} · {way}", "log_prob": self.log_prob}
         if self.kind != "captioner":
             options["caption"] = " · ".join(self.words)
         write_sheet(path, self.picture, self.words, self.alpha, **options)
@@ -175,7 +176,7 @@ class Looker:
         small = picture.copy()
         small.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
         parts = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
-        return LookResult(title, small, self.kind, seen, " of " * bool(parts) + ", ".join(parts))
+        return LookResult(title, small, self.kind, seen, ", ".join(parts))
 
 
 def is_run_name(name: str | Path) -> bool:

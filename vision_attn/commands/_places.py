@@ -12,6 +12,7 @@ def writable(folder: Path, option: str) -> Path:
     Also removes temporary files of killed processes from it.
     """
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with scratch("check", folder):
             pass
     except FileExistsError as error:
