@@ -386,7 +386,7 @@ def test_evaluation_sees_each_image_once_in_order(folder):
         assert len(seen) == count and len(batches) == -(-count // 3)
         assert seen == [image for batch in batches for image in batch.ids]  # and may be read again
     for rank in (0, 1):
-        part = captions.dealt("test", rank=rank, world=2)
+        part = captions.split("test", rank=rank, world=2)
         whole = list(captions.split("test"))[rank::2]
         assert [batch.ids for batch in part] == [batch.ids for batch in whole] and len(part) == 1
 

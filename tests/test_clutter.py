@@ -108,6 +108,15 @@ def test_splits_share_no_digit_and_no_piece(tmp_path):
         assert pixels <= set(possible) and len(pixels) > 2
 
 
+def test_processes_share_the_batches_of_a_split(fake):
+    source = Clutter(folder=fake, batch_size=12, test_images=65, epoch_images=65)
+    whole = list(source.split("test"))
+    parts = [list(source.split("test", rank=rank, world=2)) for rank in range(2)]
+    assert len(whole) > 2 and sum(map(len, parts)) == len(whole)
+    for number, batch in enumerate(whole):
+        same(batch, parts[number % 2][number // 2])
+
+
 def test_skipped_batches_change_nothing_and_parts_make_the_batch(fake):
     source = Clutter(folder=fake, batch_size=12, epoch_images=65)
     epoch = list(source.train(2, seed=7))

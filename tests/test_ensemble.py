@@ -199,7 +199,7 @@ def test_each_encoder_has_its_own_cache_and_equal_ones_share_it(photographs, tmp
     metrics = whole.evaluate(source.split("test"))
     photographs.cache = None
     found = [batch.ids for batch in source.split("test")]
-    assert found[1::2] == [batch.ids for batch in source.dealt("test", rank=1, world=2)]
+    assert found[1::2] == [batch.ids for batch in source.split("test", rank=1, world=2)]
     assert sorted(sum(found, ())) == [2, 3, 4, 5, 6]
     by_cache = [text.text for batch in source.split("test") for text in whole.describe(batch.images)]
     from_pixels = []

@@ -124,7 +124,7 @@ def test_processes_that_evaluate_open_photographs_of_their_own(classes, monkeypa
     monkeypatch.setattr(labelled, "open_pixels", lambda path, **way: opened.append(path) or open_pixels(path, **way))
     for rank in (0, 1):
         opened.clear()
-        part = list(source.dealt("train", rank=rank, world=2))
+        part = list(source.split("train", rank=rank, world=2))
         assert [batch.labels.tolist() for batch in part] == [batch.labels.tolist() for batch in whole[rank::2]]
         assert len(opened) == sum(len(batch.labels) for batch in part)
 

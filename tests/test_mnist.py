@@ -61,6 +61,15 @@ def test_training_shows_training_digits_once_and_no_validation_digit(folder):
     assert epochs[0] != [number(batch.images) for batch in source.train(0, seed=6)]
 
 
+def test_processes_share_the_batches_of_a_split(folder):
+    source = MNIST(folder=folder, batch_size=60)
+    whole = list(source.split("test"))
+    parts = [list(source.split("test", rank=rank, world=2)) for rank in range(2)]
+    assert len(whole) > 1 and sum(map(len, parts)) == len(whole)
+    for index, batch in enumerate(whole):
+        same(batch, parts[index % 2][index // 2])
+
+
 def test_skipped_batches_change_nothing_and_parts_make_the_batch(folder):
     source = MNIST(folder=folder, batch_size=60)
     epoch = list(source.train(2, seed=7))

@@ -55,7 +55,7 @@ class Talker(Captioning):
 
 
 class Empty(Source):
-    def split(self, name: str) -> list:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> list:
         return []
 
 

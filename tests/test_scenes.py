@@ -213,7 +213,7 @@ def test_processes_that_evaluate_draw_batches_of_their_own(monkeypatch):
     monkeypatch.setattr(scenes, "draw", lambda part, size: drawn.append(part) or draw(part, size))
     for rank in range(2):
         drawn.clear()
-        part = list(source.dealt("test", rank=rank, world=2))
+        part = list(source.split("test", rank=rank, world=2))
         assert len(part) == len(drawn) == (3, 2)[rank]
         for batch, same in zip(part, whole[rank::2], strict=True):
             assert batch.ids == same.ids and batch.references == same.references and batch.boxes == same.boxes

@@ -163,7 +163,7 @@ def test_processes_that_evaluate_decode_batches_of_their_own(tars: Path, monkeyp
     monkeypatch.setattr(Shards, "_picked", lambda self, sample: decoded.append(sample) or picked(self, sample))
     for rank in range(2):
         decoded.clear()
-        part = source.dealt("train", rank=rank, world=2)
+        part = source.split("train", rank=rank, world=2)
         assert [batch.ids for batch in part] == [batch.ids for batch in whole[rank::2]]
         assert len(part) == len(whole[rank::2]) and len(decoded) == len(names(whole[rank::2]))
 

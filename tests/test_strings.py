@@ -120,6 +120,16 @@ def test_batches_depend_on_seed_and_epoch_alone_and_parts_are_the_batch(folder):
     assert all(torch.equal(joined[i], image) for i, image in zip(epoch[0].ids, epoch[0].images, strict=True))
 
 
+def test_processes_share_the_batches_of_a_split(folder):
+    source = strings(folder)
+    whole = list(source.split("test"))
+    parts = [list(source.split("test", rank=rank, world=2)) for rank in range(2)]
+    assert len(whole) > 1 and sum(map(len, parts)) == len(whole)
+    for number, batch in enumerate(whole):
+        other = parts[number % 2][number // 2]
+        assert torch.equal(batch.images, other.images) and batch[2:] == other[2:]
+
+
 def test_fixed_strips_do_not_depend_on_the_batches_and_clutter_is_added(folder):
     def strips(**options):
         batches = strings(folder, **options).split("test")

@@ -74,8 +74,9 @@ class Points(Source):
         for indices in torch.randperm(self.items, generator=generator).split(self.batch)[skip : len(self)]:
             yield self._take(indices[rank::world])
 
-    def split(self, name: str) -> Iterable[PointBatch]:
-        return [self._take(indices) for indices in torch.arange(16).split(6)]  # not as many for each of two processes
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterable[PointBatch]:
+        parts = torch.arange(16).split(6)  # not as many for each of two processes
+        return [self._take(indices) for indices in parts[rank::world]]
 
     def export(self, folder: Path) -> None:
         (folder / "points.json").write_text(json.dumps({"items": self.items}))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -44,19 +43,14 @@ class Source:
         """
         raise NotImplementedError
 
-    def split(self, name: str) -> Iterable[Batch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterable[Batch]:
         """Return the batches of split `name` ("train", "val" or "test") for evaluation: each item once, in a fixed
-        order."""
-        raise NotImplementedError
+        order.
 
-    def dealt(self, name: str, *, rank: int, world: int) -> Iterable[Batch]:
-        """Return every `world`-th batch of split `name`, beginning with number `rank`: what process `rank` evaluates.
-
-        A source that reads files should override this, and read only the files of these batches. It is used where a
-        run has several processes; a single process uses `split`.
+        Process `rank` of `world` gets every `world`-th batch, beginning with number `rank`, and should read or draw
+        only these.
         """
-        batches = self.split(name)
-        return batches if world == 1 else islice(batches, rank, None, world)
+        raise NotImplementedError
 
     def references(self) -> Iterable[Sequence[str]]:
         """Yield all captions of each training image, without its pixels. Of use before `prepare`."""

@@ -178,16 +178,11 @@ class Captions(VocabularySource):
         parts = [order[number * size + rank : (number + 1) * size : world] for number in range(skip, len(self))]
         return iter(Batches(table, self._pictures, parts, captions, rows))
 
-    def split(self, name: str) -> Batches:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Batches:
         table, size = self._table(_known(name)), self.evaluation_batch_size
         everyone = np.arange(len(table.photographs))
-        members = [everyone[start : start + size] for start in range(0, len(everyone), size)]
+        members = [everyone[start : start + size] for start in range(rank * size, len(everyone), world * size)]
         return Batches(table, self._pictures, members, table.pick(self.rows), table.rows)
-
-    def dealt(self, name: str, *, rank: int, world: int) -> Batches:
-        batches = self.split(name)
-        batches.members = batches.members[rank::world]
-        return batches
 
     def _members(self, split: str) -> Photographs:
         members = self.photographs[split]

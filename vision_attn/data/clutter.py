@@ -83,13 +83,13 @@ class Clutter(DigitSource):
             first = (epoch * len(self) + index) * self.batch_size
             yield self.batch("train", samples[part], range(first, first + self.batch_size)[part])
 
-    def split(self, name: str) -> Iterator[DigitBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
         """Fixed images, the same in every run. "train" yields as many as "val", with training digits."""
         self.check_split(name)
         # Sampled all at once, so that the images do not depend on the batch size.
         samples = self.sample(name, (FIXED, SPLITS.index(name)), self.split_images[name])
         samples[:, 0] = torch.arange(len(samples)) % len(self.digits[name].labels)
-        for first in range(0, len(samples), self.batch_size):
+        for first in range(rank * self.batch_size, len(samples), world * self.batch_size):
             part = slice(first, first + self.batch_size)
             yield self.batch(name, samples[part], range(len(samples))[part])
 

@@ -123,10 +123,7 @@ class LabelledImages(Source):
         jobs = [[(items[index], self.flips and bool(mirrored[index])) for index in part] for part in parts[skip:]]
         return self._batches(jobs)
 
-    def split(self, name: str) -> Iterator[LabelledBatch]:
-        return self.dealt(name, rank=0, world=1)
-
-    def dealt(self, name: str, *, rank: int, world: int) -> Iterator[LabelledBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[LabelledBatch]:
         if name not in SPLITS:
             raise ValueError(f"photographs have no split {name!r}; choose one of {', '.join(SPLITS)}")
         items = [(item, False) for item in self.splits[name]]

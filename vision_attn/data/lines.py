@@ -119,11 +119,8 @@ class Lines(VocabularySource):
             members = order[index * self.batch_size : (index + 1) * self.batch_size]
             yield self.batch([lines[number] for number in members], rank, world)
 
-    def split(self, name: str) -> Iterator[CaptionBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         """The lines of a split, longest transcript first."""
-        return self.dealt(name, rank=0, world=1)
-
-    def dealt(self, name: str, *, rank: int, world: int) -> Iterator[CaptionBatch]:
         if name not in SPLITS:
             raise ValueError(f"lines have no split {name!r}; choose one of {', '.join(SPLITS)}")
         lines = sorted(self.lines[name], key=lambda line: -len(line.text))

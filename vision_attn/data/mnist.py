@@ -120,11 +120,12 @@ class MNIST(DigitSource):
             images, labels, boxes = plain(digits, order[batch][part])
             yield DigitBatch(moved(images, moves[batch][part], self.shift) if self.shift else images, labels, boxes)
 
-    def split(self, name: str) -> Iterator[DigitBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
         self.check_split(name)
         digits = self.digits[name]
-        for members in torch.arange(len(digits.labels), device=digits.labels.device).split(self.batch_size):
-            yield plain(digits, members)
+        members = torch.arange(len(digits.labels), device=digits.labels.device).split(self.batch_size)
+        for part in members[rank::world]:
+            yield plain(digits, part)
 
 
 def plain(digits: Digits, members: Int[Tensor, "B"]) -> DigitBatch:

@@ -97,11 +97,8 @@ class Scenes(VocabularySource):
             part = slice(rank, None, world)
             yield self.batch(scenes.take(part), ids[part])
 
-    def split(self, name: str) -> Iterator[CaptionBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         """Fixed scenes, the same in every run. "train" yields as many as "val", with combinations of training."""
-        return self.dealt(name, rank=0, world=1)
-
-    def dealt(self, name: str, *, rank: int, world: int) -> Iterator[CaptionBatch]:
         if name not in SPLITS:
             raise ValueError(f"scenes have no split {name!r}; choose one of {', '.join(SPLITS)}")
         # Arranged all at once, so that the scenes do not depend on the batch size.

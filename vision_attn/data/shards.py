@@ -145,10 +145,7 @@ class Shards(VocabularySource):
             batch = list(islice(decoded, size))
             yield self._batch(list(islice(cycle(_readable(batch)), size)))
 
-    def split(self, name: str) -> "Split":
-        return Split(self, name)
-
-    def dealt(self, name: str, *, rank: int, world: int) -> "Split":
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> "Split":
         return Split(self, name, rank, world)
 
     def _warn_if_uneven(self, shards: int, world: int) -> None:

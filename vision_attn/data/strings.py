@@ -179,13 +179,13 @@ class Strings(VocabularySource, DigitSource):
             ids = np.arange(first, first + self.batch_size)
             yield self.batch("train", layout.take(part), ids[part], _padded_width(layout))
 
-    def split(self, name: str) -> Iterator[CaptionBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         """Fixed strips, the same in every run. "train" yields as many as "val", with training digits."""
         self.check_split(name)
         # Laid out all at once, so that the strips do not depend on the batch size.
         layout = self.layout(name, (FIXED, SPLITS.index(name)), self.split_images[name])
         order = np.argsort(-layout.length, kind="stable")
-        for first in range(0, len(order), self.batch_size):
+        for first in range(rank * self.batch_size, len(order), world * self.batch_size):
             ids = order[first : first + self.batch_size]
             part = layout.take(ids)
             yield self.batch(name, part, ids, _padded_width(part))

@@ -77,13 +77,13 @@ class Targets(Source):
             scenes = self.arrange((FRESH, seed % 2**64, epoch, index), self.batch_size)
             yield self.batch(scenes.take(slice(rank, None, world)))
 
-    def split(self, name: str) -> Iterator[TargetBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[TargetBatch]:
         """Fixed scenes, the same in every run."""
         if name not in SPLITS:
             raise ValueError(f"targets have no split {name!r}; choose one of {', '.join(SPLITS)}")
         # Arranged all at once, so that the scenes do not depend on the batch size.
         scenes = self.arrange((FIXED, SPLITS.index(name)), self.split_images[name])
-        for first in range(0, self.split_images[name], self.batch_size):
+        for first in range(rank * self.batch_size, self.split_images[name], world * self.batch_size):
             yield self.batch(scenes.take(slice(first, first + self.batch_size)))
 
     def arrange(self, numbers: tuple[int, ...], num_images: int) -> Arrangement:

@@ -13,7 +13,7 @@ from vision_attn.task import Batch, Source, Task
 
 def batches_of(source: Source, split: str, world: World) -> Iterable[Batch]:
     """The batches of a split that this process predicts."""
-    return source.split(split) if world.size == 1 else source.dealt(split, rank=world.rank, world=world.size)
+    return source.split(split, rank=world.rank, world=world.size)
 
 
 def predictions(

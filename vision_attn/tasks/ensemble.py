@@ -67,11 +67,8 @@ class Together(Source):
         for source, each in zip(self.sources, self.tasks, strict=True):
             source.prepare(each)
 
-    def split(self, name: str) -> Iterator[Batch]:
-        return self._joined([source.split(name) for source in self.sources])
-
-    def dealt(self, name: str, *, rank: int, world: int) -> Iterator[Batch]:
-        return self._joined([source.dealt(name, rank=rank, world=world) for source in self.sources])
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        return self._joined([source.split(name, rank=rank, world=world) for source in self.sources])
 
     def _joined(self, parts: Sequence[Iterable[Batch]]) -> Iterator[Batch]:
         """Batches of annotation vectors, or of pixels if all encoders take the same."""
