@@ -115,8 +115,8 @@ def test_python_shows_what_the_command_shows(tiny: str, photographs: Path, tmp_p
     model = vision_attn.load(tiny, trust=["tiny_model"], device="cpu")
     assert repr(model) == "<vision_attn model: tiny_model:make, classifier, on cpu>"
     for options, given in (
-        ("", {}), ("--rollout", {"rollout": True}), ("--grad-cam", {"grad_cam": True}),
-        ("--relevance --text bird --text cat", {"text": ["bird", "cat"], "relevance": True}),
+        ("", {}), ("--rollout", {"method": "rollout"}), ("--grad-cam", {"method": "grad-cam"}),
+        ("--relevance --text bird --text cat", {"text": ["bird", "cat"], "method": "relevance"}),
         ("--text dog", {"text": "dog"}), ("--layer 0 --head 1", {"layer": 0, "head": 1}),
     ):  # fmt: skip
         out = tmp_path / options.replace(" ", "")
@@ -149,7 +149,7 @@ def test_models_of_transformers_in_python(kind: str, photographs: Path, tmp_path
         with pytest.raises(ValueError, match="compares images with texts: give a text"):
             model.look(file)
     else:
-        result = model.look(file, relevance=True)
+        result = model.look(file, method="relevance")
         assert result.text == " ".join(result.words) and result.method == "relevance"
         assert "Where each word looked" in result.page()
     assert len(result.alpha) == len(result.words) and result.layers.shape[1:3] == (2, 4)
@@ -162,7 +162,7 @@ def test_a_run_is_looked_into_in_python(photographs: Path, tmp_path: Path) -> No
     assert result.words == model.caption(file).words and result.kind == "captioner"
     assert torch.equal(model.look(file, head=1).alpha, result.layers[:, 0, 1])
     with pytest.raises(ValueError, match="a head is the only choice"):
-        model.look(file, rollout=True)
+        model.look(file, method="rollout")
     with pytest.raises(ValueError, match="run holds its weights: leave weights out"):
         vision_attn.load(run, weights="none")
     with pytest.raises(ValueError, match=r"does not see whole photographs: vision-attn eval weights/ram_cluttered60"):
@@ -179,8 +179,8 @@ def test_mistakes_in_python_say_what_to_do(tiny: str, photographs: Path) -> None
         with pytest.raises(ValueError, match=said):
             vision_attn.load(name)
     model = vision_attn.load(tiny, trust=["tiny_model"])
-    with pytest.raises(ValueError, match="choose one of rollout and relevance"):
-        model.look(photographs / "0.png", rollout=True, relevance=True)
+    with pytest.raises(ValueError, match="there is no method 'Grad-CAM'; choose one of auto, attention, .*, grad-cam"):
+        model.look(photographs / "0.png", method="Grad-CAM")
     with pytest.raises(ValueError, match="there is no layer 3"):
         model.look(photographs / "0.png", layer=3)
     with pytest.raises(ValueError, match=r"missing.png: no such file"):

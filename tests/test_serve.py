@@ -93,12 +93,12 @@ def test_other_models_are_looked_into_with_a_photograph(served) -> None:
     assert found == {"text": expected.text, "page": expected.page()} and expected.method == "relevance"
     assert 'class="dials" data-heads="12 12 12 12 12 12 12 12 12 12 12 12" data-rows="7 ' in found["page"]
     rolled = ask(served, "/look?model=4&method=rollout&text=tench&text=espresso", PHOTOGRAPH.read_bytes()).json()
-    assert rolled["page"] == model.look(picture, ["tench", "espresso"], rollout=True).page()
+    assert rolled["page"] == model.look(picture, ["tench", "espresso"], method="rollout").page()
     assert rolled["text"].startswith("tench (") and rolled["page"].count('class="word"') == 2
     assert ask(served, "/look?model=5", PHOTOGRAPH.read_bytes()).json()["text"].endswith(")")
     for path, said in (
         ("/look?model=4&text=tensh", "the classifier has no class 'tensh'; did you mean tench"),
-        ("/look?model=4&method=magic", "the methods are rollout, relevance, grad-cam"),
+        ("/look?model=4&method=magic", "there is no method 'magic'; choose one of auto, attention, rollout"),
         ("/look?model=5&method=rollout", "no layer of this model attends to the whole image"),
         ("/look?model=2", "does not see whole photographs"), ("/caption?model=4", "is not a run of this package"),
     ):  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -139,26 +139,23 @@ class Looker:
         *,
         layer: int | None = None,
         head: int | None = None,
-        rollout: bool = False,
-        relevance: bool = False,
-        grad_cam: bool = False,
+        method: str = "auto",
     ) -> Any:
         """Look into the model with an image, or with each image of a list, as `vision-attn look` does.
 
         text: what to match, the class to explain (by default the likeliest), or the beginning of the caption; one, or
             several.
         layer, head: show the attention of this layer, and of this head (by default the mean of all).
-        rollout, relevance, grad_cam: the method of the maps, at most one; by default the one that fits the model.
+        method: how the maps are made: "relevance", "rollout" or "grad-cam" (`explain.methods`), or "attention"; by
+            default the one that fits the model.
 
         Returns a `LookResult` with `text`, `words`, `alpha` (one map per word), `log_prob` and `layers`, or a list of
         them. Raises ValueError for what the model does not have.
         """
-        wanted = {"rollout": rollout, "relevance": relevance, "grad-cam": grad_cam}
-        methods = [method for method, is_wanted in wanted.items() if is_wanted]
-        if len(methods) > 1:
-            raise ValueError(f"choose one of {' and '.join(methods)}")
+        if method not in get_args(Method):
+            raise ValueError(f"there is no method {method!r}; choose one of {', '.join(get_args(Method))}")
         texts = [text] if isinstance(text, str) else list(text or ())
-        options = {"texts": texts, "method": methods[0] if methods else "auto", "layer": layer, "head": head}
+        options = {"texts": texts, "method": method, "layer": layer, "head": head}
         return each(images, cropped, lambda some: [self.see(*one, **options) for one in some])
 
     def see(

@@ -20,16 +20,11 @@ from vision_attn.commands._collection import collected_later
 from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs
 from vision_attn.console import complain, progress, say
+from vision_attn.explain.methods import METHODS
 from vision_attn.machine import torch_device
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.looking import Looker, LookResult
-
-METHODS = {
-    "relevance": "gradient-weighted relevance (Chefer et al. 2021)",
-    "rollout": "attention rollout (Abnar and Zuidema 2020)",
-    "grad-cam": "Grad-CAM (Selvaraju et al. 2017), of the last convolution or window",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
