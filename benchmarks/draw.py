@@ -48,7 +48,7 @@ def compare(read: int, write: int, batch: int, repeats: int, compile: bool) -> t
     noise = torch.randn(NUM_STEPS, batch, 1, LATENT, generator=generator)
     plain = PlainDRAW(SIDE, NUM_STEPS, latent=LATENT, read=read, write=write)
     parts = {"read": partial(ReadPatch, size=read), "write": partial(WritePatch, size=write)}
-    ours = DRAW((1, SIDE, SIDE), num_turns=NUM_STEPS, latent_size=LATENT, **parts)
+    ours = DRAW((1, SIDE, SIDE), num_steps=NUM_STEPS, latent_size=LATENT, **parts)
     copy(ours, plain)
 
     def bound(noise: Tensor | None = None) -> Tensor:
@@ -107,7 +107,7 @@ def step(optimizer: torch.optim.Optimizer, bound: Callable[[], Tensor]) -> Calla
 @torch.no_grad()
 def copy(ours: DRAW, plain: PlainDRAW) -> None:
     """Copy our weights to `plain`, whose LSTMs order their gates input, forget, candidate, output."""
-    for gates, cell in ((ours.encoder, plain.encoder), (ours.decoder, plain.decoder)):
+    for gates, cell in ((ours.encoder_gates, plain.encoder), (ours.decoder_gates, plain.decoder)):
         weights = torch.cat([gates.weight, gates.bias[:, None]], dim=1)
         input_gate, forget_gate, output_gate, candidate = weights.chunk(4)
         rows = torch.cat([input_gate, forget_gate, candidate, output_gate])

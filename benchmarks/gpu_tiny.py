@@ -7,7 +7,7 @@ ENCODER = json.dumps({"class_path": "vision_attn.encoders.backbone.Backbone", "i
 TASKS = {
     "ram": ["model.num_glimpses=2", "model.core.hidden_size=8"],
     "dram": ["model.num_glimpses=2", "model.hidden_size=8", "model.size=4"],
-    "draw": ["model.num_turns=2", "model.hidden_size=8", "model.latent_size=4", "importance_samples=2"],
+    "draw": ["model.num_steps=2", "model.hidden_size=8", "model.latent_size=4", "importance_samples=2"],
     "sat": [
         f"encoder={ENCODER}",
         "model.hidden_size=8", "model.word_size=8", "model.score.attention_size=8", "max_words=6",

@@ -31,10 +31,10 @@ def draw(w: dict[str, np.ndarray], x: np.ndarray, noise: np.ndarray) -> Drawing:
     for epsilon in noise:
         x_hat = x - sigmoid(c)
         r = read(w, x, x_hat, h_dec)
-        h_enc, cell_enc = lstm(w, "encoder", [r, h_dec, h_enc], cell_enc)
+        h_enc, cell_enc = lstm(w, "encoder_gates", [r, h_dec, h_enc], cell_enc)
         mu, log_sigma = np.split(linear(w, "latent", h_enc), 2)
         z = mu + np.exp(log_sigma) * epsilon
-        h_dec, cell_dec = lstm(w, "decoder", [z, h_dec], cell_dec)
+        h_dec, cell_dec = lstm(w, "decoder_gates", [z, h_dec], cell_dec)
         c = c + write(w, h_dec, x.shape)
         canvases.append(c)
         kl.append(0.0)
@@ -53,7 +53,7 @@ def read(w: dict[str, np.ndarray], x: np.ndarray, x_hat: np.ndarray, h_dec: np.n
     if "read.filterbank.numbers.weight" not in w:
         return np.concatenate([x.flatten(), x_hat.flatten()])
     C, B, A = x.shape
-    N = round(((w["encoder.weight"].shape[1] - 2 * len(h_dec)) / 2 / C) ** 0.5)
+    N = round(((w["encoder_gates.weight"].shape[1] - 2 * len(h_dec)) / 2 / C) ** 0.5)
     F_x, F_y, gamma = filters(w, "read", h_dec, A, B, N)
     return np.concatenate([filterbank.read(channel, F_x, F_y, gamma).flatten() for channel in [*x, *x_hat]])
 

@@ -75,7 +75,12 @@ def test_equal_parts_average_to_the_whole(source, batch):
 
 @pytest.mark.parametrize(
     "attention, baseline",
-    [(Soft, MovingAverage), (StraightThrough, MovingAverage), (Hard, Learned), (partial(Hard, expected=0.0), Learned)],
+    [
+        (Soft, MovingAverage),
+        (StraightThrough, MovingAverage),
+        (Hard, Learned),
+        (partial(Hard, expectation_probability=0.0), Learned),
+    ],
 )
 def test_everything_learns(source, batch, attention, baseline):
     """No parameter is cut off from the loss: encoder, score and baseline included."""
@@ -183,7 +188,7 @@ def test_hard_attention_is_held_against_boxes_however_it_looks(source, tmp_path)
     task = build(source, Hard, beams=2).eval()
     metrics = task.evaluate(source.split("val"), tmp_path)
     assert metrics["pointing_expectation"] == metrics["pointing"] and metrics["mass_expectation"] == metrics["mass"]
-    assert metrics["pointing_mode"] == metrics["mass_mode"] and metrics["pointing_draw"] == metrics["mass_draw"]
+    assert metrics["pointing_mode"] == metrics["mass_mode"] and metrics["pointing_sample"] == metrics["mass_sample"]
     assert metrics["look_variance"] > 0
     assert "pointing_mode" not in build(source).eval().evaluate(source.split("val"), tmp_path)
 

@@ -37,7 +37,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "task.model.num_glimpses": 3, "task.model.size": 4, "task.model.hidden_size": 16,
     },
     "draw_mnist_small": {
-        "data.batch_size": 50, "task.model.num_turns": 3, "task.model.hidden_size": 16, "task.model.latent_size": 6,
+        "data.batch_size": 50, "task.model.num_steps": 3, "task.model.hidden_size": 16, "task.model.latent_size": 6,
     },
 }  # fmt: skip
 

@@ -42,7 +42,7 @@ class Fixed(Classifier):
         super().__init__()
         self.weight, self.glances, self.calls = nn.Parameter(torch.zeros(1)), list(glances), []
 
-    def forward(self, images, rows: int = 1, way: str = "draw") -> Glance:
+    def forward(self, images, rows: int = 1, way: str = "sample") -> Glance:
         self.calls.append((len(images), rows, way))
         return self.glances[min(len(self.calls), len(self.glances)) - 1]
 
@@ -199,13 +199,13 @@ def test_metrics_by_hand():
         81.24, abs=0.01
     )
     assert metrics["pixels"] == 14 and metrics["multiply_adds"] == 0
-    assert task.model.calls == [(1, 2, "draw"), *[(2, 2, "draw")] * 3]  # the first one to measure the cost
+    assert task.model.calls == [(1, 2, "sample"), *[(2, 2, "sample")] * 3]  # the first one to measure the cost
 
 
 def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
     task = small(test_copies=5).eval()
     whole = task.evaluate([batch(40)], tmp_path)
-    assert {"error_mean", "error_draw", "error_copies"} <= whole.keys()
+    assert {"error_mean", "error_sample", "error_copies"} <= whole.keys()
     assert whole["error"] == whole["error_mean"] == task.evaluate([batch(40)])["error"]
     assert "error_mean" not in task.evaluate([batch(40)])
     after = json.loads((tmp_path / "glimpses.json").read_text())["error"]
@@ -213,9 +213,9 @@ def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
     ways, options = [], task.options
     task.options = lambda way: ways.append(way) or options(way)
     task.evaluate([batch(1)], tmp_path)
-    assert ways[1:] == ["mean", "draw", "copies"]  # always in this order, so that samples depend on the seed alone
+    assert ways[1:] == ["mean", "sample", "copies"]  # always in this order, so that samples depend on the seed alone
     reader = Classification(SOURCE, model=partial(DRAWReader, num_glimpses=3, size=4, hidden_size=8)).eval()
-    assert not {"error_mean", "error_draw", "error_copies"} & reader.evaluate([batch(9)], tmp_path).keys()
+    assert not {"error_mean", "error_sample", "error_copies"} & reader.evaluate([batch(9)], tmp_path).keys()
     assert len(json.loads((tmp_path / "glimpses.json").read_text())["error"]) == 3
     connected = Classification(SOURCE, model=FullyConnected).evaluate([batch()], tmp_path)
     assert connected.keys() == {"error", "error_low", "error_high", "pixels", "multiply_adds"}
@@ -268,4 +268,4 @@ def test_sampled_glimpses_cost_what_mean_ones_cost():
     """An answer runs the policy once per glimpse, whether locations are sampled or means."""
     model = small().model.eval()
     images = batch(1).images
-    assert multiply_adds(model, images, way="draw") == multiply_adds(model, images, way="mean")
+    assert multiply_adds(model, images, way="sample") == multiply_adds(model, images, way="mean")

@@ -105,7 +105,7 @@ def test_a_mistake_is_one_line_that_names_the_key(config_file: Path, override: s
         ("torch.optim.AdamW", "torch.optim.AdamV", "optimizer: there is no AdamV in torch.optim; did you mean Adam"),
         ("data:\n  class_path: toy.Points\n", "", "data: missing but required"),
         ("{hidden: 8}", "{hidden: [8}", "line 4 is not valid YAML"),
-        ("\ntask", "\nformat: 99\ntask", "has format 99, this version of vision_attn reads formats up to 2"),
+        ("\ntask", "\nformat: 99\ntask", "has format 99, this version of vision_attn reads formats up to 3"),
     ],
 )
 def test_a_mistake_in_the_file_names_file_and_key(config_file: Path, old: str, new: str, said: str) -> None:
@@ -142,7 +142,7 @@ def test_the_resolved_config_builds_the_same(config_file: Path) -> None:
     config = read(config_file, ["--task.hidden=12", "--run.folder=here"])
     folder = claim(config)
     content = yaml.safe_load((folder / "config.yaml").read_text())
-    assert content["format"] == 2
+    assert content["format"] == 3
     assert content["task"]["init_args"] == {"dropout": 0.3, "hidden": 12}
     assert content["run"]["clip"] is None
     assert dump(read(folder / "config.yaml")) == dump(config)
@@ -270,8 +270,8 @@ def test_what_is_wrong_with_a_run_folder_is_said(trained: Path, tmp_path: Path) 
         find_best(tmp_path / "young")
     written = trained / "best" / "config.yaml"
     text = written.read_text()
-    written.write_text(text.replace("format: 2", "format: 3"))
-    with pytest.raises(ValueError, match="has format 3, this version of vision_attn reads formats up to 2"):
+    written.write_text(text.replace("format: 3", "format: 4"))
+    with pytest.raises(ValueError, match="has format 4, this version of vision_attn reads formats up to 3"):
         open_run(trained, trust=["toy"])
     written.write_text(text.replace("hidden: 8", "hidden: 9"))
     with pytest.raises(ValueError, match="does not fit the model"):

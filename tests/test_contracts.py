@@ -93,7 +93,7 @@ class SmallestClassifier(Classifier):
         self.pixels = torch.Size(image_shape).numel()
         self.linear = nn.Linear(self.pixels, num_classes)
 
-    def forward(self, images, rows=1, way="draw"):
+    def forward(self, images, rows=1, way="sample"):
         return Glance(self.linear(images.flatten(1)).log_softmax(dim=-1)[:, None, None], None)
 
 
@@ -193,7 +193,7 @@ def test_the_smallest_classifier_is_trained_and_judged(tmp_path: Path) -> None:
     run = trained(tmp_path, "mnist.MNIST", model=own("SmallestClassifier"))
     assert main(trust("eval", run, "--out", tmp_path, "--show=1")) == 0
     metrics = json.loads((tmp_path / "metrics_test.json").read_text())
-    assert metrics["pixels"] == 784 and 0 <= metrics["error"] <= 100 and "error_draw" not in metrics
+    assert metrics["pixels"] == 784 and 0 <= metrics["error"] <= 100 and "error_sample" not in metrics
 
 
 def test_a_captioner_that_samples_needs_a_criterion_for_it(tmp_path: Path, capsys) -> None:

@@ -18,7 +18,7 @@ PARTS = [
 
 def build(read=PARTS[0].values[0], write=PARTS[0].values[1], **options) -> DRAW:
     torch.manual_seed(0)
-    settings = {"num_turns": T, "hidden_size": 7, "latent_size": Z} | options
+    settings = {"num_steps": T, "hidden_size": 7, "latent_size": Z} | options
     model = DRAW(SHAPE, read=read, write=write, **settings)
     with torch.no_grad():  # parameters that start at zero must count too
         for first in (model.first_canvas, model.first_encoded, model.first_decoded):
@@ -76,7 +76,7 @@ def test_everything_learns(read, write):
 
 
 def test_gradients_equal_finite_differences():
-    model = build(num_turns=2, hidden_size=3, latent_size=2).double()
+    model = build(num_steps=2, hidden_size=3, latent_size=2).double()
     names, weights = zip(*model.named_parameters(), strict=True)
     x, epsilon = images().double(), noise(num_steps=2)[..., :2].double()
 
@@ -129,8 +129,8 @@ def test_initially_a_patch_is_written_at_full_strength():
 def test_sizes_are_the_papers_by_default():
     model = DRAW((1, 28, 28))
     shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
-    assert model.num_turns == 64 and shapes["latent.weight"] == (200, 256)
-    assert shapes["encoder.weight"] == (1024, 2 * 4 + 512) and shapes["decoder.weight"] == (1024, 356)
+    assert model.num_steps == 64 and shapes["latent.weight"] == (200, 256)
+    assert shapes["encoder_gates.weight"] == (1024, 2 * 4 + 512) and shapes["decoder_gates.weight"] == (1024, 356)
     assert shapes["write.patch.weight"] == (25, 256)
 
 
@@ -144,5 +144,5 @@ def test_bfloat16_keeps_the_bound_in_float32():
 
 
 def test_zero_time_steps_are_refused():
-    with pytest.raises(ValueError, match="num_turns is 0"):
-        build(num_turns=0)
+    with pytest.raises(ValueError, match="num_steps is 0"):
+        build(num_steps=0)

@@ -20,7 +20,7 @@ from vision_attn.tasks.generate import Generation
 
 BATCHES = 3
 TINY = {
-    "task.model.num_turns": 3, "task.model.hidden_size": 16, "task.model.latent_size": 6, "data.batch_size": 100,
+    "task.model.num_steps": 3, "task.model.hidden_size": 16, "task.model.latent_size": 6, "data.batch_size": 100,
     "run.epochs": 2, "run.precision": "fp32", "run.device": "cpu", "run.log_every": 1, "run.show": 0,
     "run.validate_every": 2,
     "schedule": "null",
@@ -58,7 +58,7 @@ def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> N
     def forward_jointly(model: DRAW, images: torch.Tensor, noise: torch.Tensor | None = None):
         calls.append(1)
         generator = torch.Generator().manual_seed(len(calls))
-        joint = torch.randn(model.num_turns, world * len(images), 1, model.latent_size, generator=generator)
+        joint = torch.randn(model.num_steps, world * len(images), 1, model.latent_size, generator=generator)
         return forward(model, images, joint[:, rank::world])
 
     change(DRAW, "forward", forward_jointly)

@@ -88,7 +88,7 @@ def test_programs_of_torch_take_any_number_of_images(folder) -> None:
         torch.testing.assert_close(probabilities, glance.log_prob[:, 0].exp(), atol=1e-4, rtol=0)
         torch.testing.assert_close(locations, glance.locations[:, 0], atol=1e-4, rtol=0)
         task = opened(folder, "draw_mnist")
-        noise = torch.randn(5, task.model.num_turns, task.model.latent_size)
+        noise = torch.randn(5, task.model.num_steps, task.model.latent_size)
         (found,) = torch.export.load(out / "draw_mnist" / "generator.pt2").module()(noise)
         drawing = task.model.decode(noise.transpose(0, 1)[:, :, None])
         torch.testing.assert_close(found, drawing.canvases[-1].sigmoid(), atol=1e-4, rtol=0)

@@ -41,7 +41,7 @@ class Told(nn.Module):
 
 def small(**options) -> Generation:
     torch.manual_seed(0)
-    settings = {"num_turns": 3, "hidden_size": 7, "latent_size": 4}
+    settings = {"num_steps": 3, "hidden_size": 7, "latent_size": 4}
     return Generation(Nothing(), model=lambda shape: DRAW(shape, **settings), **options)
 
 
@@ -60,7 +60,7 @@ def test_the_bound_by_hand(tmp_path):
     told.calls = 0
     metrics = task.evaluate([batch(2), batch(2)], tmp_path)
     assert (metrics["bound"], metrics["reconstruction"], metrics["kl"]) == (90, 85, 5)
-    assert json.loads((tmp_path / "turns.json").read_text()) == {"kl": [2, 3]}
+    assert json.loads((tmp_path / "steps.json").read_text()) == {"kl": [2, 3]}
     assert (metrics["nll_images"], metrics["nll_samples"]) == (3, 2)
     assert metrics["nll_bound"] == pytest.approx((83 + 97 + 83) / 3)
     # Call n adds log n at each of two time steps: calls 2 and 3; call 4 is the bound; then calls 5 and 6.
@@ -91,11 +91,11 @@ def test_the_estimate_is_the_likelihood_and_the_bound_is_below_it():
     models = []
     for seed in (1, 2):
         torch.manual_seed(0)
-        model = DRAW((1, 3, 3), num_turns=1, hidden_size=5, latent_size=1, read=ReadImage, write=WriteImage)
+        model = DRAW((1, 3, 3), num_steps=1, hidden_size=5, latent_size=1, read=ReadImage, write=WriteImage)
         model.write.image.weight.mul_(8)
-        model.decoder.weight.mul_(3)
+        model.decoder_gates.weight.mul_(3)
         torch.manual_seed(seed)
-        model.encoder.weight.normal_()
+        model.encoder_gates.weight.normal_()
         models.append(model)
     images = torch.rand(5, 1, 3, 3, generator=torch.Generator().manual_seed(3)).round()
     truth = log_likelihood(models[0], images)
@@ -148,7 +148,7 @@ def test_pictures(tmp_path):
     paths = small().show(batch(3), tmp_path)
     assert [path.name for path in paths] == ["samples.png", "samples.gif", "reconstructions.png"]
     assert Image.open(paths[1]).n_frames > 1
-    whole = Generation(Nothing(), model=partial(DRAW, num_turns=2, read=ReadImage, write=WriteImage))
+    whole = Generation(Nothing(), model=partial(DRAW, num_steps=2, read=ReadImage, write=WriteImage))
     assert all(path.exists() for path in whole.show(batch(3), tmp_path / "whole"))
 
 
@@ -163,7 +163,7 @@ def test_mistakes_are_named():
 def test_every_config_takes_two_steps(name, tmp_path):
     settings = {
         "data.batch_size": 2 if name == "draw_two_digits" else 150,
-        "task.init_args.model.init_args.num_turns": 2,
+        "task.init_args.model.init_args.num_steps": 2,
         "task.init_args.model.init_args.hidden_size": 8,
         "task.init_args.importance_images": 2,
         "task.init_args.importance_samples": 2,
@@ -174,4 +174,4 @@ def test_every_config_takes_two_steps(name, tmp_path):
         settings |= {"data.epoch_images": 4, "data.test_images": 4}
     metrics = two_steps(name, tmp_path, **settings)
     assert metrics["bound"] == pytest.approx(metrics["reconstruction"] + metrics["kl"])
-    assert metrics["nll_images"] == 2 and (tmp_path / "turns_test.json").exists()
+    assert metrics["nll_images"] == 2 and (tmp_path / "steps_test.json").exists()

@@ -55,8 +55,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "ram_cluttered100": CLUTTER,
     "dram_cluttered100": CLUTTER,
     "conv_cluttered60": CLUTTER,
-    "draw_mnist": {DATA + "batch_size": 50, MODEL + "num_turns": 3, MODEL + "hidden_size": 32},
-    "draw_mnist_no_attention": {DATA + "batch_size": 50, MODEL + "num_turns": 3, MODEL + "hidden_size": 32},
+    "draw_mnist": {DATA + "batch_size": 50, MODEL + "num_steps": 3, MODEL + "hidden_size": 32},
+    "draw_mnist_no_attention": {DATA + "batch_size": 50, MODEL + "num_steps": 3, MODEL + "hidden_size": 32},
 }
 """Small models and batches of these configs."""
 DETERMINISTIC = ("sat_soft_scenes", "show_and_tell_scenes", "transformer_scenes", "dram_cluttered100",

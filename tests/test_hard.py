@@ -47,7 +47,7 @@ def test_entropy_and_log_prob_are_finite_where_a_map_is_sharp():
     torch.testing.assert_close(hard.entropy(uniform), torch.tensor([4.0]).log())
 
 
-@pytest.mark.parametrize("way", ["expectation", "mode", "draw"])
+@pytest.mark.parametrize("way", ["expectation", "mode", "sample"])
 @pytest.mark.parametrize("kind", [Hard, StraightThrough])
 def test_a_sharp_map_is_seen_alike_in_every_way(way, kind):
     alpha = torch.zeros(B, R, L).scatter_(-1, torch.randint(L, (B, R, 1)), 1)
@@ -68,18 +68,18 @@ def test_an_image_in_the_mask_sees_the_expectation():
 
 
 def test_the_mask_is_sampled_per_image_and_only_in_training():
-    attention = Hard(expected=0.3)
+    attention = Hard(expectation_probability=0.3)
     share = attention.sample_expectation_mask(20_000, torch.zeros(1)).float().mean().item()
     assert abs(share - 0.3) < 4 * (0.3 * 0.7 / 20_000) ** 0.5
-    for without in (attention.eval(), Hard(expected=0.0)):
+    for without in (attention.eval(), Hard(expectation_probability=0.0)):
         assert without.sample_expectation_mask(5, torch.zeros(1)) is None
 
 
 def test_a_soft_start_uses_the_expectation_of_every_image():
-    attention = Hard(expected=0.0, soft_start=2)
+    attention = Hard(expectation_probability=0.0, soft_start=2)
     masked = [bool(attention.sample_expectation_mask(9, torch.zeros(1)).all()) for _ in range(4)]
     assert masked == [True, True, False, False]
-    again = Hard(expected=0.0, soft_start=2)
+    again = Hard(expectation_probability=0.0, soft_start=2)
     again.load_state_dict(attention.state_dict())  # a resumed run does not repeat its soft start
     assert not again.sample_expectation_mask(9, torch.zeros(1)).any()
 
@@ -95,7 +95,7 @@ def test_straight_through_looks_at_one_and_learns_from_all():
 
 def test_the_sampled_path_is_the_one_that_is_scored():
     """log p(y | s, a), log p(s | a) and the entropy of the model's own samples, against the paper's equations."""
-    model = build(attention=lambda: Hard(expected=0.0), dropout=0.0).train()
+    model = build(attention=lambda: Hard(expectation_probability=0.0), dropout=0.0).train()
     regions, words = draw([[3]])
     caption = model(regions, words)
     paths = {
@@ -109,7 +109,7 @@ def test_the_sampled_path_is_the_one_that_is_scored():
 
 
 def test_nothing_is_sampled_at_padding_or_in_masked_images():
-    model = build(attention=lambda: Hard(expected=0.5)).train()
+    model = build(attention=lambda: Hard(expectation_probability=0.5)).train()
     regions, words = draw(UNSORTED)
     torch.manual_seed(5)  # some of the three images are masked
     caption = model(regions, words)
@@ -148,8 +148,8 @@ def test_maps_move_from_word_to_word():
 
 
 def test_nonsense_is_refused():
-    with pytest.raises(ValueError, match="expected=1.5"):
-        Hard(expected=1.5)
+    with pytest.raises(ValueError, match="expectation_probability=1.5"):
+        Hard(expectation_probability=1.5)
     with pytest.raises(ValueError, match="temperature=0"):
         StraightThrough(temperature=0.0)
 
@@ -179,7 +179,7 @@ def test_runs_of_a_caption_share_their_dropout():
 
 
 def test_a_run_that_starts_from_another_starts_its_soft_start_again():
-    attention = Hard(expected=0.0, soft_start=2)
+    attention = Hard(expectation_probability=0.0, soft_start=2)
     for _ in range(4):
         attention.sample_expectation_mask(3, torch.zeros(1))
     attention.restart()

@@ -43,9 +43,9 @@ def test_the_derivative_in_float32(rows):
     """Against autograd's in float64, of the written formula; gates far from 0 too. The cell may be strided."""
     gates, cell = turn(*rows)
     gates = (gates * 4).detach().requires_grad_()
-    enter, forget, leave, candidate = gates.chunk(4, dim=-1)
-    after = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
-    hidden = leave.sigmoid() * after.tanh()
+    input_gate, forget, output_gate, candidate = gates.chunk(4, dim=-1)
+    after = forget.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
+    hidden = output_gate.sigmoid() * after.tanh()
     weights = torch.linspace(-1, 2, cell.numel(), dtype=torch.double).view_as(cell)
     wanted = torch.autograd.grad(((hidden + 2 * after) * weights).sum(), (gates, cell))
     single = gates.detach().float().requires_grad_(), cell.detach().float().mT.contiguous().mT.requires_grad_()

@@ -45,6 +45,18 @@ def test_what_is_new_stays_as_it_is() -> None:
     assert migrated(other) == other
 
 
+def test_arguments_of_the_second_format_get_their_new_names() -> None:
+    hard = {"class_path": "vision_attn.attention.hard.Hard", "init_args": {"expected": 0.3, "at_test": "draw"}}
+    assert migrated({"attention": hard})["attention"]["init_args"] == {
+        "expectation_probability": 0.3,
+        "at_test": "sample",
+    }
+    config = yaml.safe_load(Path("weights/draw_mnist/config.yaml").read_text())
+    assert config["format"] < 3 and "num_turns" in str(config)
+    task, _, opened = open_run("weights/draw_mnist")
+    assert task.model.num_steps == 10 and "num_turns" not in str(opened)
+
+
 def test_a_run_of_the_first_format_opens_with_its_weights(tmp_path: Path) -> None:
     """A run of hard attention with a baseline in its weights, rewritten as version 1 wrote it."""
     sizes = {"region_size": 8, "width": 16}, {"hidden_size": 8, "word_size": 8}

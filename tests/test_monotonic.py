@@ -140,7 +140,7 @@ def test_step_and_forward_agree_and_columns_that_are_passed_are_never_read_again
 
 def test_sampled_columns_have_the_distribution_of_the_expectation() -> None:
     torch.manual_seed(4)
-    attention = HardMonotonic(expected=0.0, offset=0.0).train()
+    attention = HardMonotonic(expectation_probability=0.0, offset=0.0).train()
     scores, regions = torch.randn(1, 1, L).expand(1, 20_000, L), torch.randn(1, L, 2)
     again = torch.randn(1, 1, L).expand(1, 20_000, L)
     first = attention(scores, regions)
@@ -159,7 +159,7 @@ def test_sampled_columns_have_the_distribution_of_the_expectation() -> None:
 
 def test_the_mean_of_reinforce_is_the_exact_gradient_within_its_standard_error() -> None:
     """The bound E[log p(y | columns)] of a transcript of two characters, over all pairs of columns."""
-    model = build(partial(HardMonotonic, expected=0.0)).double().train()
+    model = build(partial(HardMonotonic, expectation_probability=0.0)).double().train()
     regions, words = torch.randn(1, 4, 4).double(), torch.tensor([[[3, 1]]])
     weights = [model.attention.offset, model.score.weight]
     pairs = [(one, two) for one in range(4) for two in range(one, 4)]

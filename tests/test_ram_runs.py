@@ -68,7 +68,7 @@ def joint_noise(policy: Gaussian, like: torch.Tensor, way: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(int(policy.batches))
     glimpses, images, *rest = like.shape
     joint = torch.randn(glimpses, images * world, *rest, generator=generator)
-    return joint[:, rank::world] * (policy.sigma if way == "draw" else 0)
+    return joint[:, rank::world] * (policy.sigma if way == "sample" else 0)
 
 
 @torch.no_grad()
@@ -151,7 +151,7 @@ def test_a_run_is_measured_and_shown(digits, tmp_path):
         right, on_digit = right + int(hit.sum()), on_digit + int((hit & inside).sum())
     assert measured["error"] == measured["error_mean"] == 100 * (20 - right) / 20 < 100
     assert measured["error_low"] < measured["error"] < measured["error_high"]
-    assert {"error_draw", "error_copies"} <= measured.keys()
+    assert {"error_sample", "error_copies"} <= measured.keys()
     assert measured["last_look_on_digit"] == on_digit / right
     assert measured["pixels"] == GLIMPSES * 2 * 6 * 6
     assert measured["multiply_adds"] > GLIMPSES * 4 * 16 * (256 + 16)  # the core alone

@@ -33,7 +33,7 @@ ESTIMATORS = [
 ]
 
 
-ALWAYS = partial(Hard, expected=0.0)
+ALWAYS = partial(Hard, expectation_probability=0.0)
 
 
 def build(attention=ALWAYS) -> tuple[ShowAttendTell, torch.Tensor]:

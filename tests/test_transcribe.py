@@ -160,7 +160,7 @@ def test_two_processes_train_as_one_does(config, tmp_path, monkeypatch) -> None:
     settings = {**TINY, "data__folder": write_mnist(tmp_path / "mnist"), "run__epochs": 2}
     settings |= {"optimizer": "torch.optim.SGD", "optimizer__lr": 0.001}
     if "hard" in config:
-        settings |= {"task__model__attention__expected": 0, "task__model__attention__soft_start": 0}
+        settings |= {"task__model__attention__expectation_probability": 0, "task__model__attention__soft_start": 0}
     one, two = tmp_path / "one", tmp_path / "two"
     monkeypatch.setattr(monotonic, "sample", monotonic.sample)  # restored after the test
     sample_alike()

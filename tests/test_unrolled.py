@@ -91,7 +91,7 @@ def test_models_with_such_loops_compile_into_one_graph():
         RAM((1, 8, 8), 3, num_glimpses=2),
         RAM((1, 8, 8), 3, num_glimpses=2, core=ContextLSTM),
         DRAWReader((1, 8, 8), 3, num_glimpses=2, size=3),
-        DRAW((1, 8, 8), num_turns=2),
+        DRAW((1, 8, 8), num_steps=2),
     ):
         explained = torch._dynamo.explain(model)(torch.ones(2, 1, 8, 8))
         assert explained.graph_break_count == 0, explained.break_reasons

@@ -6,9 +6,9 @@ from PIL import Image, ImageColor
 
 from vision_attn.viz.canvases import (
     BORDER,
-    END,
     FRAME,
     GAP,
+    LAST_FRAME,
     LONGEST,
     READ,
     SHEER,
@@ -100,7 +100,7 @@ def test_an_animation_has_a_frame_for_every_step_and_ends_without_rectangles(tmp
         film.seek(number)
         durations.append(film.info["duration"])
     assert film.n_frames == num_steps + 1 and film.info["loop"] == 0
-    assert durations[-1] == END and durations[0] == min(FRAME, LONGEST // num_steps) // 10 * 10
+    assert durations[-1] == LAST_FRAME and durations[0] == min(FRAME, LONGEST // num_steps) // 10 * 10
     level = round(255 * (0.5 if num_steps > 1 else 0))
     last = film.convert("RGB")
     assert all(abs(part - level) <= 3 for part in last.getpixel((16 + 44, 16 + 24 + 44)))

@@ -8,8 +8,8 @@ from PIL import Image, ImageColor
 from vision_attn.attention.glimpse import Retina
 from vision_attn.viz.foveated import FAINT, Glimpsed, foveated, traced
 from vision_attn.viz.glimpses import (
-    END,
     FRAME,
+    LAST_FRAME,
     RIGHT,
     WRONG,
     frames,
@@ -104,7 +104,7 @@ def test_animation_has_a_frame_for_each_glimpse_even_where_nothing_moves(tmp_pat
     tensors, answer = given(item)
     with Image.open(write_animation(tmp_path / "new" / "look.gif", *tensors, **answer)) as film:
         durations = [film.seek(frame) or film.info["duration"] for frame in range(film.n_frames)]
-        assert durations == [FRAME] * 3 + [END] and film.info["loop"] == 0
+        assert durations == [FRAME] * 3 + [LAST_FRAME] and film.info["loop"] == 0
     drawn = frames(item)
     assert len({frame.size for frame in drawn}) == 1
     assert [has(frame, RIGHT) for frame in drawn] == [False, False, False, True]
@@ -209,11 +209,11 @@ def test_a_reduced_drawing_of_glimpses_is_every_other_pixel():
 
 
 @pytest.mark.parametrize(
-    "truth, verdict", [(3, "said cat: right"), (0, "said cat: wrong, it is dog"), (None, "said cat, p 0.90")]
+    "label, verdict", [(3, "said cat: right"), (0, "said cat: wrong, it is dog"), (None, "said cat, p 0.90")]
 )
-def test_classes_have_names_and_need_no_truth(truth, verdict):
-    item = looked()._replace(truth=truth, names=("dog", *["other"] * 2, "cat", *["more"] * 6))
-    assert item.verdict == verdict and item.right is {3: True, 0: False, None: None}[truth]
+def test_classes_have_names_and_need_no_truth(label, verdict):
+    item = looked()._replace(label=label, names=("dog", *["other"] * 2, "cat", *["more"] * 6))
+    assert item.verdict == verdict and item.right is {3: True, 0: False, None: None}[label]
     page = glimpse_sheet(item)
-    assert (has(page, RIGHT), has(page, WRONG)) == {3: (True, True), 0: (False, True), None: (False, False)}[truth]
+    assert (has(page, RIGHT), has(page, WRONG)) == {3: (True, True), 0: (False, True), None: (False, False)}[label]
     gallery_sheet([item])

@@ -12,7 +12,7 @@ B, T, SIDE, N = 2, 3, 20, 4
 
 
 def parts(right: int = 0) -> list:
-    """Black images, rectangles of their middle, what was read, truths; and answers, sure of class `right`."""
+    """Black images, rectangles of their middle, what was read, labels; and answers, sure of class `right`."""
     reads = Rectangles(torch.tensor([-0.5, -0.5, 0.5, 0.5]).expand(B, T, 4), torch.ones(B, T))
     probabilities = torch.eye(3)[right].expand(B, T, 3)
     return [torch.zeros(B, 1, SIDE, SIDE), reads, torch.ones(B, T, 1, N, N), [0, 0], probabilities]
@@ -55,12 +55,12 @@ def test_an_animation_has_a_frame_for_each_step_and_ends_with_the_answers(tmp_pa
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
-    images, reads, patches, truths, probabilities = parts()
+    images, reads, patches, labels, probabilities = parts()
     with pytest.raises(ValueError, match="2 images, 1 labels, boxes .* do not fit"):
-        write_reads(tmp_path / "reads.png", images, reads, patches, truths[:1], probabilities)
+        write_reads(tmp_path / "reads.png", images, reads, patches, labels[:1], probabilities)
     with pytest.raises(ValueError, match="do not fit"):
         fewer = Rectangles(reads.boxes[:, :2], reads.sigma[:, :2])
-        write_reads(tmp_path / "reads.png", images, fewer, patches, truths, probabilities)
+        write_reads(tmp_path / "reads.png", images, fewer, patches, labels, probabilities)
     with pytest.raises(ValueError, match="do not fit"):
-        write_reads_animation(tmp_path / "reads.gif", images, reads, truths, probabilities[:, 1:])
+        write_reads_animation(tmp_path / "reads.gif", images, reads, labels, probabilities[:, 1:])
     assert not list(tmp_path.iterdir())

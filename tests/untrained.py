@@ -27,7 +27,7 @@ SIZES = {
         "--run.device=cpu",
     ],
     "draw_mnist": [
-        "--task.model.num_turns=2", "--task.model.hidden_size=8", "--task.model.latent_size=4",
+        "--task.model.num_steps=2", "--task.model.hidden_size=8", "--task.model.latent_size=4",
         "--task.importance_samples=2", "--run.device=cpu",
     ],
 }  # fmt: skip

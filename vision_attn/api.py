@@ -54,9 +54,9 @@ def load(
         return open_looker(name, weights=weights, device=device, trust=trust)
     if weights is not None:
         raise ValueError(f"{name} holds its weights: leave weights out")
-    place = torch_device(device)
+    target = torch_device(device)
     task, source, config = open_run(local(name), trust=trust)
-    return Model(task.to(place), config, place, source, str(name))
+    return Model(task.to(target), config, target, source, str(name))
 
 
 class Model:

@@ -179,9 +179,9 @@ def open_run(
 
 def find_best(folder: Path) -> Path:
     """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises ValueError for neither."""
-    for place in (folder / "best", folder):
-        if (place / "model.safetensors").is_file() and (place / "config.yaml").is_file():
-            return place
+    for candidate in (folder / "best", folder):
+        if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
+            return candidate
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: give the folder of a run, such as runs/demo")
     if (folder / "last").exists():

@@ -97,7 +97,8 @@ class Captioner(nn.Module):
     num_glimpses: int = 0
     """Glimpses that are taken for each word; 0 for a model that sees all regions."""
     ways: tuple[str, ...] = ()
-    """The ways to look at test time, where there are several: names for `looking`."""
+    """The ways to look at test time, where there are several: names for `looking`. Three have a meaning elsewhere:
+    self-critical training uses "expectation", pictures "mode" instead of it, and the variance of REINFORCE "sample"."""
     max_length: int | None = None
     """The largest number of words in a caption, END included; None: unlimited."""
 
@@ -167,6 +168,8 @@ class Criterion(nn.Module):
     """How often each caption must be run, with independent samples."""
     samples: bool = False
     """Whether it samples captions from the captioner: `explore` is called in place of `forward`."""
+    estimates: bool = False
+    """Whether it estimates the gradient for what a captioner samples while it looks (`Captioner.reinforced`)."""
     highest_rate: float | None = None
     """The learning rate of AdamW above which it is known to harm a trained captioner; None: there is no such rate."""
 
@@ -295,8 +298,8 @@ class Classifier(nn.Module):
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "draw") -> Glance:
-        """`rows` Monte Carlo copies of each image. `way`: "draw" samples locations, "mean" takes their means.
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> Glance:
+        """`rows` Monte Carlo copies of each image. `way`: "sample" samples locations, "mean" takes their means.
         A deterministic model ignores `rows` and returns one row."""
         raise NotImplementedError
 

@@ -111,7 +111,7 @@ def _parts(task: Task, number: int) -> list[Part]:
         def generate(noise: Tensor) -> tuple[Tensor, ...]:
             return (task.model.decode(noise.transpose(0, 1)[:, :, None]).canvases[-1].sigmoid(),)
 
-        noise = torch.randn(number, task.model.num_turns, task.model.latent_size, **options)
+        noise = torch.randn(number, task.model.num_steps, task.model.latent_size, **options)
         return [Part("generator", Function(task.model, generate), {"noise": noise}, ["images"])]
     raise ValueError(f"a {type(task).__name__} of {type(task.model).__name__} cannot be exported")
 

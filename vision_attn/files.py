@@ -46,15 +46,15 @@ def find(path: str | Path) -> Path:
     Raises ValueError naming every location that was tried.
     """
     path = Path(path).expanduser()
-    places = [path]
+    candidates = [path]
     if not path.is_absolute():
         root = os.environ.get("VISION_ATTN_DATA")
-        places += [Path(root).expanduser() / path] if root else []
-        places += [Path("data") / path]
-    for place in places:
-        if os.path.exists(place):  # Path.exists raises for names that are too long or contain a null byte
-            return place
-    tried = ", ".join(str(place) for place in places)
+        candidates += [Path(root).expanduser() / path] if root else []
+        candidates += [Path("data") / path]
+    for candidate in candidates:
+        if os.path.exists(candidate):  # Path.exists raises for names that are too long or contain a null byte
+            return candidate
+    tried = ", ".join(str(candidate) for candidate in candidates)
     hint = "" if os.environ.get("VISION_ATTN_DATA") else "; set VISION_ATTN_DATA to search another folder of data sets"
     raise ValueError(f"{path} was not found (tried {tried}){hint}")
 

@@ -178,8 +178,8 @@ class Looker:
 
 def is_run_name(name: str | Path) -> bool:
     """Whether `name` is that of a run, here or on the hub, or looks like one: a path, but no `library:name`."""
-    place = Path(name)
-    looks_like_one = place.is_absolute() or (len(place.parts) > 1 and ":" not in str(name))
+    path = Path(name)
+    looks_like_one = path.is_absolute() or (len(path.parts) > 1 and ":" not in str(name))
     return str(name).startswith("hf:") or looks_like_one or os.path.isdir(shipped(name))
 
 
@@ -191,14 +191,14 @@ def open_looker(
     trust: packages whose code the run or the model may use. Raises ValueError, which says what to install, name or
     correct.
     """
-    place = torch_device(device)
+    target = torch_device(device)
     if is_run_name(name):
         if weights is not None:
             raise ValueError(f"{name} holds its weights: leave --weights out")
         task, source, _ = open_run(local(name), trust=trust)
-        return look_into(task.to(place), source, str(name), place)
+        return look_into(task.to(target), source, str(name), target)
     model = open_model(str(name), weights=weights, trust=str(name).partition(":")[0] in trust)
-    return Looker(str(name), model.kind, partial(look, _on_device(model, place)), place)
+    return Looker(str(name), model.kind, partial(look, _on_device(model, target)), target)
 
 
 def look_into(task: Any, source: Source | None, name: str, device: torch.device) -> Looker:
@@ -227,7 +227,7 @@ def sees_photographs(task: Any) -> bool:
 
 
 class _Scores(nn.Module):
-    """A classifier of ours as others are: images to scores."""
+    """Adapts a classifier of this package to those of other libraries: images to scores."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -9,14 +9,21 @@ MOVED = {
 }
 """Prefixes of dotted paths: old -> new."""
 
+RENAMED = {
+    "vision_attn.attention.hard.Hard": {"expected": "expectation_probability"},
+    "vision_attn.attention.monotonic.HardMonotonic": {"expected": "expectation_probability"},
+    "vision_attn.models.draw.DRAW": {"num_turns": "num_steps"},
+}
+"""Arguments of classes: old -> new."""
+
 LIKELIHOOD = "vision_attn.criteria.likelihood.Likelihood"
 PENALTY = "vision_attn.criteria.doubly_stochastic.DoublyStochastic"
 LOOKS = "vision_attn.criteria.looks.ReinforceLooks"
 
 
 def migrated(config: Any) -> Any:
-    """Convert a config: classes get their new paths, and a captioner's `penalty` and `reinforce` become `criteria`. A
-    current config is unchanged."""
+    """Convert a config: classes and arguments get their new names, and a captioner's `penalty` and `reinforce` become
+    `criteria`. A current config is unchanged."""
     if isinstance(config, str):
         return next((new + config.removeprefix(old) for old, new in MOVED.items() if config.startswith(old)), config)
     if isinstance(config, list):
@@ -24,9 +31,14 @@ def migrated(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
     config = {key: migrated(value) for key, value in config.items()}
-    options = config.get("init_args")
-    if config.get("class_path") == "vision_attn.tasks.caption.Captioning" and isinstance(options, dict):
-        config["init_args"] = _with_criteria(options)
+    if config.get("at_test") == "draw":
+        config["at_test"] = "sample"
+    path, options = config.get("class_path"), config.get("init_args")
+    if isinstance(path, str) and isinstance(options, dict):
+        names = RENAMED.get(path, {})
+        config["init_args"] = {names.get(name, name): value for name, value in options.items()}
+        if path == "vision_attn.tasks.caption.Captioning":
+            config["init_args"] = _with_criteria(config["init_args"])
     return config
 
 

@@ -17,7 +17,7 @@ from vision_attn.engine.loop import fit
 from vision_attn.mistakes import one_line
 from vision_attn.trust import within
 
-FORMAT = 2
+FORMAT = 3
 """The version of run folders that this code writes. It reads all versions up to it (`migrate`)."""
 
 _allowed: set[str] = set()
@@ -53,8 +53,8 @@ def parse(
     except Exception as error:  # mostly ArgumentError, but unusual values can raise other errors
         reason = one_line(message(error), lambda path: _accepted(content, path))
         key = reason.split(":")[0].split(".")[-1]
-        place = "" if any(key in override for override in overrides) else f"{where}: "
-        raise ValueError(f"{place}{reason}") from error
+        prefix = "" if any(key in override for override in overrides) else f"{where}: "
+        raise ValueError(f"{prefix}{reason}") from error
 
 
 def message(error: BaseException | None) -> str:

@@ -10,31 +10,31 @@ from vision_attn.attention.reinforce import Choice
 from vision_attn.attention.soft import Attention, Seen, expected_context, normalised
 from vision_attn.layers.nested import Nested
 
-Way = Literal["expectation", "mode", "draw"]
+Way = Literal["expectation", "mode", "sample"]
 
 
 class Hard(Attention):
     """s_t ~ Multinoulli(alpha_t), z_t = a_{s_t} (Xu et al. 2015, eq. 8 and eq. 9), trained by REINFORCE.
 
-    expected: in training, the probability that an image's samples are replaced by their expectation, decided once per
-        image and batch (section 4.1).
+    expectation_probability: in training, the probability that an image's samples are replaced by their expectation,
+        decided once per image and batch (section 4.1).
     soft_start: the number of batches at the start in which every sample is replaced by its expectation. Differs from
         the paper, where it is 0: a sample from a uniform map carries no information, and a short training may end
         before maps sharpen.
     at_test: what a word sees at test time: the expectation (the authors' choice), the most likely region ("mode"), or a
-        sample ("draw").
+        sample ("sample").
     """
 
     reinforced = True
-    ways = ("expectation", "mode", "draw")
+    ways = ("expectation", "mode", "sample")
 
-    def __init__(self, *, expected: float = 0.5, soft_start: int = 0, at_test: Way = "expectation"):
+    def __init__(self, *, expectation_probability: float = 0.5, soft_start: int = 0, at_test: Way = "expectation"):
         super().__init__()
-        if not 0 <= expected <= 1:
-            raise ValueError(f"Hard: expected={expected} is a probability, and must lie between 0 and 1")
+        if not 0 <= expectation_probability <= 1:
+            raise ValueError(f"Hard: {expectation_probability=} must lie between 0 and 1")
         if soft_start < 0:
             raise ValueError(f"Hard: soft_start={soft_start} is a number of batches, and must not be negative")
-        self.expectation_probability, self.soft_start, self.at_test = expected, soft_start, at_test
+        self.expectation_probability, self.soft_start, self.at_test = expectation_probability, soft_start, at_test
         self.register_buffer("batches", torch.zeros(()))
 
     def restart(self) -> None:
@@ -43,7 +43,7 @@ class Hard(Attention):
     @property
     def way(self) -> str:
         """The way in use: a sample in training, `at_test` otherwise."""
-        return "draw" if self.training else self.at_test
+        return "sample" if self.training else self.at_test
 
     def sample_expectation_mask(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
         if not self.training or self.expectation_probability == self.soft_start == 0:
@@ -78,7 +78,7 @@ class Hard(Attention):
         expectation_mask: Bool[Tensor, "B"] | None,
         state: Float[Tensor, "B R T H"],
     ) -> Choice | None:
-        if region is None or self.way != "draw":
+        if region is None or self.way != "sample":
             return None
         sampled = said if expectation_mask is None else said & ~expectation_mask[:, None, None]
         return Choice(log_prob(alpha, region) * sampled, entropy(alpha), sampled, state)
@@ -94,7 +94,7 @@ class StraightThrough(Hard):
     reinforced = False
 
     def __init__(self, *, temperature: float = 1.0, at_test: Way = "expectation"):
-        super().__init__(expected=0.0, at_test=at_test)
+        super().__init__(expectation_probability=0.0, at_test=at_test)
         if temperature <= 0:
             raise ValueError(f"StraightThrough: temperature={temperature} must be positive")
         self.temperature = temperature

@@ -80,26 +80,26 @@ class HardMonotonic(Hard):
     its column, from alpha_ij: `stopping` with the sampled column of the character before. Their log-probability is
     log alpha_ij, so that the criterion `ReinforceLooks` serves as for hard attention.
 
-    expected, soft_start: as for `Hard`; the expectation is that of `Monotonic`.
+    expectation_probability, soft_start: as for `Hard`; the expectation is that of `Monotonic`.
     offset: the initial r, a learned number that is added to scores. advance: as for `Monotonic`.
-    at_test: "online" stops at the first column with p_ij > 1/2; "expectation" and "draw" are those of training.
+    at_test: "online" stops at the first column with p_ij > 1/2; "expectation" and "sample" are those of training.
 
     Differs from the paper: each character stops once, and decisions are computed from annotations by a score; the
     paper's network runs along the columns and may say a character at each.
     """
 
-    ways = ("expectation", "online", "draw")
+    ways = ("expectation", "online", "sample")
 
     def __init__(
         self,
         *,
-        expected: float = 0.5,
+        expectation_probability: float = 0.5,
         soft_start: int = 0,
         offset: float = -2.0,
         advance: int = 0,
-        at_test: Literal["expectation", "online", "draw"] = "online",
+        at_test: Literal["expectation", "online", "sample"] = "online",
     ):
-        super().__init__(expected=expected, soft_start=soft_start)
+        super().__init__(expectation_probability=expectation_probability, soft_start=soft_start)
         check_range("HardMonotonic", 0, 1000, advance=advance)
         self.at_test, self.advance = at_test, advance
         self.offset = nn.Parameter(torch.tensor(float(offset)))

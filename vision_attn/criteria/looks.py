@@ -20,6 +20,8 @@ class ReinforceLooks(Criterion):
     nothing for a captioner that samples nothing.
     """
 
+    estimates = True
+
     def __init__(
         self,
         model: Captioner,
@@ -45,10 +47,13 @@ class ReinforceLooks(Criterion):
 
     @torch.no_grad()
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
-        """Compute `look_variance` of regions sampled as in training, at given words."""
-        if self.reinforce is None:
+        """Compute `look_variance` of regions sampled as in training, at given words.
+
+        Nothing for a captioner that cannot sample outside training.
+        """
+        if self.reinforce is None or "sample" not in model.ways:
             return {}
-        with model.looking("draw"):
+        with model.looking("sample"):
             caption = model(regions, words, self.num_runs)
         estimate = self.reinforce(caption.choice, caption.log_prob)
         return {"look_variance": look_variance(estimate.advantage, caption.alpha, caption.choice)}

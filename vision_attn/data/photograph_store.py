@@ -78,7 +78,7 @@ class Photographs:
         return cls(ids, names, captions, starts, np.arange(len(ids)), store=(folder, split))
 
     def selected(self, kept: NDArray[np.bool_]) -> "Photographs":
-        """Those of which `kept` is true."""
+        """Return the photographs where the mask `kept` is true."""
         return replace(self, members=self.members[kept], sizes=None if self.sizes is None else self.sizes[kept])
 
     def __len__(self) -> int:
@@ -195,7 +195,7 @@ class Views(Sequence[View]):
             owner[rows] = number
 
     def mirrors(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The views that show those of training photographs mirrored."""
+        """Indices of the mirrored views of training photographs."""
         return len(self.photographs) + np.searchsorted(self.mirrored, rows)
 
 
@@ -294,7 +294,7 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
 
 
 def _size(file: str) -> int:
-    """The bytes of a file; -1 if it is none, or has a name that no file can have."""
+    """The bytes of a file; -1 if it does not exist, is not a file, or its name is invalid."""
     try:
         status = os.stat(file)
     except (OSError, ValueError):

@@ -95,8 +95,8 @@ def best_first(
     length_power: float = 0.0,
     groups: int = 1,
 ) -> Decoded:
-    """Stack the time steps and sort rows by score, of several groups the best row of each. Rows that were never filled
-    come last and are masked.
+    """Stack the time steps and sort rows by score; with several groups, keep the best row of each. Rows that were never
+    filled come last and are masked.
 
     `looked` (B, R): the row of `looks` that each row had at each time step.
     """

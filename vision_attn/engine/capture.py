@@ -190,6 +190,6 @@ def signature(batch: Batch) -> tuple:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of an error: of the one before it, if ending the capture has raised another."""
+    """Return the first line of the original error, before any that was raised while the capture ended."""
     cause = error.__context__ or error
     return str(cause).strip().split("\n")[0] or type(cause).__name__

@@ -81,17 +81,17 @@ class World(NamedTuple):
 def join(device: str) -> Iterator[World]:
     """Join the process group of torchrun; without torchrun, a world of size 1."""
     size, rank, _ = launched()
-    place = own_device(device)
+    target = own_device(device)
     if size == 1:
-        yield World(0, 1, place)
+        yield World(0, 1, target)
         return
     # The first process may judge for long while the others wait: torchrun and the heartbeat say whether it is alive.
     patience = timedelta(days=2)
-    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=patience)
+    dist.init_process_group("nccl" if target.type == "cuda" else "gloo", timeout=patience)
     try:
         hosts = dist.new_group(backend="gloo", timeout=patience)
         with Heartbeat(rank, size):
-            yield World(rank, size, place, hosts)
+            yield World(rank, size, target, hosts)
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in GONE):
             raise

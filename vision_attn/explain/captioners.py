@@ -165,7 +165,7 @@ def _related(
 
 
 def _over(one: Attention, tokens: int) -> bool:
-    """Whether it is self-attention over so many tokens."""
+    """Whether this is self-attention over `tokens` tokens."""
     return one.num_queries == one.maps.shape[-1] == tokens
 
 

@@ -111,7 +111,7 @@ def _attention(
 
 
 def _fitting(attention: ImageAttention | WindowAttention | None, *, has_answer: bool) -> Method:
-    """The method for a model of which none was named."""
+    """The method that "auto" stands for."""
     if attention is None:
         return "grad-cam"
     if not has_answer:

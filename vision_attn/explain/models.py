@@ -108,8 +108,8 @@ def _torchvision(name: str, weights: str | None) -> Model:
     size, classes = preset.crop_size[0], chosen.meta["categories"]
     model = get_model(name, weights=None)
     if weights is None or weights in presets:
-        place = Path(torch.hub.get_dir()) / "checkpoints" / chosen.url.rsplit("/", 1)[-1]
-        hint = f"; put {chosen.url} at {place}, or give --weights FILE"
+        path = Path(torch.hub.get_dir()) / "checkpoints" / chosen.url.rsplit("/", 1)[-1]
+        hint = f"; put {chosen.url} at {path}, or give --weights FILE"
         model.load_state_dict(_reached(lambda: chosen.get_state_dict(progress=True, check_hash=True), name, hint))
     elif weights != NONE:
         _load(model, weights, name)

@@ -42,12 +42,17 @@ def _update(first, last, gates, cell, activated, hidden, new_cell, squashed):
             to[i] = ONE / (ONE + exp2(-LOG2_E * x[i]))
         for i in range(3 * size, 4 * size):  # tanh(x) = 2 sigmoid(2 x) - 1
             to[i] = TWO / (ONE + exp2(-TWO * LOG2_E * x[i])) - ONE
-        enter, forget, leave, candidate = to[:size], to[size : 2 * size], to[2 * size : 3 * size], to[3 * size :]
+        input_gate, forget, output_gate, candidate = (
+            to[:size],
+            to[size : 2 * size],
+            to[2 * size : 3 * size],
+            to[3 * size :],
+        )
         c, h, new, t = cell[row], hidden[row], new_cell[row], squashed[row]
         for i in range(size):
-            value = forget[i] * c[i] + enter[i] * candidate[i]
+            value = forget[i] * c[i] + input_gate[i] * candidate[i]
             tanh = TWO / (ONE + exp2(-TWO * LOG2_E * value)) - ONE
-            new[i], t[i], h[i] = value, tanh, leave[i] * tanh
+            new[i], t[i], h[i] = value, tanh, output_gate[i] * tanh
 
 
 @compiled
@@ -55,14 +60,14 @@ def _gradients(first, last, grad_hidden, grad_cell, activated, cell, squashed, g
     size = cell.shape[1]
     for row in range(first, last):
         gates, to = activated[row], grad_gates[row]
-        enter, forget, leave = gates[:size], gates[size : 2 * size], gates[2 * size : 3 * size]
+        input_gate, forget, output_gate = gates[:size], gates[size : 2 * size], gates[2 * size : 3 * size]
         candidate, c, t = gates[3 * size :], cell[row], squashed[row]
-        to_enter, to_forget, to_leave = to[:size], to[size : 2 * size], to[2 * size : 3 * size]
+        to_input, to_forget, to_output = to[:size], to[size : 2 * size], to[2 * size : 3 * size]
         to_candidate, to_before, gh, gc = to[3 * size :], grad_before[row], grad_hidden[row], grad_cell[row]
         for i in range(size):
-            slope = gc[i] + gh[i] * leave[i] * (ONE - t[i] * t[i])  # of c_t
-            to_enter[i] = slope * candidate[i] * enter[i] * (ONE - enter[i])
+            slope = gc[i] + gh[i] * output_gate[i] * (ONE - t[i] * t[i])  # of c_t
+            to_input[i] = slope * candidate[i] * input_gate[i] * (ONE - input_gate[i])
             to_forget[i] = slope * c[i] * forget[i] * (ONE - forget[i])
-            to_leave[i] = gh[i] * t[i] * leave[i] * (ONE - leave[i])
-            to_candidate[i] = slope * enter[i] * (ONE - candidate[i] * candidate[i])
+            to_output[i] = gh[i] * t[i] * output_gate[i] * (ONE - output_gate[i])
+            to_candidate[i] = slope * input_gate[i] * (ONE - candidate[i] * candidate[i])
             to_before[i] = slope * forget[i]

@@ -78,7 +78,7 @@ class AttentionCorrectness:
 
 
 def joined(parts: Sequence[AttentionCorrectness]) -> AttentionCorrectness:
-    """One that averages over the content words of all `parts`, whose grids may differ."""
+    """Merge `parts`, whose grids may differ, into one that averages over the content words of all."""
     whole = AttentionCorrectness(parts[0].grid)
     whole.num_words = sum(part.num_words for part in parts)
     whole.totals = {name: sum(part.totals[name] for part in parts) for name in whole.totals}

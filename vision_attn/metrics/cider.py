@@ -96,8 +96,8 @@ class CiderD(nn.Module):
             raise ValueError("CIDEr-D has no document frequencies: call count() first, or load a checkpoint")
         frequency = torch.ones_like(ngrams)
         if len(self.ngrams):
-            place = torch.searchsorted(self.ngrams, ngrams).clamp(max=len(self.ngrams) - 1)
-            frequency = self.frequencies[place].long().where(self.ngrams[place] == ngrams, 1)
+            index = torch.searchsorted(self.ngrams, ngrams).clamp(max=len(self.ngrams) - 1)
+            frequency = self.frequencies[index].long().where(self.ngrams[index] == ngrams, 1)
         return (double(self.num_images).log() - double(frequency).log()).where(ngrams != 0, 0)
 
     def _counted(self, words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows T"]:

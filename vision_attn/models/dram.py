@@ -31,7 +31,7 @@ class DRAM(Captioner):
     """
 
     reinforced = True
-    ways = ("mean", "draw")
+    ways = ("mean", "sample")
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class DRAM(Captioner):
 
     @property
     def way(self) -> str:
-        """Whether locations are sampled from the policy ("draw") or are its means ("mean")."""
-        return "draw" if self.training else self.at_test
+        """Whether locations are sampled from the policy ("sample") or are its means ("mean")."""
+        return "sample" if self.training else self.at_test
 
     def restart(self) -> None:
         self.ram.restart()
@@ -114,7 +114,7 @@ class DRAM(Captioner):
 
     def _choice(self, states: Tensor, samples: Tensor, said: Tensor) -> Choice | None:
         """The glimpses of a character as one sample."""
-        if self.way != "draw":
+        if self.way != "sample":
             return None
         each = self.ram.policy.choice(states, samples)
         log_prob, entropy = (

@@ -67,7 +67,7 @@ class DRAWReader(Classifier):
         """Pixels read from an image. Each is a weighted sum over the whole image."""
         return self.num_glimpses * self.patch_size
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "draw") -> Glance:
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> Glance:
         """Always one row; `rows` and `way` have no effect. The loop over time steps computes only what depends on the
         previous state; answers and locations are computed for all time steps at once."""
         hidden = cell = images.new_zeros(images.shape[0], self.hidden_size)
@@ -156,7 +156,7 @@ class WriteImage(nn.Module):
 
 
 class DRAW(nn.Module):
-    """The DRAW network: a variational autoencoder that draws images (C, Y, X) of pixels 0 and 1 in `num_turns` time
+    """The DRAW network: a variational autoencoder that draws images (C, Y, X) of pixels 0 and 1 in `num_steps` time
     steps.
 
     `read`, `write`: constructed with the size of the decoder's state and the shape of an image; `ReadPatch` and
@@ -170,20 +170,20 @@ class DRAW(nn.Module):
         self,
         image_shape: tuple[int, int, int],
         *,
-        num_turns: int = 64,
+        num_steps: int = 64,
         hidden_size: int = 256,
         latent_size: int = 100,
         read: Callable[[int, tuple[int, int, int]], nn.Module] = ReadPatch,
         write: Callable[[int, tuple[int, int, int]], nn.Module] = WritePatch,
     ):
         super().__init__()
-        check_range("DRAW", 1, 1000, num_turns=num_turns)
-        self.num_turns, self.hidden_size, self.latent_size = num_turns, hidden_size, latent_size
+        check_range("DRAW", 1, 1000, num_steps=num_steps)
+        self.num_steps, self.hidden_size, self.latent_size = num_steps, hidden_size, latent_size
         self.read = read(hidden_size, image_shape)
         self.write = write(hidden_size, image_shape)
-        self.encoder = Linear(self.read.read_size + 2 * hidden_size, 4 * hidden_size)  # gates of the encoder's LSTM
+        self.encoder_gates = Linear(self.read.read_size + 2 * hidden_size, 4 * hidden_size)
         self.latent = Linear(hidden_size, 2 * latent_size)
-        self.decoder = Linear(latent_size + hidden_size, 4 * hidden_size)  # gates of the decoder's LSTM
+        self.decoder_gates = Linear(latent_size + hidden_size, 4 * hidden_size)
         self.first_canvas = nn.Parameter(torch.zeros(image_shape))
         self.first_encoded = nn.Parameter(torch.zeros(hidden_size))
         self.first_decoded = nn.Parameter(torch.zeros(hidden_size))
@@ -199,18 +199,18 @@ class DRAW(nn.Module):
         only what depends on the previous one; likelihood and KL are computed after it, for all time steps at once.
         """
         if noise is None:
-            noise = images.new_empty(self.num_turns, images.shape[0], 1, self.latent_size).normal_()
+            noise = images.new_empty(self.num_steps, images.shape[0], 1, self.latent_size).normal_()
         canvas, encoded, decoded = self._start(images.shape[0])
         encoder_cell = decoder_cell = torch.zeros_like(encoded)
         posterior, samples, canvases, reads, writes = [], [], [], [], []
         with unrolled(len(noise)):
             for epsilon in noise:
                 glimpse, read = self.read(images, images - canvas.sigmoid(), decoded)
-                encoded, encoder_cell = lstm(repeated(self.encoder, glimpse, decoded, encoded), encoder_cell)
+                encoded, encoder_cell = lstm(repeated(self.encoder_gates, glimpse, decoded, encoded), encoder_cell)
                 posterior.append(repeated(self.latent, encoded).to(noise.dtype))
                 mean, log_sigma = posterior[-1].chunk(2, dim=-1)
                 samples.append(torch.addcmul(mean, log_sigma.exp(), epsilon))
-                decoded, decoder_cell = lstm(repeated(self.decoder, samples[-1], decoded), decoder_cell)
+                decoded, decoder_cell = lstm(repeated(self.decoder_gates, samples[-1], decoded), decoder_cell)
                 stroke, written = self.write(decoded)
                 canvas = canvas + stroke
                 canvases.append(canvas)
@@ -239,7 +239,7 @@ class DRAW(nn.Module):
         A `generator` of the CPU gives the same z on every device.
         """
         device = self.first_canvas.device
-        shape = (num_steps or self.num_turns, num_images, 1, self.latent_size)
+        shape = (num_steps or self.num_steps, num_images, 1, self.latent_size)
         noise = torch.randn(shape, generator=generator, device=generator.device if generator else device).to(device)
         return self.decode(noise)
 
@@ -249,7 +249,7 @@ class DRAW(nn.Module):
         cell = torch.zeros_like(decoded)
         canvases, writes = [], []
         for z in noise:
-            decoded, cell = lstm(self.decoder(torch.cat([z, decoded], dim=-1)), cell)
+            decoded, cell = lstm(self.decoder_gates(torch.cat([z, decoded], dim=-1)), cell)
             stroke, written = self.write(decoded)
             canvas = canvas + stroke
             canvases.append(canvas)

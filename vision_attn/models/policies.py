@@ -16,7 +16,7 @@ from vision_attn.attention.reinforce import Choice
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.precise import precise
 
-Way = Literal["draw", "mean"]
+Way = Literal["sample", "mean"]
 """How locations are chosen: sampled from the policy, or its means."""
 
 
@@ -66,7 +66,7 @@ class Gaussian(nn.Module):
 
     def noise(self, like: Float[Tensor, "T B R 2"], way: Way) -> Float[Tensor, "T B R 2"]:
         """The deviations from the mean of each time step and row, in the shape of `like`."""
-        return torch.randn_like(like) * self.sigma if way == "draw" else torch.zeros_like(like)
+        return torch.randn_like(like) * self.sigma if way == "sample" else torch.zeros_like(like)
 
     def locate(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:
         return self._mean(state) + noise

@@ -192,8 +192,8 @@ class RAM(Classifier):
         self.reinforced = self.policy.reinforced and (num_glimpses > 1 or first == "policy")
         self.pixels = num_glimpses * self.glimpse.what.in_features + self.core.pixels
 
-    def forward(self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, way: Way = "draw") -> Glance:
-        """Classify `rows` independent copies of each image. `way`: "draw" samples locations from the policy, "mean"
+    def forward(self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, way: Way = "sample") -> Glance:
+        """Classify `rows` independent copies of each image. `way`: "sample" samples locations from the policy, "mean"
         takes its means.
 
         The loop over time steps computes only what depends on the previous state. Class scores, and log p of the
@@ -219,7 +219,7 @@ class RAM(Classifier):
                 hidden.append(state.hidden)
         log_prob = class_log_prob(self.action(torch.stack(hidden, dim=2)))
         choice = None
-        if self.reinforced and self.training and way == "draw":  # outside training, no estimator is needed
+        if self.reinforced and self.training and way == "sample":  # outside training, no estimator is needed
             choice = self.policy.choice(torch.stack(location_states, dim=2), torch.stack(samples, dim=2))
         return Glance(log_prob, torch.stack(locations, dim=2), choice)
 

@@ -91,8 +91,7 @@ class Captioning(Task):
         self.num_runs = max((criterion.num_runs for criterion in self.criteria.values()), default=1)
         self.given = [part for part in self.criteria.values() if not part.samples]
         self.sampling = [part for part in self.criteria.values() if part.samples]
-        looks = any(isinstance(part, ReinforceLooks) for part in self.given)
-        if self.model.reinforced and self.given and not looks:
+        if self.model.reinforced and self.given and not any(part.estimates for part in self.given):
             raise ValueError(
                 f"{type(self.model).__name__} samples where to look, and no criterion trains that: add "
                 "--task.criteria.looks=vision_attn.criteria.looks.ReinforceLooks"
@@ -136,7 +135,7 @@ class Captioning(Task):
         return min((part.highest_rate for part in self.criteria.values() if part.highest_rate), default=None)
 
     def compile(self, **options) -> None:
-        """Compile the encoder, and of the captioner what it says itself can be."""
+        """Compile the encoder, and the parts of the captioner that support it."""
         self.encoder.compile(**options)
         self.model.compile(**options)
 
@@ -227,8 +226,8 @@ class Captioning(Task):
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
-        """A sheet for each image and one page of all: where each word looked. A captioner that sees the expectation but
-        could see one region is shown seeing the most likely one."""
+        """Write a sheet for each image and one page of all: where each word looked. Hard attention is drawn with its
+        most likely region."""
         could = self.model.way == "expectation" and "mode" in self.model.ways
         with self.model.looking("mode") if could else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))

@@ -27,7 +27,7 @@ from vision_attn.viz.reads import write_reads, write_reads_animation
 DRAWN = 704
 """Pixels, at most, of the longer side of an image in pictures."""
 
-Testing = Literal["mean", "draw", "copies"]
+Testing = Literal["mean", "sample", "copies"]
 """How the answer at test time is computed: see `at_test` of `Classification`."""
 
 
@@ -79,7 +79,7 @@ class Classification(Task):
     `reward_by`: "answer" is 1 if the most likely class is correct and 0 otherwise, as in the paper. "probability" is
     the probability of the correct class: the expectation of the 0/1 reward if the answer were sampled. It has lower
     variance, and separates good glimpses from bad ones long before answers change.
-    `at_test`: the answer that `error` is measured on. "mean": glimpses at the means of the policy. "draw": sampled
+    `at_test`: the answer that `error` is measured on. "mean": glimpses at the means of the policy. "sample": sampled
     glimpses. "copies": the mean answer of `test_copies` copies with sampled glimpses. Evaluation with a folder reports
     all three.
     """
@@ -155,7 +155,7 @@ class Classification(Task):
 
     @torch.no_grad()
     def predict(self, batch: Batch, *, full: bool = False) -> Counts:
-        ways: tuple[Testing, ...] = ("mean", "draw", "copies") if full and self.model.stochastic else (self.at_test,)
+        ways: tuple[Testing, ...] = ("mean", "sample", "copies") if full and self.model.stochastic else (self.at_test,)
         counts = Counts(self._cost(batch.images[:1]), len(batch.labels), dict.fromkeys(ways, 0))
         for way in ways:
             glance = self.model(batch.images, **self.options(way))
@@ -261,7 +261,7 @@ class Classification(Task):
         images: Float[Tensor, "B C Y X"] | Images,
         glance: Glance,
         view: Glimpses,
-        truths: Sequence[int | None],
+        labels: Sequence[int | None],
     ) -> list[Glimpsed]:
         """What pictures show of the first copy of each image. Large images are reduced."""
         extents = [None] * len(images)
@@ -270,7 +270,7 @@ class Classification(Task):
             images = [image.float() / 255 for image in images.sampled(DRAWN)]
         probabilities = glance.log_prob[:, 0].exp()
         said = probabilities[:, -1].argmax(dim=-1).tolist()
-        parts = zip(images, glance.locations[:, 0], view.patches, truths, said, probabilities, extents, strict=True)
+        parts = zip(images, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
         return [Glimpsed(*part[:6], extent=part[6], names=self.class_names) for part in parts]
 
     def _show_reads(self, batch: Batch, glance: Glance, view: Reads, folder: Path) -> list[Path]:
@@ -304,7 +304,7 @@ class Classification(Task):
 
 
 def _of(part: Tensor | Window, images: slice) -> Tensor | Window:
-    """Of some images alone."""
+    """The part that belongs to some of the images."""
     return Window(*(each[images] for each in part)) if isinstance(part, Window) else part[images]
 
 

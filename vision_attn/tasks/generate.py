@@ -41,6 +41,7 @@ class Generation(Task):
     """
 
     static_shapes = True
+    renamed = {"model.encoder.": "model.encoder_gates.", "model.decoder.": "model.decoder_gates."}
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Generation(Task):
     @torch.no_grad()
     def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
         """Compute the bound and its two parts. With a folder also `nll`, the estimate of -log p(x), and `nll_bound`,
-        the bound of the same images; and the KL of each time step, written to turns.json."""
+        the bound of the same images; and the KL of each time step, written to steps.json."""
         wanted = self.importance_images
         log_prob, kl, estimates = [], [], []
         for predicted in predictions:
@@ -93,7 +94,7 @@ class Generation(Task):
             metrics |= {"nll": estimate.mean(), "nll_bound": bound[: len(estimate)].mean()}
             metrics |= {"nll_images": len(estimate), "nll_samples": self.importance_samples}
         if folder is not None:
-            with replacing(folder / "turns.json") as path:
+            with replacing(folder / "steps.json") as path:
                 path.write_text(json.dumps({"kl": kl_per_step.mean(dim=0).tolist()}) + "\n", encoding="utf-8")
         return {name: float(value) for name, value in metrics.items()}
 

@@ -66,8 +66,10 @@ class Transcription(Captioning):
             regions.split(1), self._described(self._decode(regions)), batch.references, strict=True
         ):
             locations, seen = self.model.glimpses(one, min(len(said.words) + 1, self.max_words))
-            image, text, truth = one.mT, said.text or "nothing", references[0]
-            items.append(Glimpsed(image, locations[0], seen.patches[0], int(text != truth), 0, names=(text, truth)))
+            image, text, transcript = one.mT, said.text or "nothing", references[0]
+            items.append(
+                Glimpsed(image, locations[0], seen.patches[0], int(text != transcript), 0, names=(text, transcript))
+            )
         return items
 
     @torch.no_grad()

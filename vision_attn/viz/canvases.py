@@ -23,7 +23,7 @@ HEAD = 24  # height of the line of text above
 WRITE, READ = DARK.accent, "#59c3ff"
 SHEER = 0.7  # opacity of lines
 BORDER = "#33373f"  # an empty canvas is black, and so nearly the colour of the sheet
-FRAME, END = 150, 2500  # milliseconds of a frame of an animation, and of the last frame
+FRAME, LAST_FRAME = 150, 2500  # milliseconds of a frame of an animation, and of the last frame
 LONGEST = 10_000  # largest total of all frames but the last, in milliseconds
 
 
@@ -90,11 +90,11 @@ def write_animation(
 
 
 def write_frames(path: str | Path, frames: list[Image.Image], duration: int = FRAME) -> Path:
-    """Write a GIF with `duration` milliseconds per frame (less if there are very many), and `END` for the last one.
+    """Write a GIF with `duration` milliseconds per frame (less if there are very many), and `LAST_FRAME` for the last.
     Returns its path."""
     colours = stacked([frames[place] for place in spread(len(frames), 6)]).quantize(256, Image.Quantize.MAXCOVERAGE)
     num_steps = len(frames) - 1
-    return save_animation(path, frames, colours, [min(duration, LONGEST // num_steps)] * num_steps + [END])
+    return save_animation(path, frames, colours, [min(duration, LONGEST // num_steps)] * num_steps + [LAST_FRAME])
 
 
 def check(canvases: Tensor, *others: Rectangles | Tensor | None) -> None:

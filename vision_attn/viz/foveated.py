@@ -29,7 +29,7 @@ class Glimpsed(NamedTuple):
     """(x, y) of each glimpse in [-1, 1]; (-1, -1) is the top-left corner of the image."""
     patches: Float[Tensor, "T K C g g"]
     """What each glimpse saw: scale k covers g 2^k x g 2^k pixels of the image, centred at the location."""
-    truth: int | None
+    label: int | None
     """The correct class; None where it is not known."""
     said: int
     """The predicted class."""
@@ -44,7 +44,7 @@ class Glimpsed(NamedTuple):
     @property
     def right(self) -> bool | None:
         """Whether the answer is correct; None where that is not known."""
-        return None if self.truth is None else self.said == self.truth
+        return None if self.label is None else self.said == self.label
 
     @property
     def size(self) -> tuple[int, int]:
@@ -63,9 +63,9 @@ class Glimpsed(NamedTuple):
     @property
     def verdict(self) -> str:
         said = f"said {self.named(self.said)}"
-        if self.truth is None:
+        if self.label is None:
             return said if self.probabilities is None else f"{said}, p {self.probabilities[-1, self.said]:.2f}"
-        return f"{said}: " + ("right" if self.right else f"wrong, it is {self.named(self.truth)}")
+        return f"{said}: " + ("right" if self.right else f"wrong, it is {self.named(self.label)}")
 
 
 def checked(looked: Glimpsed) -> Glimpsed:

@@ -17,7 +17,7 @@ CLOSE = 6
 """From this ratio of an image's width to that of the widest patch, a glimpse is too small to be seen in the image, and
 is shown close up."""
 FRAME_SIDE = 352  # approximate longer side of the two pictures of a frame, in pixels
-FRAME, END = 800, 3000  # milliseconds of a frame of an animation, and of the last frame
+FRAME, LAST_FRAME = 800, 3000  # milliseconds of a frame of an animation, and of the last frame
 SQUARE = "#4d3c22"  # outline of a glimpse, visible even if all of its pixels are black
 
 
@@ -30,9 +30,9 @@ def write_glimpses(
 ) -> Path:
     """Write a PNG: the image with the path of glimpses, then what each glimpse saw. Returns its path.
 
-    Takes the fields of `Glimpsed`, those from `truth` on by name. Points are numbered and grow brighter from first to
+    Takes the fields of `Glimpsed`, those from `label` on by name. Points are numbered and grow brighter from first to
     last; the last glimpse's squares are outlined. With `probabilities`, each glimpse is titled with the most likely
-    class after it. Green is correct, red is wrong, and an answer without a `truth` has the colour of text. In images
+    class after it. Green is correct, red is wrong, and an answer without a `label` has the colour of text. In images
     much larger than a glimpse, what it saw is shown close up.
 
     Raises ValueError, before anything is written, if the shapes do not fit each other.
@@ -54,7 +54,7 @@ def write_animation(
     drawn = frames(Glimpsed(image, locations, patches, **answer))
     # This method keeps rare colours, and greys grey.
     colours = grid([*drawn], 1, 0).quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1)
-    return save_animation(path, drawn, colours, [FRAME] * (len(drawn) - 1) + [END])
+    return save_animation(path, drawn, colours, [FRAME] * (len(drawn) - 1) + [LAST_FRAME])
 
 
 def write_gallery(path: str | Path, items: Sequence[Glimpsed], *, title: str = "") -> Path:
@@ -139,7 +139,7 @@ def _glimpse(looked: Glimpsed, step: int, near: int) -> tuple[Panel, str]:
     if looked.probabilities is None:
         return Panel(seen, f"{step + 1}"), DARK.ink
     value, said = looked.probabilities[step].max(0)
-    ink = _colour(None if looked.truth is None else int(said) == looked.truth)
+    ink = _colour(None if looked.label is None else int(said) == looked.label)
     return Panel(seen, f"{step + 1}: says {looked.named(int(said))}", f"p {value:.2f}"), ink
 
 
@@ -149,7 +149,7 @@ def _example(looked: Glimpsed | None) -> Image.Image | None:
         return None
     ink, said = _colour(looked.right), f"said {looked.named(looked.said)}"
     if looked.right is False:
-        said += f", is {looked.named(looked.truth)}"
+        said += f", is {looked.named(looked.label)}"
     sure = "" if looked.probabilities is None else f"p {looked.probabilities[-1, looked.said]:.2f}"
     plain = fitted(as_picture(looked.image), _side(looked, PANEL))
     path = Panel(_framed(traced(plain, looked), looked), said, sure)

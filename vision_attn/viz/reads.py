@@ -26,18 +26,18 @@ def write_reads(
     images: Float[Tensor, "B C Y X"],
     reads: Rectangles,
     patches: Float[Tensor, "B T C N N"],
-    truths: Sequence[int | None],
+    labels: Sequence[int | None],
     probabilities: Float[Tensor, "B T K"],
     names: Sequence[str] = (),
 ) -> Path:
     """Write a PNG with two rows per image: the rectangle of each of its T time steps, and below it what was read there,
     intensities in [0, 1], with the most likely class after it. Returns its path.
 
-    Green is correct, red is wrong; where the truth is None, text has the usual colour. `names` are those of classes.
+    Green is correct, red is wrong; where a label is None, text has the usual colour. `names` are those of classes.
 
     Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
-    still = _still(images, reads, truths, patches=patches, probabilities=probabilities)
+    still = _still(images, reads, labels, patches=patches, probabilities=probabilities)
     num_steps, rows = patches.shape[1], []
     for number, image in enumerate(images):
         plain = enlarged(image)
@@ -47,9 +47,9 @@ def write_reads(
         for step, panel in enumerate(answers):
             value, said = probabilities[number, step].max(0)
             text = f"{_named(int(said), names)} {value:.2f}"
-            _read(panel, patches[number, step], text, _colour(int(said), truths[number]))
+            _read(panel, patches[number, step], text, _colour(int(said), labels[number]))
         said = int(probabilities[number, -1].argmax())
-        rows.append([_verdict(plain.size, truths[number], said, names), *answers])
+        rows.append([_verdict(plain.size, labels[number], said, names), *answers])
     page = laid_out(rows, ["image", *(f"read {step + 1}" for step in range(num_steps))])
     with replacing(path) as temporary:
         page.save(temporary, "PNG")
@@ -60,7 +60,7 @@ def write_reads_animation(
     path: str | Path,
     images: Float[Tensor, "B C Y X"],
     reads: Rectangles,
-    truths: Sequence[int],
+    labels: Sequence[int],
     probabilities: Float[Tensor, "B T K"],
     names: Sequence[str] = (),
 ) -> Path:
@@ -71,28 +71,28 @@ def write_reads_animation(
 
     Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
-    still = _still(images, reads, truths, probabilities=probabilities)
+    still = _still(images, reads, labels, probabilities=probabilities)
     num_images, num_steps = probabilities.shape[:2]
     said, frames = probabilities.argmax(dim=-1).tolist(), []
     for step in range(num_steps):
         panels = [marked(still, number, step, None, reads) for number in range(num_images)]
-        parts = zip(panels, said, truths, strict=True)
-        answered = [_answered(panel, row[step], truth, names) for panel, row, truth in parts]
+        parts = zip(panels, said, labels, strict=True)
+        answered = [_answered(panel, row[step], label, names) for panel, row, label in parts]
         frames.append(side_by_side(answered, f"read {step + 1} of {num_steps}"))
-    parts = zip(images, said, truths, strict=True)
-    answered = [_answered(enlarged(image), row[-1], truth, names, final=True) for image, row, truth in parts]
+    parts = zip(images, said, labels, strict=True)
+    answered = [_answered(enlarged(image), row[-1], label, names, final=True) for image, row, label in parts]
     return write_frames(path, [*frames, side_by_side(answered, "answers")], FRAME)
 
 
 def _still(
-    images: Float[Tensor, "B C Y X"], reads: Rectangles, truths: Sequence[int | None], **others: Tensor
+    images: Float[Tensor, "B C Y X"], reads: Rectangles, labels: Sequence[int | None], **others: Tensor
 ) -> Float[Tensor, "B T C Y X"]:
     """Repeat the images for every time step, after checking all shapes; `others` are (B, T, ...)."""
     steps = {reads.boxes.shape[:2], reads.sigma.shape, *(other.shape[:2] for other in others.values())}
-    if steps != {(len(images), reads.boxes.shape[1])} or len(truths) != len(images):
+    if steps != {(len(images), reads.boxes.shape[1])} or len(labels) != len(images):
         shapes = ", ".join(f"{name} {tuple(other.shape)}" for name, other in others.items())
         raise ValueError(
-            f"reads: {len(images)} images, {len(truths)} labels, boxes {tuple(reads.boxes.shape)}, {shapes} do not fit "
+            f"reads: {len(images)} images, {len(labels)} labels, boxes {tuple(reads.boxes.shape)}, {shapes} do not fit "
             "each other"
         )
     still = images[:, None].expand(-1, reads.boxes.shape[1], -1, -1, -1)
@@ -101,10 +101,10 @@ def _still(
 
 
 def _answered(
-    picture: Image.Image, said: int, truth: int, names: Sequence[str] = (), *, final: bool = False
+    picture: Image.Image, said: int, label: int, names: Sequence[str] = (), *, final: bool = False
 ) -> Image.Image:
     """Return a copy of a picture with the predicted class in its corner and, if `final`, a coloured border."""
-    picture, colour = picture.copy(), _colour(said, truth)
+    picture, colour = picture.copy(), _colour(said, label)
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(SMALL - 2)
     draw.text((4, 1), _named(said, names), colour, font, stroke_width=2, stroke_fill="black")
     if final:
@@ -121,18 +121,18 @@ def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: str, colour: 
     ImageDraw.Draw(panel).text(place, says, colour, ImageFont.load_default(SMALL - 2), "ms")
 
 
-def _verdict(size: tuple[int, int], truth: int | None, said: int, names: Sequence[str]) -> Image.Image:
+def _verdict(size: tuple[int, int], label: int | None, said: int, names: Sequence[str]) -> Image.Image:
     """Draw a panel with the correct class of an image, if it is known, and the predicted one."""
     panel = Image.new("RGB", size)
-    draw, colour = ImageDraw.Draw(panel), _colour(said, truth)
-    told = [f"is {_named(truth, names)}"] if truth is not None else []
+    draw, colour = ImageDraw.Draw(panel), _colour(said, label)
+    told = [f"is {_named(label, names)}"] if label is not None else []
     for line, text in enumerate([*told, f"said {_named(said, names)}"]):
         draw.text((size[0] // 2, size[1] // 2 + line * (SMALL + 4)), text, colour, ImageFont.load_default(SMALL), "ms")
     return panel
 
 
-def _colour(said: int, truth: int | None) -> str:
-    return DARK.ink if truth is None else RIGHT if said == truth else WRONG
+def _colour(said: int, label: int | None) -> str:
+    return DARK.ink if label is None else RIGHT if said == label else WRONG
 
 
 def _named(number: int, names: Sequence[str]) -> str:

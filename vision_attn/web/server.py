@@ -72,7 +72,7 @@ def make_server(models: Sequence[tuple[str, Model | Looker]], *, host: str = "12
 
 
 def _described(model: Model | Looker) -> dict[str, str]:
-    """What the page can ask a model for, and of a model that it looks into, whether it takes texts."""
+    """The requests that a model answers, for the page."""
     if isinstance(model, Looker):
         return {"kind": "look", "takes": model.kind}
     if sees_photographs(model.task):
