@@ -22,6 +22,7 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 EVIL = "from pathlib import Path\n\n(Path(__file__).parent / 'ran').touch()\n\n\nclass Evil:\n    pass\n"
 ATTENTION = ("task", "init_args", "model", "init_args", "attention")
 SCORE = (*ATTENTION[:-1], "score")
+HARD = "vision_attn.attention.hard.Hard"
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +122,11 @@ def test_classes_must_derive_from_what_is_expected(evil) -> None:
         ({"class_path": "vision_attn.attention.soft.Soft", "dict_kwargs": {}},
         "attention.dict_kwargs: there is no such"), ({"class_path": "vision_attn.attention.soft.Soft", "__path__": "x"},
         "attention.__path__: there is no such"), ({"class_path": "vision_attn.attention.soft.Soft", "init_args": "{}"},
-        "attention.init_args: expected keys"), ({"class_path": "vision_attn.attention.hard.Hard",
-        "init_args": {"expectation_probabilty": 1}}, "did you mean expectation_probability?"), ({"class_path": "vision_attn.attention.hard.Hard",
-        "init_args": {"expectation_probability": {"a": 1}}}, "a single value"), ({"class_path": "vision_attn.attention.hard.Hard",
-        "init_args": {"expectation_probability": float("nan")}}, "nan is outside the range"),
-        ({"class_path": "vision_attn.attention.hard.Hard", "init_args": {"soft_start": 10**16}}, "outside the range"),
+        "attention.init_args: expected keys"),
+        ({"class_path": HARD, "init_args": {"soft_strat": 1}}, "did you mean soft_start?"),
+        ({"class_path": HARD, "init_args": {"expectation_probability": {"a": 1}}}, "a single value"),
+        ({"class_path": HARD, "init_args": {"expectation_probability": float("nan")}}, "nan is outside the range"),
+        ({"class_path": HARD, "init_args": {"soft_start": 10**16}}, "outside the range"),
         ({"class_path": "torch.nn.Linear", "init_args": {"device": "cpu"}}, "is not a subclass of Attention"),
     ],
 )  # fmt: skip
