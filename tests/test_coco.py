@@ -1,4 +1,4 @@
-"""The COCO configs, dry-run on a miniature of COCO: whoever has the real one sets VISION_ATTN_DATA, or two paths."""
+"""Configs whose weights are downloaded, dry-run on a miniature of COCO: whoever has the real one sets VISION_ATTN_DATA, or two paths."""
 
 import json
 import math
@@ -20,7 +20,7 @@ IMAGES = [
 """Folder, split and colour of each image, as Karpathy divided COCO: everything but "train" lies in val2014."""
 
 CHEAP = {
-    # VGG-19 as it is, but with random weights and at 32 pixels: 2x2 regions in place of 14x14.
+    # The encoder as it is, but with random weights and at 32 pixels: 2x2 regions in place of 14x14.
     "task.encoder": '{"init_args": {"weights": null, "resolution": 32}}',
     "task.model.hidden_size": 8,
     "task.model.word_size": 8,
@@ -75,20 +75,23 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("kind", ["soft", "hard"])
-def test_whoever_has_coco_sets_only_the_paths(kind, miniature, tmp_path, monkeypatch):
+@pytest.mark.parametrize("config", ["sat_soft_coco", "sat_hard_coco", "sat_soft_flickr8k_vit"])
+def test_whoever_has_coco_sets_only_the_paths(config, miniature, tmp_path, monkeypatch):
     """Features, training, validation and test, with no key of `data` set but a smaller batch and where to cache."""
     monkeypatch.setenv("VISION_ATTN_DATA", str(miniature))
     run = tmp_path / "run"
     settings = CHEAP | {"data.cache": tmp_path / "cache", "run.folder": run}
+    if "flickr8k" in config:
+        settings |= {"data.images": "coco", "data.annotations": "coco/dataset_coco.json", "data.min_count": 1}
+        settings |= {"run.warmup": 0}
     overrides = [f"--{key}={value}" for key, value in settings.items()]
-    assert main(["train", f"configs/sat_{kind}_coco.yaml", *overrides]) == 0
+    assert main(["train", f"configs/{config}.yaml", *overrides]) == 0
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if "loss" in line]
     assert [line["step"] for line in trained] == [1, 2]  # six images in batches of three: restval is trained on
     assert all(math.isfinite(line["loss"]) and "penalty" in line for line in trained)
-    assert all(("look_variance" in line) == (kind == "hard") for line in trained)
+    assert all(("look_variance" in line) == ("hard" in config) for line in trained)
     words = Vocabulary.load(run / "best/vocabulary.json").words
     assert set(words[3:]) == {"a", "box", "indeed", "red", "green", "blue", "yellow", "purple", "orange"}
 
