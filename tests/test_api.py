@@ -45,6 +45,17 @@ def test_a_caption_is_that_of_the_command_whatever_the_image_comes_as(runs, caps
     assert capsys.readouterr().out.split("\t")[1].strip() == caption.text == str(caption)
 
 
+def test_a_photograph_that_is_no_square_is_read_as_the_command_reads_it(runs, capsys) -> None:
+    (file,) = (path for path in PHOTOGRAPHS if path.name == "chelsea.jpg")
+    with Image.open(file) as picture:
+        assert (picture.width - picture.height) % 2 == 1  # the centre square lies between pixels
+    caption = vision_attn.load(runs["sat_soft_scenes"], device="cpu").caption(file)
+    assert main(["caption", str(runs["sat_soft_scenes"]), str(file), "--json"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)["captions"]
+    assert printed["caption"] == caption.text and printed["score"] < sum(caption.log_prob)
+    assert [word["log_prob"] for word in printed["words"]] == pytest.approx(caption.log_prob, rel=1e-6)
+
+
 def test_results_show_themselves_and_are_saved(runs, tmp_path) -> None:
     captions = vision_attn.load(runs["sat_soft_scenes"]).caption(PHOTOGRAPHS[:2])
     answers = vision_attn.load(runs["ram_mnist28"]).classify([torch.rand(1, 28, 28), np.zeros((90, 60), np.uint8)])

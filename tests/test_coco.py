@@ -1,4 +1,4 @@
-"""Configs whose weights are downloaded, dry-run on a miniature of COCO: whoever has the real one sets VISION_ATTN_DATA, or two paths."""
+"""Configs with downloaded encoders, dry-run on a miniature of COCO. Whoever has COCO sets VISION_ATTN_DATA."""
 
 import json
 import math

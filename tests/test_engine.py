@@ -83,7 +83,7 @@ def test_a_run_may_begin_with_the_weights_of_another_and_nothing_else(tmp_path, 
     fresh = next(line["loss"] for line in first if "loss" in line)
     begun = next(line["loss"] for line in second if "loss" in line)
     assert begun < fresh / 2 and min(line["step"] for line in second) <= len(Points())
-    with pytest.raises(ValueError, match="holds no weights"):
+    with pytest.raises(ValueError, match="there is no folder .*nowhere: train the run"):
         train_plain(tmp_path / "third", start_from=str(tmp_path / "nowhere"))
 
 

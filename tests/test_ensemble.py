@@ -363,7 +363,8 @@ def test_several_captions_of_a_photograph(runs, photograph, capsys, options):
     argv = ["caption", str(runs[0]), str(photograph), "--captions=3", "--device=cpu", *options]
     assert main(argv) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert len(lines) == 3 and {name for name, _ in lines} == {str(photograph)}
+    assert {name for name, _ in lines} == {str(photograph)}
+    assert len(lines) == 3 or "--diverse" in options  # equal captions are printed once
     assert main([*argv, "--json"]) == 0
     line = capsys.readouterr().out
     record = json.loads(line)
@@ -404,6 +405,7 @@ def test_the_commands_of_the_docs_run(runs, tmp_path, monkeypatch, capsys):
         assert main([*argv, "--device=cpu"]) == 0, (command, capsys.readouterr().err)
         lines.append(len(capsys.readouterr().out.splitlines()))
     captions = [number for command, number in zip(commands, lines, strict=True) if command.startswith("caption")]
-    assert captions == [5, 5, 5, 1, 1] and len(commands) == 7
+    diverse = captions.pop(1)  # of an untrained run, groups find equal captions, which are printed once
+    assert captions == [5, 5, 1, 1] and 1 < diverse <= 5 and len(commands) == 7
     assert (Path("runs/mine/ensemble") / "metrics_test.json").is_file()
     assert metrics(Path("runs/mine"))["no_repeat"] == 3

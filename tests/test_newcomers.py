@@ -195,7 +195,7 @@ def test_a_folder_tells_what_it_skips_and_recursive_descends(tmp_path: Path, say
     captured = capsys.readouterr()
     assert captured.out == f"{tmp_path}/z.png\ta\n"
     assert f"{tmp_path}/pipe.jpg is not a regular file and was skipped" in captured.err
-    skipped = "skipped 1 file without an image extension; --recursive includes 2 subfolders"
+    skipped = "skipped 1 file without an image extension (notes.txt); --recursive includes 2 subfolders"
     assert f"vision-attn: {tmp_path}: {skipped}\n" in captured.err
 
     say("abcdef")
@@ -203,7 +203,10 @@ def test_a_folder_tells_what_it_skips_and_recursive_descends(tmp_path: Path, say
     captured = capsys.readouterr()
     names = [line.split("\t")[0].removeprefix(f"{tmp_path}/") for line in captured.out.splitlines()]
     assert names == ["z.png", "a/10.png", "a/2.png", "b/c/1.PNG"]
-    assert "skipped 2 files without an image extension; 1 link to folders not followed" in captured.err
+    assert (
+        "skipped 2 files without an image extension (notes.txt, list.csv); 1 link to folders not followed"
+        in captured.err
+    )
 
 
 def test_a_folder_without_images_hints_at_its_subfolders(tmp_path: Path) -> None:

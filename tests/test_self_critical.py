@@ -229,6 +229,17 @@ def test_a_temperature_scales_all_logits_when_a_run_starts(name):
         assert torch.equal(greedy(captioner, regions, max_words=T).words, words)
 
 
+def test_a_temperature_scales_no_captioner_that_has_been_trained_so_before():
+    """Self-critical training continued by another run would scale the logits twice."""
+    own = "vision_attn.criteria.self_critical.SelfCritical"
+    likelihood = {"likelihood": "vision_attn.criteria.likelihood.Likelihood"}
+    for criteria, factor in (({}, 4), (likelihood, 4), ({"a": own}, 1), ({"a": {"class_path": own}}, 1)):
+        fine = task({"self_critical": partial(SelfCritical, temperature=0.25)})
+        before = fine.model.output.weight.clone()
+        fine.restart({"class_path": "any", "init_args": {"criteria": criteria}})
+        torch.testing.assert_close(fine.model.output.weight, factor * before)
+
+
 def test_a_temperature_needs_a_layer_of_logits():
     with pytest.raises(ValueError, match="Captioner has no layer of logits"):
         Captioner().sharpen(0.5)

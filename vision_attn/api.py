@@ -8,12 +8,14 @@ Loading runs no code of a run folder: see `vision_attn.config.open_run`.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from vision_attn.attention.images import Images, scaled
 from vision_attn.config import open_run
@@ -22,7 +24,7 @@ from vision_attn.data.labelled import LabelledImages
 from vision_attn.data.lines import ink, max_width_of
 from vision_attn.data.pixels import open_pixels, resized
 from vision_attn.hub import local
-from vision_attn.inputs import Picture, each, square, whole
+from vision_attn.inputs import Picture, each, photograph, whole
 from vision_attn.looking import Looker, is_run_name, look_into, open_looker
 from vision_attn.machine import torch_device
 from vision_attn.shown import Answer, Captioned, Drawn
@@ -82,14 +84,11 @@ class Model:
         if not self.task.sees_squares:
             raise ValueError("this model reads lines: use transcribe()")
 
-        def batch(named: Sequence[tuple[str, Image.Image]]) -> list[Captioned]:
-            side = self.task.resolution
-            small = [picture.resize((side, side), Image.Resampling.BICUBIC) for _, picture in named]
-            stacked = torch.from_numpy(np.stack([np.array(picture) for picture in small])).permute(0, 3, 1, 2)
-            described = self.task.describe(stacked.contiguous().to(self.device))
-            return [Captioned(*one, found) for one, found in zip(named, described, strict=True)]
+        def batch(read: Sequence[tuple[str, Image.Image, Tensor]]) -> list[Captioned]:
+            described = self.task.describe(torch.stack([pixels for *_, pixels in read]).to(self.device))
+            return [Captioned(*shown, found) for (*shown, _), found in zip(read, described, strict=True)]
 
-        return each(images, square, batch)
+        return each(images, partial(photograph, resolution=self.task.resolution), batch)
 
     def look(self, images: Picture | Sequence[Picture], text: str | Sequence[str] | None = None, **options: Any) -> Any:
         """Where a captioner, or a classifier of whole photographs, looked: see `Looker.look`."""

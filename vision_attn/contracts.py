@@ -177,7 +177,8 @@ class Criterion(nn.Module):
         """Take what the loss needs from the training data. Called before training starts or is resumed."""
 
     def restart(self, model: Captioner) -> None:
-        """Change the captioner for this loss. Called when a run starts from the weights of another run."""
+        """Change the captioner for this loss. Called when a run starts from the weights of another run that did not
+        have this criterion."""
 
     def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
         """Return named scalars. "loss", a mean over captions, is added to the task's loss; the others are logged."""
@@ -207,6 +208,9 @@ class Described(NamedTuple):
     """The one region that each word saw; None where it saw all."""
     heads: Float[Tensor, "T K Y X"] | None = None
     """The weights of each attention head."""
+    score: float | None = None
+    """What captions are ordered by: log p of all words and the end, divided by their number to the power
+    `length_power`. None if nothing was decoded."""
 
     @property
     def seen(self) -> Float[Tensor, "T L"] | None:

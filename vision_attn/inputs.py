@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
 from vision_attn.data.conversion import in_rgb
-from vision_attn.data.images import centre_square
+from vision_attn.data.images import centre_square, encoder_input, read_image
 from vision_attn.data.photographs import open_photograph
 from vision_attn.shown import Several
 
@@ -37,14 +38,20 @@ def each(
 def cropped(image: Picture, number: int) -> tuple[str, Image.Image]:
     """The title of an image, and its centre square in RGB. Raises ValueError for what is no image."""
     title, picture = whole(image, number)
-    return title, picture.crop(tuple(round(edge) for edge in centre_square(*picture.size)))
+    return title, _square(picture)
 
 
-def square(image: Picture, number: int) -> tuple[str, Image.Image]:
-    """Like `cropped`, with no more than `SIDE` pixels on a side."""
-    title, picture = cropped(image, number)
-    picture.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
-    return title, picture
+def photograph(image: Picture, number: int, resolution: int) -> tuple[str, Image.Image, UInt8[Tensor, "3 S S"]]:
+    """The title of an image, its centre square with at most `SIDE` pixels on a side, and the encoder's input.
+
+    That of a file is read as the commands read it. Raises ValueError for what is no image.
+    """
+    title, picture = whole(image, number)
+    is_file = isinstance(image, str | Path)
+    pixels = read_image(image, resolution) if is_file else encoder_input(picture, resolution)
+    square = _square(picture)
+    square.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+    return title, square, pixels
 
 
 def whole(image: Picture, number: int) -> tuple[str, Image.Image]:
@@ -60,6 +67,10 @@ def whole(image: Picture, number: int) -> tuple[str, Image.Image]:
         title = Path(getattr(image, "filename", "") or title).name
         picture = in_rgb(ImageOps.exif_transpose(image))
     return title, picture
+
+
+def _square(picture: Image.Image) -> Image.Image:
+    return picture.crop(tuple(round(edge) for edge in centre_square(*picture.size)))
 
 
 def _pictured(array: np.ndarray | Tensor) -> Image.Image:

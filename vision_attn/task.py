@@ -116,8 +116,11 @@ class Task(nn.Module):
         `source.prepare`. What it computes lies in buffers, which checkpoints contain; with these, it only checks them.
         Raises ValueError if they do not belong to the data."""
 
-    def restart(self) -> None:
-        """Restart the schedules of the task itself. Called when a run starts from the weights of another."""
+    def restart(self, before: Mapping[str, Any]) -> None:
+        """Restart the schedules of the task itself. Called when a run starts from the weights of another.
+
+        before: the task in the config of the other run, as class_path and init_args; empty if there is no config.
+        """
 
     def forward(self, *batch: Any) -> dict[str, Tensor]:
         """Compute scalars, on the device, for one training batch; the optimiser minimises `loss`.

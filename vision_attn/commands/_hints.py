@@ -88,7 +88,7 @@ def _similar(stem: str, files: Sequence[Path]) -> list[str]:
 
 def unknown_key(message: str) -> str | None:
     """Return the unknown key that `message` is about; None for other messages."""
-    found = re.match(r"(?:--)?([\w.]+): there is no such key", message)
+    found = re.match(r"(?:--)?([\w.-]+): there is no such key", message)
     return found[1] if found else None
 
 
@@ -101,10 +101,10 @@ def meant(message: str, config: Mapping[str, Any], options: Iterable[str] = ()) 
     key = unknown_key(message)
     if key is None or (key.split(".")[0] in config and "did you mean" in message):
         return message
-    places = {option.replace("_", "-"): [option.replace("_", "-")] for option in options}
+    places = {option.replace("-", "_"): [option.replace("_", "-")] for option in options}
     for path in dotted(config):
         places.setdefault(path.rpartition(".")[2], []).append(path)
-    name = key.rpartition(".")[2]
+    name = key.rpartition(".")[2].replace("-", "_")
     names = [name] if name in places else difflib.get_close_matches(name, places, n=2, cutoff=0.75)
     close = [f"--{path}" for each in names for path in sorted(places[each], key=lambda path: path.count("."))[:3]]
     return f"--{key}: there is no such key; did you mean {' or '.join(close)}?" if close else message

@@ -1,6 +1,7 @@
 """Output folders: tested for write access before long work begins."""
 
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 from vision_attn.files import scratch
@@ -30,8 +31,8 @@ def check_writable(folder: Path, option: str) -> None:
 
     For commands that run in one process: of several, one would remove what another has just created.
     """
-    new = not folder.exists()
+    new = list(takewhile(lambda parent: not parent.exists(), (folder, *folder.parents)))
     writable(folder, option)
-    if new:
-        with suppress(OSError):
-            folder.rmdir()
+    with suppress(OSError):
+        for parent in new:
+            parent.rmdir()

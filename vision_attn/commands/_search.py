@@ -2,9 +2,14 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from vision_attn.console import printable
+
+NAMED = 3
+"""How many of the files that are skipped are named."""
 
 
 class Found(NamedTuple):
@@ -41,14 +46,15 @@ def photographs(places: Iterable[Path], *, recursive: bool = False, endings: Col
 
 def _search(place: Path, recursive: bool, found: Found, endings: Collection[str]) -> None:
     """Add the images of the folder `place` to `found`."""
-    before, others, subfolders, links = len(found.files), 0, 0, 0
+    before, subfolders, links = len(found.files), 0, 0
+    others: list[str] = []
     for folder, below, names in _walk(place, found.complaints):
         links += sum(os.path.islink(folder / name) for name in below)
         subfolders += sum(not os.path.islink(folder / name) for name in below)
         for name in names:
             path = folder / name
             if path.suffix.lower() not in endings:
-                others += 1
+                others.append(name)
             elif os.path.exists(path) and not os.path.isfile(path):
                 found.notes.append(f"{path} is not a regular file and was skipped")
             else:
@@ -57,7 +63,7 @@ def _search(place: Path, recursive: bool, found: Found, endings: Collection[str]
             below.clear()
     told = {
         "no images in this folder": len(found.files) == before,
-        f"skipped {_count(others, 'file')} without an image extension": others,
+        f"skipped {_count(len(others), 'file')} without an image extension ({_few(others)})": others,
         f"--recursive includes {_count(subfolders, 'subfolder')}": subfolders and not recursive,
         f"{_count(links, 'link')} to folders not followed": links and recursive,
     }
@@ -75,6 +81,10 @@ def _walk(place: Path, complaints: list[str]) -> Iterator[tuple[Path, list[str],
     for folder, below, names in os.walk(place, onerror=refused):
         below[:] = sorted(name for name in below if not name.startswith("."))
         yield Path(folder), below, sorted(name for name in names if not name.startswith("."))
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(printable, names[:NAMED])) + ", ..." * (len(names) > NAMED)
 
 
 def _count(number: int, what: str) -> str:

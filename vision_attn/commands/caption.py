@@ -135,10 +135,12 @@ def describing(task: Any, arguments: argparse.Namespace) -> Callable[[Any], list
 
 
 def record(path: Path, several: Sequence[Any]) -> str:
-    """A photograph and its captions in JSON, in a line of ASCII characters: log p of each word is in nats."""
+    """A photograph and its captions in JSON, in a line of ASCII characters: log p of each word is in nats, and `score`
+    is what captions are ordered by."""
     captions = [
         {
             "caption": described.text,
+            "score": described.score,
             "words": [
                 {"word": word, "log_prob": log_prob}
                 for word, log_prob in zip(described.words, described.log_prob, strict=True)

@@ -27,7 +27,7 @@ from vision_attn.commands._collection import collected_later
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
 from vision_attn.commands._places import writable
 from vision_attn.console import say
-from vision_attn.files import read_json
+from vision_attn.files import read_json, shipped
 from vision_attn.machine import processor
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     """The part of this process; the first one prints and writes, and returns the exit status."""
-    names, arguments.overrides = names_after_options(arguments.overrides, lambda word: is_run(Path(word)))
+    names, arguments.overrides = names_after_options(arguments.overrides, lambda word: is_run(shipped(word)))
     arguments.others = [*arguments.others, *names]
     opened = open_with(arguments)
     from vision_attn.engine.batches import few, on_device

@@ -28,7 +28,12 @@ def read_image(path: str | Path | Encoded, resolution: int) -> UInt8[Tensor, "3 
     Raises ValueError naming the file if it cannot be read.
     """
     with decoded(path, at_least=2 * resolution) as image:
-        square = image.resize((resolution, resolution), Image.Resampling.BICUBIC, box=centre_square(*image.size))
+        return encoder_input(image, resolution)
+
+
+def encoder_input(image: Image.Image, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
+    """The centre square of an RGB image, resized to `resolution` (bicubic, antialiased)."""
+    square = image.resize((resolution, resolution), Image.Resampling.BICUBIC, box=centre_square(*image.size))
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 

@@ -49,7 +49,7 @@ def check_rate(task: Task, optimizer: Optimizer) -> None:
     if rate > task.highest_rate:
         say(
             f"the learning rate is {rate:g}, and above {task.highest_rate:g} this loss is known to harm trained "
-            "weights: lower it with --optimizer.lr (1e-4 or less is usual)"
+            "weights: lower it with --optimizer.lr (5e-5 to 5e-4 is usual)"
         )
 
 

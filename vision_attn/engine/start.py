@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from vision_attn.bounded_yaml import read_yaml
 from vision_attn.console import say
 from vision_attn.engine.distributed import World
 from vision_attn.engine.folders import replacing_folder
 from vision_attn.engine.run import Run
 from vision_attn.engine.weights import Sizes, load_weights
 from vision_attn.files import shipped
+from vision_attn.migrate import migrated
 from vision_attn.task import Source, Task
 
 
@@ -23,7 +26,7 @@ def started(task: Callable[[Source], Task], data: Source, world: World, run: Run
             data.restore(kept)
         return task(data)
     model, sizes = started_from(run.start_from, task, data)
-    model.restart()
+    model.restart(_task_of(_best(run.start_from)))
     if world.first:
         if sizes is not None:
             say(f"keeps {sizes[0]:,} words of {run.start_from} and adds {sizes[1] - sizes[0]:,}")
@@ -38,9 +41,22 @@ def started_from(start_from: str, task: Callable[[Source], Task], data: Source) 
     Returns it, with the number of words before and after where there are words. Raises ValueError if the weights do not
     fit.
     """
-    folder = shipped(start_from)
-    best = folder / "best" if (folder / "best").is_dir() else folder
+    best = _best(start_from)
     sizes = data.extend(best)
     model = task(data)
     load_weights(model, best, another=True, sizes=sizes)
     return model, sizes
+
+
+def _best(start_from: str) -> Path:
+    """The folder of the weights of a run, or of packed weights. Raises ValueError if there is no such folder."""
+    folder = shipped(start_from)
+    if not folder.is_dir():
+        raise ValueError(f"run.start_from: there is no folder {start_from}: train the run that it names first")
+    return folder / "best" if (folder / "best").is_dir() else folder
+
+
+def _task_of(best: Path) -> dict[str, Any]:
+    """The task in the config of a run, in today's words; empty where there is no config."""
+    config = best / "config.yaml"
+    return migrated(read_yaml(config))["task"] if config.is_file() else {}

@@ -1,6 +1,6 @@
 """Captioning: trained on the criteria that its config lists, judged by decoded captions."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -117,10 +117,13 @@ class Captioning(Task):
     def initialise(self) -> None:
         self.encoder.initialise()
 
-    def restart(self) -> None:
+    def restart(self, before: Mapping[str, Any]) -> None:
         self.model.restart()
+        criteria = (before.get("init_args") or {}).get("criteria") or {}
+        had = {part if isinstance(part, str) else part["class_path"] for part in criteria.values()}
         for criterion in self.criteria.values():
-            criterion.restart(self.model)
+            if f"{type(criterion).__module__}.{type(criterion).__qualname__}" not in had:
+                criterion.restart(self.model)
 
     def prepare(self, source: Source) -> None:
         for criterion in self.criteria.values():
@@ -166,7 +169,8 @@ class Captioning(Task):
     ) -> list[Described] | list[list[Described]]:
         """The best caption of each of uint8 images (B, 3, S, S), or of cached annotation vectors (B, L, D).
 
-        captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more.
+        captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
+            or if captions of different groups are equal.
         way: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups of
             beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
         """
@@ -174,11 +178,10 @@ class Captioning(Task):
         if captions is None:
             return list(self._described(decoded))
         rows = [self._described(decoded, row) for row in range(min(captions, decoded.score.shape[1]))]
-        found = decoded.score.isfinite().tolist()
-        return [
-            [caption for caption, there in zip(several, image, strict=False) if there or caption is several[0]]
-            for several, image in zip(zip(*rows, strict=True), found, strict=True)
+        found = [
+            [one for one in several if one.score is not None] or [several[0]] for several in zip(*rows, strict=True)
         ]
+        return [_different(several) for several in found] if way == "diverse" else found
 
     @torch.no_grad()
     def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
@@ -277,4 +280,13 @@ class Captioning(Task):
                 None if alpha is None else alpha[:number].clone().unflatten(-1, self.encoder.grid),
                 None if region is None else region[:number].clone(),
                 None if heads is None else heads[:number].clone().unflatten(-1, self.encoder.grid),
+                float(decoded.score[image, row]) if decoded.score[image, row].isfinite() else None,
             )
+
+
+def _different(several: list[Described]) -> list[Described]:
+    """Leave out captions that were there before."""
+    found: dict[str, Described] = {}
+    for one in several:
+        found.setdefault(one.text, one)
+    return list(found.values())

@@ -1,7 +1,7 @@
 """The task of classification: trains a classifier and its choice of glimpses; evaluates its error and its cost."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -119,7 +119,7 @@ class Classification(Task):
         """Whether images are a tensor of one shape."""
         return 0 not in self.image_shape
 
-    def restart(self) -> None:
+    def restart(self, before: Mapping[str, Any]) -> None:
         """Restart the sigma schedule."""
         self.model.restart()
 
