@@ -132,7 +132,7 @@ def test_train_eval_and_caption_go_together(
     captured = capsys.readouterr()
     lines = [line.split("\t") for line in captured.out.splitlines()]
     assert [name for name, _ in lines] == [str(photographs / "grey é.png"), str(photographs / "wide.jpg")]
-    assert "broken.jpg" in captured.err and "missing.jpg" in captured.err and "notes.txt" not in captured.err
+    assert "broken.jpg" in captured.err and "missing.jpg" in captured.err and "notes.txt:" not in captured.err
     assert (drawn / "index.html").is_file() and len(list(drawn.glob("*.png"))) == 2
 
 
