@@ -212,7 +212,7 @@ def test_hard_attention_starts_from_soft_weights_and_restarts_its_soft_start(sou
         hard.model.output.bias.fill_(7)
     hard.model.attention.batches.fill_(9)
     load_weights(hard, tmp_path, another=True)
-    hard.restart()
+    hard.restart({})
     assert torch.equal(hard.model.output.bias, soft.model.output.bias) and hard.model.attention.batches == 0
     with pytest.raises(ValueError, match="missing: .*batches"):
         load_weights(hard, tmp_path)
