@@ -43,6 +43,18 @@ def test_the_sum_is_what_autograd_adds_up(inputs) -> None:
         torch.testing.assert_close(ours, other)
 
 
+def test_half_precision_of_the_products_is_near(inputs) -> None:
+    """As under autocast with an encoder that is trained: vectors in float32, their weighted sums in bfloat16."""
+    single = [part.detach().float().requires_grad_() for part in inputs]
+
+    def half(*inputs: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return loop(*inputs, accumulate=True)
+
+    for ours, other in zip(gradients(half, *single), gradients(loop, *inputs, accumulate=False), strict=True):
+        assert ours.dtype == torch.float32 and (ours - other).norm() < 0.02 * other.norm()
+
+
 def test_every_backward_pass_starts_at_zero(inputs) -> None:
     vectors, weights = inputs
     value = loop(vectors, weights, accumulate=True)

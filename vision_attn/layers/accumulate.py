@@ -120,5 +120,6 @@ class _WeightedSum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         weights, vectors = ctx.saved_tensors
+        grad = grad.to(vectors.dtype)  # of the product, which autocast computes in half precision
         ctx.sum_of_vectors().baddbmm_(weights.mT, grad)
         return grad @ vectors.mT if ctx.needs_input_grad[0] else None, None
