@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from vision_attn.attention.glimpse import Retina
+from vision_attn.criteria.looks import ReinforceLooks
 from vision_attn.models.dram import DRAM
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork
@@ -81,3 +82,12 @@ def test_the_glimpses_of_a_character_are_one_sample() -> None:
 def test_columns_of_pixels_are_asked_for() -> None:
     with pytest.raises(ValueError, match="columns of pixels"):
         build()(torch.rand(B, X, Y + 1), WORDS)
+
+
+def test_locations_have_no_probability_and_so_no_variance_of_one() -> None:
+    """It was logged, with densities in the place of probabilities, and could be negative."""
+    model = build().train()
+    criterion = ReinforceLooks(model)
+    terms = criterion(model(REGIONS, WORDS, criterion.num_runs), WORDS.repeat_interleave(criterion.num_runs, dim=1))
+    assert set(terms) == {"loss"} and terms["loss"].requires_grad
+    assert criterion.measure(model.eval(), REGIONS, WORDS) == {}

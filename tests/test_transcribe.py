@@ -280,6 +280,8 @@ def test_lines_of_half_of_the_batches_have_similar_lengths() -> None:
         ("image,text\n../a.png,b\n", "line 2: image .*must be the name of a file in"),
         ("image,text\na.png,b\na.png,c\n", "an image has two transcripts"),
         ("image,text\na.png,b\n", "has no line for"),
+        ("", 'must name the columns "image" and "text"'),
+        ("image,text\na.png,b\nb.png,one, two\n", "line 3: more fields than columns: a text with a comma"),
     ],
 )
 def test_mistakes_in_transcripts_are_named(tmp_path, content, message) -> None:

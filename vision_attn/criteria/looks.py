@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vision_attn.attention.reinforce import LeaveOneOut, Reinforce, look_variance
+from vision_attn.attention.reinforce import Estimate, LeaveOneOut, Reinforce, look_variance
 from vision_attn.contracts import Caption, Captioner, Criterion
 
 
@@ -16,8 +16,8 @@ class ReinforceLooks(Criterion):
 
     baseline, credit, reward_weight, entropy_weight: see `attention.reinforce.Reinforce`.
 
-    Logs `look_variance`, the mean squared length of the gradient of one sampled region with respect to its scores. Adds
-    nothing for a captioner that samples nothing.
+    Logs `look_variance`, the mean squared length of the gradient of one sampled region with respect to its scores; not
+    for glimpses, which choose no region. Adds nothing for a captioner that samples nothing.
     """
 
     estimates = True
@@ -32,6 +32,7 @@ class ReinforceLooks(Criterion):
         entropy_weight: float = 0.002,
     ):
         super().__init__()
+        self.chooses_regions = model.num_glimpses == 0  # the location of a glimpse has a density, and no probability
         self.reinforce: Reinforce | None = None
         if model.reinforced:
             options = {"credit": credit, "reward_weight": reward_weight, "entropy_weight": entropy_weight}
@@ -42,8 +43,7 @@ class ReinforceLooks(Criterion):
         if self.reinforce is None or caption.choice is None:
             return {}
         estimate = self.reinforce(caption.choice, caption.log_prob)
-        variance = look_variance(estimate.advantage, caption.alpha.detach(), caption.choice)
-        return {"loss": estimate.loss.mean(), "look_variance": variance}
+        return {"loss": estimate.loss.mean()} | self._variance(estimate, caption)
 
     @torch.no_grad()
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
@@ -55,5 +55,9 @@ class ReinforceLooks(Criterion):
             return {}
         with model.looking("sample"):
             caption = model(regions, words, self.num_runs)
-        estimate = self.reinforce(caption.choice, caption.log_prob)
-        return {"look_variance": look_variance(estimate.advantage, caption.alpha, caption.choice)}
+        return self._variance(self.reinforce(caption.choice, caption.log_prob), caption)
+
+    def _variance(self, estimate: Estimate, caption: Caption) -> dict[str, Tensor]:
+        if not self.chooses_regions:
+            return {}
+        return {"look_variance": look_variance(estimate.advantage, caption.alpha.detach(), caption.choice)}

@@ -207,10 +207,14 @@ def _csv(path: Path) -> list[tuple[str, dict[str, Any]]]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             records = [(f"{path}: line {reader.line_num}", record) for record in reader]
+            columns = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from error
-    if not {"image", "text"} <= set(reader.fieldnames or ()):
+    if not {"image", "text"} <= set(columns):
         raise ValueError(f'{path}: the first row must name the columns "image" and "text", and may name "split"')
+    for where, record in records:
+        if None in record:  # where csv puts what no column takes
+            raise ValueError(f"{where}: more fields than columns: a text with a comma needs quotation marks around it")
     return records
 
 
