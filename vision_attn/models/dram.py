@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Choice
-from vision_attn.contracts import Caption, Captioner, Glimpses, Look
+from vision_attn.contracts import PAD, Caption, Captioner, Glimpses, Look
 from vision_attn.layers import ragged
 from vision_attn.layers.unrolled import unrolled
 from vision_attn.models.policies import Gaussian
@@ -92,7 +92,7 @@ class DRAM(Captioner):
                 looks.append(_look(sampled[-1], images.shape[-1]))
         deep = torch.stack(hidden, dim=2).flatten(0, 2)
         position = torch.arange(words.numel(), device=words.device)
-        said = words != 0
+        said = words != PAD
         alpha = torch.stack([look.alpha for look in looks], dim=2) * said[..., None]
         region = torch.stack([look.region for look in looks], dim=2)
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), said)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Seen, Soft
-from vision_attn.contracts import Caption, Captioner, Look
+from vision_attn.contracts import PAD, Caption, Captioner, Look
 from vision_attn.layers import ragged
 from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.dropout import Dropout, dropout
@@ -162,7 +162,7 @@ class ShowAttendTell(Captioner):
         context = torch.cat([seen.context.flatten(0, 1) for seen in looks])
         deep = self.deep(embedded, torch.cat(hidden), context, runs)
         log_prob = ragged.caption_log_prob(self.output, deep, words, position)  # applies L_o and the softmax of eq. 7
-        said = words != 0
+        said = words != PAD
         alpha = ragged.padded([seen.alpha for seen in looks], words) * said[..., None]
         if looks[0].region is None:
             return Caption(log_prob, alpha)
