@@ -328,4 +328,4 @@ def test_a_command_that_fails_leaves_no_empty_folder(command, tmp_path, capsys):
     broken.write_bytes(b"no photograph")
     assert main([*command, str(broken), f"--out={tmp_path / 'a' / 'out'}"]) == 1
     assert "broken.jpg" in capsys.readouterr().err
-    assert not (tmp_path / "a" / "out").exists()
+    assert not (tmp_path / "a").exists()

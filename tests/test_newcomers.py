@@ -357,6 +357,7 @@ def test_java_keeps_its_temporary_files_in_the_scratch_folder(tmp_path: Path) ->
         ("lr", "--lr: there is no such key; did you mean --optimizer.lr?"),
         ("model.hidden_size", "--model.hidden_size: there is no such key; did you mean --task.model.hidden_size?"),
         ("beams", "--beams: there is no such key; did you mean --task.beams?"),
+        ("no-repeat", "--no-repeat: there is no such key; did you mean --task.no_repeat?"),
         ("nonsense", "nonsense: there is no such key"),
         ("run.epoch", "run.epoch: there is no such key; did you mean epochs?"),
     ],
