@@ -4,10 +4,11 @@ from functools import partial
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
 from vision_attn.criteria.looks import ReinforceLooks
-from vision_attn.models.dram import DRAM
+from vision_attn.models.dram import DRAM, ConvolutionalGlimpse
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork
 
@@ -25,6 +26,24 @@ WORDS = torch.tensor([[[3, 4, 5, 1]], [[4, 4, 1, 0]], [[1, 0, 0, 0]]])
 def build() -> DRAM:
     torch.manual_seed(1)
     return DRAM(V, Y, num_glimpses=2, **PARTS)
+
+
+def test_the_glimpse_network_multiplies_what_by_where() -> None:
+    """The patches of all scales are the channels of one image."""
+    torch.manual_seed(0)
+    network = ConvolutionalGlimpse((2, 3, 5, 5), filters=(3, 4), glimpse_size=6)
+    patches, places = torch.randn(2, 4, 2, 3, 5, 5), torch.rand(2, 4, 2) * 2 - 1
+    found, (first, _, second, _) = network(patches, places), network.what.convolutions
+    for b, r in [(0, 0), (1, 3)]:
+        channels = torch.cat([patches[b, r, 0], patches[b, r, 1]])[None]
+        hidden = F.conv2d(channels, first.weight, first.bias, padding=1).relu()
+        hidden = F.conv2d(hidden, second.weight, second.bias, stride=2, padding=1).relu()
+        rows = hidden[0].permute(1, 2, 0).flatten()
+        what = (network.what.linear.weight @ rows + network.what.linear.bias).relu()
+        where = network.where.weight @ places[b, r] + network.where.bias
+        torch.testing.assert_close(found[b, r], what * where)
+    middle = network(patches, torch.zeros_like(places))
+    torch.testing.assert_close(middle, network.what(patches))  # at first, a location changes nothing at the centre
 
 
 def test_with_one_character_it_is_ram_with_a_context_lstm() -> None:

@@ -8,11 +8,16 @@ import references_filterbank as reference
 import torch
 
 from tests.whole_runs import two_steps
+from vision_attn.models.convolutions import Context, PatchFeatures
 from vision_attn.models.draw import DRAWReader
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 
 B, T, SHAPE, CLASSES, N, H = 3, 4, (2, 11, 14), 5, 3, 6
+PARTS = {
+    "features": partial(PatchFeatures, size=7, filters=(3, 4)),
+    "context": partial(Context, side=5, filters=(2, 3)),
+}
 
 
 class Nothing(Source):
@@ -32,19 +37,30 @@ def sigmoid(numbers: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-numbers))
 
 
-@pytest.mark.parametrize("relative", [False, True])
-def test_the_recurrence_follows_the_papers_equations(relative):
-    """One image and one filter at a time, with the paper's windows and with relative ones. Weights are large, so that
-    windows move far."""
-    model, (_, Y, X) = build(relative=relative).double(), SHAPE
+def moved(model: DRAWReader) -> DRAWReader:
+    """The model with large weights, so that windows move far and differ between images."""
     with torch.no_grad():
         model.filterbank.numbers.weight *= 4
+        if model.context:
+            model.initial.weight.normal_(std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("parts", [{}, PARTS], ids=["paper", "features and context"])
+@pytest.mark.parametrize("relative", [False, True])
+def test_the_recurrence_follows_the_papers_equations(relative, parts):
+    """One image and one filter at a time, with the paper's windows and with relative ones."""
+    model, (_, Y, X) = moved(build(relative=relative, **parts).double()), SHAPE
     glance = model(images().double())
     assert glance.log_prob.shape == (B, 1, T, CLASSES) and glance.locations.shape == (B, 1, T, 2)
     assert glance.choice is None and glance.locations.std(dim=2).min() > 0.01
     weights = {name: weight.detach().numpy() for name, weight in model.named_parameters()}
     for b, image in enumerate(images().double().numpy()):
         h = c = np.zeros(H)
+        if parts:
+            context = model.context(torch.from_numpy(image)[None])[0].detach().numpy()
+            h, c = np.split(weights["initial.weight"] @ context + weights["initial.bias"], 2)
+            h = np.tanh(h)
         g_x, g_y, delta = (X + 1) / 2, (Y + 1) / 2, (X - 1) / (N - 1)
         for t in range(T):
             numbers = weights["filterbank.numbers.weight"] @ h + weights["filterbank.numbers.bias"]
@@ -58,7 +74,11 @@ def test_the_recurrence_follows_the_papers_equations(relative):
             i, f, o, candidate = np.split(gates, 4)  # input, forget and output gate
             c = sigmoid(f) * c + sigmoid(i) * np.tanh(candidate)
             h = sigmoid(o) * np.tanh(c)
-            scores = weights["action.weight"] @ h + weights["action.bias"]
+            seen = h
+            if parts:
+                shown = torch.from_numpy(patch).view(1, 1, SHAPE[0], N, N)
+                seen = np.concatenate([h, model.features(shown)[0].detach().numpy()])
+            scores = weights["action.weight"] @ seen + weights["action.bias"]
             log_prob = scores - np.log(np.exp(scores).sum())
             np.testing.assert_allclose(glance.log_prob[b, 0, t].detach(), log_prob, atol=1e-10)
             location = ((2 * g_x - 1) / X - 1, (2 * g_y - 1) / Y - 1)  # pixel a's centre is at (2 a - 1) / X - 1
@@ -78,15 +98,24 @@ def test_windows_are_where_it_looked():
     torch.testing.assert_close(seen[:, :1], model.filterbank.read(images(), first))
 
 
-def test_an_image_does_not_depend_on_its_batch():
-    model = build()
+def test_a_context_starts_as_a_state_of_zeros_and_then_moves_the_first_window():
+    model = build(**PARTS)
+    assert (model(images()).locations[:, 0, 0] == 0).all()
+    first = moved(model)(images()).locations[:, 0, 0]
+    assert (first[0] - first[1]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("parts", [{}, PARTS], ids=["paper", "features and context"])
+def test_an_image_does_not_depend_on_its_batch(parts):
+    model = moved(build(**parts))
     torch.testing.assert_close(model(images()[1:2]).log_prob, model(images()).log_prob[1:2])
     assert model(images(), rows=7, way="mean").log_prob.shape == (B, 1, T, CLASSES)  # copies would be identical
 
 
-def test_the_loss_of_the_last_answer_trains_the_windows():
+@pytest.mark.parametrize("parts", [{}, PARTS], ids=["paper", "features and context"])
+def test_the_loss_of_the_last_answer_trains_the_windows(parts):
     """It has a gradient for every weight, those of the windows included; the first window only depends on a bias."""
-    model = build()
+    model = moved(build(**parts))
     model(images()).log_prob[..., -1, 0].sum().backward()
     assert all(weight.grad.abs().sum() > 0 for weight in model.parameters())
     assert (model.filterbank.numbers.weight.grad.abs().sum(dim=1) > 0).all()
@@ -118,6 +147,7 @@ def test_the_task_takes_it():
 
 def test_what_it_reads():
     assert build().pixels == T * SHAPE[0] * N * N
+    assert build(**PARTS).pixels == T * SHAPE[0] * N * N + SHAPE[0] * 5 * 5
     model = DRAWReader((1, 100, 100), 10)
     assert model.pixels == 8 * 144 and model.gates.weight.shape == (1024, 400)
 

@@ -1,4 +1,4 @@
-"""DRAM, the deep recurrent attention model, for sequences of objects (Ba et al., ICLR 2015)."""
+"""DRAM, the deep recurrent attention model for sequences of objects, and its glimpse network (Ba et al., ICLR 2015)."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,40 @@ from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Choice
 from vision_attn.contracts import PAD, Caption, Captioner, Glimpses, Look
 from vision_attn.layers import ragged
-from vision_attn.layers.unrolled import unrolled
+from vision_attn.layers.linear import Linear
+from vision_attn.layers.unrolled import repeated, unrolled
+from vision_attn.models.convolutions import PatchFeatures
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork, State
 from vision_attn.shapes import require
+
+
+class ConvolutionalGlimpse(nn.Module):
+    """The glimpse network of DRAM: g_t = G_image(patches) * G_loc(location), element by element (Ba et al. 2015,
+    section 3.1). It tells shapes better than RAM's, which has no convolutions.
+
+    Differs from the paper: smaller (`PatchFeatures`; the paper has three convolutions of 64 to 128 filters and 1,024
+    units), and the bias of G_loc, which is linear, starts at 1: at first every location passes on what patches show.
+    """
+
+    def __init__(
+        self,
+        patch_shape: tuple[int, int, int, int],
+        *,
+        filters: tuple[int, int] = (32, 32),
+        glimpse_size: int = 256,
+    ):
+        super().__init__()
+        scales, channels, side, _ = patch_shape
+        self.glimpse_size = glimpse_size
+        self.what = PatchFeatures(scales * channels, side, size=glimpse_size, filters=filters)
+        self.where = Linear(2, glimpse_size)
+        nn.init.ones_(self.where.bias)
+
+    def forward(
+        self, patches: Float[Tensor, "B R K C g g"], locations: Float[Tensor, "B R 2"]
+    ) -> Float[Tensor, "B R G"]:
+        return self.what(patches) * repeated(self.where, locations)
 
 
 class DRAM(Captioner):
@@ -40,7 +70,7 @@ class DRAM(Captioner):
         *,
         num_glimpses: int = 3,
         retina: Callable[[], Retina] = Retina,
-        glimpse: Callable[[int], GlimpseNetwork] = GlimpseNetwork,
+        glimpse: Callable[[tuple[int, int, int, int]], nn.Module] = GlimpseNetwork,
         core: Callable[[int, int], nn.Module] = ContextLSTM,
         policy: Callable[[int], nn.Module] = Gaussian,
     ):

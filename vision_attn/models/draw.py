@@ -20,6 +20,7 @@ from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.unrolled import repeated, unrolled
+from vision_attn.models.convolutions import Context, PatchFeatures
 from vision_attn.ranges import check_range
 
 
@@ -38,6 +39,12 @@ class DRAWReader(Classifier):
 
     `relative`: each window moves and zooms the previous one, so the model need not learn absolute positions
     (`Filterbank`).
+
+    `features`: what the classifier sees of the patch that was just read, beside the state; constructed with the number
+    of channels and the height of a patch; `PatchFeatures`. They are not an input of the LSTM: a model whose windows
+    depend on them does not find the digit (docs/log.md).
+    `context`: gives the initial state, constructed with the number of channels; `Context`. It starts as a state of
+    zeros, so that at first all windows cover the whole image. Differs from the paper, which has neither.
     """
 
     def __init__(
@@ -50,6 +57,8 @@ class DRAWReader(Classifier):
         hidden_size: int = 256,
         forget: float = 1.0,
         relative: bool = False,
+        features: Callable[[int, int], PatchFeatures] | None = None,
+        context: Callable[[int], Context] | None = None,
     ):
         super().__init__()
         check_range("DRAWReader", 1, 1000, num_glimpses=num_glimpses)
@@ -57,36 +66,53 @@ class DRAWReader(Classifier):
         self.patch_size = image_shape[0] * size**2
         image_shape = one_size("DRAWReader", image_shape)
         self.filterbank = Filterbank(hidden_size, image_shape, size=size, relative=relative)
+        self.features = features(image_shape[0], size) if features else None
+        self.context = context(image_shape[0]) if context else None
+        if self.context:
+            self.initial = Linear(self.context.size, 2 * hidden_size)
+            nn.init.zeros_(self.initial.weight)
+            nn.init.zeros_(self.initial.bias)
         self.gates = Linear(self.patch_size + hidden_size, 4 * hidden_size)
-        self.action = Linear(hidden_size, num_classes)
+        self.action = Linear(hidden_size + (self.features.size if self.features else 0), num_classes)
         with torch.no_grad():
             self.gates.bias[hidden_size : 2 * hidden_size] = forget
 
     @property
     def pixels(self) -> int:
-        """Pixels read from an image. Each is a weighted sum over the whole image."""
-        return self.num_glimpses * self.patch_size
+        """Pixels read from an image. Each of a patch is a weighted sum over the whole image."""
+        return self.num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
 
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> Glance:
         """Always one row; `rows` and `way` have no effect. The loop over time steps computes only what depends on the
         previous state; answers and locations are computed for all time steps at once."""
-        hidden = cell = images.new_zeros(images.shape[0], self.hidden_size)
-        window, states, each = None, [], []
+        hidden, cell = self._start(images)
+        window, states, each, patches = None, [], [], []
         with unrolled(self.num_glimpses):
             for _ in range(self.num_glimpses):
                 window = self.filterbank.window(hidden[:, None], window)
-                patch = self.filterbank.read(images, window).flatten(1)
-                hidden, cell = lstm(repeated(self.gates, patch, hidden), cell)
+                patches.append(self.filterbank.read(images, window))
+                hidden, cell = lstm(repeated(self.gates, patches[-1].flatten(1), hidden), cell)
                 each.append(window)
                 states.append(hidden)
         windows = Window(*(torch.cat(parts, dim=1) for parts in zip(*each, strict=True)))
-        log_prob = class_log_prob(self.action(torch.stack(states, dim=1)))
+        seen = torch.stack(states, dim=1)
+        if self.features:
+            seen = torch.cat([seen, self.features(torch.cat(patches, dim=1)[:, :, None])], dim=-1)
+        log_prob = class_log_prob(self.action(seen))
         return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Reads:
         """The patch of each read, with intensity 1: with the learned intensity, values would not lie in [0, 1]."""
         windows = glance.windows._replace(intensity=torch.ones_like(glance.windows.intensity))
         return Reads(self.filterbank.read(images, windows), self.filterbank.boxes(windows), windows.sigma)
+
+    def _start(self, images: Float[Tensor, "B C Y X"]) -> tuple[Float[Tensor, "B H"], Float[Tensor, "B H"]]:
+        """h_0 and c_0."""
+        if self.context is None:
+            zeros = images.new_zeros(images.shape[0], self.hidden_size)
+            return zeros, zeros
+        hidden, cell = self.initial(self.context(images)).chunk(2, dim=-1)
+        return hidden.tanh(), cell
 
 
 class ReadPatch(nn.Module):

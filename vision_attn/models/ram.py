@@ -6,6 +6,7 @@ location. The rows of an image are its R Monte Carlo copies; they share its pyra
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Literal, NamedTuple
 
 import torch
@@ -13,12 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.attention.images import Images, overview
+from vision_attn.attention.images import Images
 from vision_attn.contracts import Classifier, Glance, Glimpses
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.unrolled import repeated, unrolled
+from vision_attn.models.convolutions import Context
 from vision_attn.models.policies import Gaussian, Way
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
@@ -81,15 +83,13 @@ class ContextLSTM(nn.Module):
     """Two stacked LSTMs, the lower one for what and the upper one for where (DRAM, Ba et al., ICLR 2015).
 
     The lower LSTM reads the glimpses, and the classifier reads the lower LSTM. The upper LSTM reads the lower one, and
-    the location network reads the upper one. A small convolutional network computes the initial state of the upper LSTM
-    (the context) from the whole image, downsampled to `context_side` x `context_side` pixels. Of large images only some
-    pixels are read for it (`Images.overview`).
+    the location network reads the upper one. A `Context` of the whole image, downsampled to `context_side` x
+    `context_side` pixels, gives the initial state of the upper LSTM.
 
     The lower LSTM never sees the context, so the context cannot determine the class. The upper LSTM is trained by
     REINFORCE only.
 
-    Differs from the paper: no gradient flows from the upper LSTM to the lower one; the context averages pixels where
-    the paper subsamples them (as `Images` does beyond 16 x 16 pixels for each of the context).
+    Differs from the paper: no gradient flows from the upper LSTM to the lower one.
     """
 
     def __init__(
@@ -103,24 +103,16 @@ class ContextLSTM(nn.Module):
         filters: tuple[int, int] = (16, 32),
     ):
         super().__init__()
-        check_range("ContextLSTM", 1, 1000, context_side=context_side)
-        self.hidden_size, self.place_size, self.context_side = hidden_size, place_size, context_side
-        self.pixels = channels * context_side**2
+        self.hidden_size, self.place_size = hidden_size, place_size
         self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
         self.place_gates = Linear(hidden_size + place_size, 4 * place_size)
-        first, second = filters
-        self.context = nn.Sequential(
-            nn.Conv2d(channels, first, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(first, second, 3, stride=2, padding=1),
-            nn.ReLU(),
-        )
-        self.initial = Linear(second * ((context_side + 1) // 2) ** 2, 2 * place_size)
+        self.context = Context(channels, side=context_side, filters=filters)
+        self.pixels = self.context.pixels
+        self.initial = Linear(self.context.size, 2 * place_size)
 
     def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
         zeros = images.new_zeros(images.shape[0], rows, self.hidden_size)
-        context = self.context(overview(images, self.context_side)).flatten(1)
-        upper, upper_cell = self.initial(context)[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
+        upper, upper_cell = self.initial(self.context(images))[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
         return State(zeros, upper.tanh(), (zeros, upper_cell))
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
@@ -138,10 +130,17 @@ class GlimpseNetwork(nn.Module):
     location (Mnih et al. 2014, section 4).
     """
 
-    def __init__(self, patch_size: int, *, what_size: int = 128, where_size: int = 128, glimpse_size: int = 256):
+    def __init__(
+        self,
+        patch_shape: tuple[int, int, int, int],
+        *,
+        what_size: int = 128,
+        where_size: int = 128,
+        glimpse_size: int = 256,
+    ):
         super().__init__()
         self.glimpse_size = glimpse_size
-        self.what = Rectified(patch_size, what_size)
+        self.what = Rectified(prod(patch_shape), what_size)
         self.where = Rectified(2, where_size)
         self.both = Rectified(what_size + where_size, glimpse_size)
 
@@ -155,8 +154,10 @@ class RAM(Classifier):
     """The recurrent attention model (Mnih et al. 2014): takes `num_glimpses` glimpses of an image, and classifies it
     after each. The image may have any size, and so may each of `Images`.
 
-    `retina`: extracts the glimpse at a location. `core`: the recurrent network, constructed with the size of a glimpse
-    and the number of channels of an image; `Rectifier`, `LSTM` or `ContextLSTM`.
+    `retina`: extracts the glimpse at a location. `glimpse`: the glimpse network, constructed with the shape
+    (K, C, g, g) of the patches of a glimpse; `GlimpseNetwork`, or `ConvolutionalGlimpse` of `dram.py`.
+    `core`: the recurrent network, constructed with the size of a glimpse and the number of channels of an image;
+    `Rectifier`, `LSTM` or `ContextLSTM`.
     `policy`: chooses the next location, constructed with the size of the state that it sees; see `policies.py`.
     `first`: the location of the first glimpse: "random" (uniform, as in the paper), "centre", or "policy", for a core
     that knows something of the image before the first glimpse.
@@ -175,7 +176,7 @@ class RAM(Classifier):
         *,
         num_glimpses: int = 6,
         retina: Callable[[], Retina] = Retina,
-        glimpse: Callable[[int], GlimpseNetwork] = GlimpseNetwork,
+        glimpse: Callable[[tuple[int, int, int, int]], nn.Module] = GlimpseNetwork,
         core: Callable[[int, int], nn.Module] = Rectifier,
         policy: Callable[[int], nn.Module] = Gaussian,
         first: Literal["random", "centre", "policy"] = "random",
@@ -184,13 +185,14 @@ class RAM(Classifier):
         check_range("RAM", 1, 1000, num_glimpses=num_glimpses)
         self.num_glimpses, self.first, self.channels = num_glimpses, first, image_shape[0]
         self.retina = retina()
-        self.glimpse = glimpse(self.retina.num_scales * image_shape[0] * self.retina.size**2)
+        patch_shape = (self.retina.num_scales, image_shape[0], self.retina.size, self.retina.size)
+        self.glimpse = glimpse(patch_shape)
         self.core = core(self.glimpse.glimpse_size, image_shape[0])
         self.policy = policy(self.core.place_size)
         self.action = Linear(self.core.hidden_size, num_classes)
         self.state_size = self.core.place_size
         self.reinforced = self.policy.reinforced and (num_glimpses > 1 or first == "policy")
-        self.pixels = num_glimpses * self.glimpse.what.in_features + self.core.pixels
+        self.pixels = num_glimpses * prod(patch_shape) + self.core.pixels
 
     def forward(self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, way: Way = "sample") -> Glance:
         """Classify `rows` independent copies of each image. `way`: "sample" samples locations from the policy, "mean"
