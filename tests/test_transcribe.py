@@ -23,7 +23,7 @@ from vision_attn.commands import main
 from vision_attn.config import open_run
 from vision_attn.contracts import Caption, Described, Results
 from vision_attn.data.digit_pairs import DigitPairs
-from vision_attn.data.lines import Line, Lines, read_line, read_transcripts
+from vision_attn.data.lines import Line, Lines, ink, read_line, read_transcripts
 from vision_attn.data.streams import FRESH
 from vision_attn.data.strings import Strings
 from vision_attn.encoders.pixels import PixelColumns
@@ -107,6 +107,14 @@ def test_large_lines_are_resized_and_paper_becomes_black(tmp_path) -> None:
     dark, light = (read_line(tmp_path / f"{name}.png", 20) for name in ("dark", "light"))
     assert dark.shape == (20, 50) and torch.equal(dark, light) and dark.max() >= 190 and not dark[:, 30:].any()
     assert read_line(tmp_path / "dark.png", 20, max_width=10).shape == (20, 10)
+
+
+@pytest.mark.parametrize("paper", [250, 5])
+def test_letters_may_fill_more_than_half_of_a_line(paper) -> None:
+    grey = np.full((32, 64), paper, dtype=np.uint8)
+    grey[2:-2, 3:-3] = 255 - paper
+    seen = ink(Image.fromarray(grey), 32)
+    assert (seen[2:-2, 3:-3] == abs(255 - 2 * paper)).all() and (seen[[0, -1]] == 0).all()
 
 
 def test_runs_that_read_lines_are_not_given_squares(run, tmp_path, capsys) -> None:

@@ -345,6 +345,13 @@ def test_page_holds_everything_and_loads_nothing(tmp_path):
     assert [word["tabindex"] for word, _ in read.words] == ["0", "-1"]
 
 
+def test_lines_are_put_under_each_other(tmp_path):
+    """And photographs next to each other."""
+    for width, layout in ((300, "many"), (900, "strips")):
+        items = [Looked("a", grey(width, 300), ["dog"], even(1))] * 3
+        assert f'<main class="{layout}"' in write_page(tmp_path / "page.html", items).read_text()
+
+
 def test_page_of_sixty_stays_small(tmp_path):
     items = [Looked(f"{number}.jpg", grey(224, 224), ["dog"] * 12, even(12)) for number in range(60)]
     path = write_page(tmp_path / "page.html", items)

@@ -53,7 +53,7 @@ class Lines(VocabularySource):
         in the order of their names, the ninth is for validation and the tenth for test.
     height: to which lines are resized, in proportion. max_width: a wider line is compressed to this width.
 
-    An image becomes the difference of its grey values from those of its paper, the median, so that ink is light on
+    An image becomes the difference of its grey values from that of its paper, the median of its edges; ink is light on
     black, for dark and light paper. Lines of a batch are padded on the right with black to the width of the widest.
 
     Raises ValueError naming the file and the line for transcripts that cannot be used, when they are first needed.
@@ -161,10 +161,12 @@ def read_line(path: str | Path, height: int, max_width: int = MAX_WIDTH) -> UInt
 
 
 def ink(image: Image.Image, height: int, max_width: int = MAX_WIDTH) -> UInt8[Tensor, "Y X"]:
-    """The difference of the grey values of a line from those of its paper, their median."""
+    """The difference of the grey values of a line from that of its paper, the median of the outermost pixels: bold
+    letters may fill more than half of a line."""
     width = max(1, min(max_width, round(image.width * height / image.height)))
     grey = np.array(image.convert("L").resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
-    return torch.from_numpy(np.abs(grey - int(np.median(grey))).astype(np.uint8))
+    paper = int(np.median(np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])))
+    return torch.from_numpy(np.abs(grey - paper).astype(np.uint8))
 
 
 def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]], multiple: int = MULTIPLE) -> UInt8[Tensor, "B 3 Y X"]:
