@@ -28,7 +28,8 @@ TINY = {
     "task.model.core.hidden_size": 16, "task.model.policy.first_sigma": 0.5, "task.model.policy.batches_to_sigma": 20,
     "data.canvas": 36, "data.pieces": 2, "data.batch_size": 8, "data.epoch_images": 8 * BATCHES, "data.val_images": 8,
     "data.test_images": 20, "run.epochs": 2, "run.warmup": 0, "run.device": "cpu", "run.log_every": 1,
-    "schedule": "null",
+    "run.precision": "fp32", "schedule": "null", "task.at_test": "mean",
+    "task.reward_by": "answer",
 }  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def test_a_run_is_measured_and_shown(digits, tmp_path):
     assert measured["error_low"] < measured["error"] < measured["error_high"]
     assert {"error_sample", "error_copies"} <= measured.keys()
     assert measured["last_look_on_digit"] == on_digit / right
-    assert measured["pixels"] == GLIMPSES * 2 * 6 * 6
+    assert measured["pixels"] == GLIMPSES * 2 * 6 * 6 + 12 * 12  # of the context
     assert measured["multiply_adds"] > GLIMPSES * 4 * 16 * (256 + 16)  # the core alone
     shown = [Image.open(path) for path in sorted((out / "pictures").iterdir())]
     assert [Path(image.filename).name for image in shown] == ["01.gif", "01.png", "02.gif", "02.png", "gallery.png"]
