@@ -148,12 +148,11 @@ def _example(looked: Glimpsed | None) -> Image.Image | None:
     if looked is None:
         return None
     ink, said = _colour(looked.right), f"said {looked.named(looked.said)}"
-    if looked.right is False:
-        said += f", is {looked.named(looked.label)}"
+    truth = f"is {looked.named(looked.label)}" if looked.right is False else ""
     sure = "" if looked.probabilities is None else f"p {looked.probabilities[-1, looked.said]:.2f}"
     plain = fitted(as_picture(looked.image), _side(looked, PANEL))
     path = Panel(_framed(traced(plain, looked), looked), said, sure)
-    return grid([_headed(path, ink), _headed(Panel(_seen(looked, slice(None), PANEL), note=looked.title))], 2)
+    return grid([_headed(path, ink), _headed(Panel(_seen(looked, slice(None), PANEL), truth, looked.title), ink)], 2)
 
 
 def _seen(looked: Glimpsed, steps: slice, near: int) -> Image.Image:
