@@ -166,4 +166,4 @@ def test_a_deterministic_model_has_one_value_of_at_test():
 def test_every_config_takes_two_steps(name, tmp_path):
     settings = {"data.batch_size": 16, "data.epoch_images": 32, "data.val_images": 16, "data.test_images": 16}
     metrics = two_steps(name, tmp_path, **settings)
-    assert "error_copies" not in metrics and metrics["pixels"] == 8 * 144
+    assert "error_copies" not in metrics and metrics["pixels"] == (4 + 1) * 144  # four reads and the context

@@ -457,3 +457,11 @@ def test_motion_of_maps():
     still = AttentionMotion()
     still.update(["a", "star"], alpha[[2, 2]])
     assert still.compute()["movement"] == 0 and "movement_content" not in still.compute()
+
+
+def test_regions_of_one_row_are_whole_columns():
+    """Such as columns of pixels: their map says nothing of the height at which the box lies."""
+    first, last = (-1.0, -1.0, -0.5, -0.6), (0.5, -1.0, 1.0, -0.6)
+    measured = AttentionCorrectness((1, 4))
+    measured.update(["7", "7"], torch.eye(4)[[0, 1]], {"7": [first, last]}, {"7"})
+    assert measured.compute()["pointing"] == 0.5 and measured.compute()["pointing_uniform"] == 0.5

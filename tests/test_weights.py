@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from vision_attn.commands import main
 from vision_attn.config import open_run
@@ -40,6 +41,22 @@ def test_ram_reads_cluttered_digits(data_folder, tmp_path):
     assert json.loads((tmp_path / "look/metrics_test.json").read_text())["overrides"] == small[:1]
 
 
+def test_photographs_of_ones_own_start_from_drawn_objects(tmp_path, capsys):
+    """Their classes are added to the 42 of the weights."""
+    for number, colour in enumerate(["teal", "brown"] * 20):
+        folder = tmp_path / "images" / colour
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (30 + number, 40), colour).save(folder / f"{number}.png")
+    weights = next(folder for folder in WEIGHTS if folder.name == "ram_photographs")
+    options = ["run.epochs=1", "run.warmup=0", "run.device=cpu", "data.batch_size=8", "data.labels=null"]
+    options += [f"data.images={tmp_path / 'images'}", f"run.folder={tmp_path / 'run'}", f"run.start_from={weights}"]
+    assert main(["train", "ram_photographs", *(f"--{option}" for option in options)]) == 0
+    classes = json.loads((tmp_path / "run" / "best" / "classes.json").read_text())
+    assert len(classes) == 44 and classes[:42] == json.loads((weights / "classes.json").read_text())
+    assert main(["classify", str(tmp_path / "run"), str(tmp_path / "images" / "teal" / "0.png")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split("\t")[1] in classes
+
+
 def test_draw_draws_digits(data_folder, tmp_path):
     """On the first 1,000 test digits its bound is within what chance makes of the 10,000's, and it draws anew."""
     folder = next(folder for folder in WEIGHTS if folder.name == "draw_mnist")
@@ -66,6 +83,6 @@ def test_draw_reads_cluttered_digits(data_folder, tmp_path):
     some = list(islice(source.split("test"), 0, None, 10))
     metrics = task.eval().evaluate(some)
     assert metrics["error_low"] <= told["error"] <= metrics["error_high"] and told["error"] < 5
-    assert metrics["pixels"] == told["pixels"] == 8 * 12 * 12 and metrics["last_look_on_digit"] > 0.9
+    assert metrics["pixels"] == told["pixels"] == (4 + 1) * 12 * 12 and metrics["last_look_on_digit"] > 0.9
     paths = task.show(DigitBatch(*(part[:3] for part in some[0])), tmp_path)
     assert [path.name for path in paths] == ["reads.png", "reads.gif"]

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,9 +186,11 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
     given = {record.get("split") not in (None, "") for _, record in records}
     if len(given) > 1:
         raise ValueError(f"{path}: some lines have a split and some have none; give one for all or for none")
-    order = {name: number for number, name in enumerate(sorted(str(record.get("image")) for _, record in records))}
-    if len(order) < len(records):
-        raise ValueError(f"{path}: an image has two transcripts; give one line per image")
+    names = sorted(str(record.get("image")) for _, record in records)
+    order = {name: number for number, name in enumerate(names)}
+    if len(order) < len(names):
+        twice = next(name for name, following in pairwise(names) if name == following)
+        raise ValueError(f"{path}: image {brief(twice)} has two transcripts; give one line per image")
     for where, record in records:
         name, text = record.get("image"), record.get("text")
         if not isinstance(name, str) or not isinstance(text, str) or not name:

@@ -17,8 +17,9 @@ from vision_attn.attention.hard import entropy
 class AttentionCorrectness:
     """Compares attention with the boxes of the objects that words name. Averages over all content words of `update`.
 
-    A region counts as inside a box if its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of
-    regions, numbered row by row. Each metric comes with its baseline, the value for uniform attention.
+    A region counts as inside a box if its centre is; where a grid has one row, so that regions are whole columns, if
+    the x of its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of regions, numbered by rows.
+    Each metric comes with its baseline, the value for uniform attention.
     """
 
     def __init__(self, grid: tuple[int, int] = (14, 14)) -> None:
@@ -73,8 +74,9 @@ class AttentionCorrectness:
     def inside(self, boxes: Sequence) -> Bool[Tensor, "L"]:
         """Return whether the centre of each region lies in any of the `boxes`, borders included."""
         corners = torch.as_tensor([[float(edge) for edge in box] for box in boxes], dtype=torch.float64).reshape(-1, 4)
-        centres = self.centres[:, None]  # (L, 1, 2), against (boxes, 2)
-        return ((centres >= corners[:, :2]) & (centres <= corners[:, 2:])).all(dim=2).any(dim=1)
+        axes = slice(1) if self.grid[0] == 1 else slice(2)  # x alone, or x and y
+        centres, low, high = self.centres[:, None, axes], corners[:, :2][:, axes], corners[:, 2:][:, axes]
+        return ((centres >= low) & (centres <= high)).all(dim=2).any(dim=1)
 
 
 def joined(parts: Sequence[AttentionCorrectness]) -> AttentionCorrectness:

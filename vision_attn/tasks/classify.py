@@ -181,7 +181,10 @@ class Classification(Task):
         predictions = iter(predictions)
         total = next(predictions, None)
         if total is None:
-            raise ValueError("there are no images to evaluate: the split is empty")
+            raise ValueError(
+                "there are no images to evaluate: the split is empty; training needs some for validation too: give "
+                "more, or say which are for train, val and test"
+            )
         for counts in predictions:
             total = total.plus(counts)
         count = total.wrong[self.at_test]
