@@ -258,3 +258,16 @@ def test_auto_takes_the_best_device_that_is_there(monkeypatch) -> None:
     assert precise.double(torch.ones(2)).dtype == torch.float64
     monkeypatch.setattr(precise, "WITHOUT_DOUBLE", {"cpu"})
     assert precise.double(torch.ones(2).half()).dtype == torch.float32
+
+
+def test_a_mapped_array_is_not_read_as_a_whole(tmp_path, monkeypatch):
+    """It gives the answer of its file."""
+    pixels = np.lib.format.open_memmap(tmp_path / "scan.npy", "w+", np.uint8, (500, 300))
+    pixels[200:228, 100:128] = 200
+    pixels.flush()
+    model = vision_attn.load(ROOT / "weights" / "ram_cluttered60", device="cpu")
+    expected = model.classify(tmp_path / "scan.npy")
+    monkeypatch.setattr("vision_attn.api.whole", None)
+    found = model.classify(np.load(tmp_path / "scan.npy", mmap_mode="r"))
+    assert torch.equal(torch.as_tensor(found.probabilities), torch.as_tensor(expected.probabilities))
+    assert found.name == expected.name

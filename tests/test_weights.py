@@ -25,14 +25,15 @@ def test_weights_open_and_are_small(folder):
 
 
 def test_ram_reads_cluttered_digits(data_folder, tmp_path):
-    """On the first 1,000 test canvases its error is within what chance makes of the 10,000's; and it can be shown."""
+    """On a tenth of the test canvases, from all over (MNIST's first test digits are harder than its last), its error is
+    within what chance makes of the 10,000's; and it can be shown."""
     folder = next(folder for folder in WEIGHTS if folder.name == "ram_cluttered60")
     told = json.loads((folder / "metrics_test.json").read_text())
     assert told["error_low"] < told["error"] < told["error_high"] < 4.04  # the paper's
     task, source, _ = open_run(folder)
     source.prepare(task)
     with torch.no_grad():
-        metrics = task.eval().evaluate(islice(source.split("test"), 4))
+        metrics = task.eval().evaluate(islice(source.split("test"), 0, None, 10))
     assert metrics["error_low"] <= told["error"] <= metrics["error_high"]
     assert metrics["pixels"] == told["pixels"] and metrics["last_look_on_digit"] > 0.9
     small = ["--data.test_images=16", "--device=cpu"]

@@ -109,9 +109,9 @@ class Model:
 
     def classify(self, images: Picture | Sequence[Picture]) -> Any:
         """Classify an image, or each image of a list, as `vision-attn classify` does: a model that takes glimpses sees
-        an image of any size as it is, others see it resized to fit. A file may also be a .npy array larger than memory.
-        Returns an `Answer` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations` (T, 2),
-        or a list of them."""
+        an image of any size as it is, others see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy),
+        may be larger than memory. Returns an `Answer` with `label`, its `name`, `probabilities` (T, N) after each
+        glimpse and `locations` (T, 2), or a list of them."""
         self._check(Classification, "classifies images", "classify")
         source = self.source if isinstance(self.source, LabelledImages) else None
         seed = self.config.get("run", {}).get("seed", 0)
@@ -119,6 +119,8 @@ class Model:
         def read(image: Picture, number: int) -> tuple[str, np.ndarray]:
             if isinstance(image, str | Path):
                 return Path(image).name, source.open(image) if source else open_pixels(image)
+            if source is None and isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 2:
+                return f"image {number}", image  # as it is: it may be mapped from a file larger than memory
             title, picture = whole(image, number)
             side = source.side if source else None
             return title, np.array(picture) if side is None else resized(picture, side, source.square)
