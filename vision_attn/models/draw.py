@@ -40,7 +40,7 @@ class DRAWReader(Classifier):
     `relative`: each window moves and zooms the previous one, so the model need not learn absolute positions
     (`Filterbank`).
 
-    `features`: what the classifier sees of the patch that was just read, beside the state; constructed with the number
+    `features`: what the classifier sees of the latest patch in addition to the state; constructed with the number
     of channels and the height of a patch; `PatchFeatures`. They are not an input of the LSTM: a model whose windows
     depend on them does not find the digit (docs/log.md).
     `context`: gives the initial state, constructed with the number of channels; `Context`. It starts as a state of

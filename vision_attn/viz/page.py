@@ -20,7 +20,7 @@ from vision_attn.viz.attention import SPREAD, cell, check, even, weights
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
-COUNTS = {1: "one", 2: "two"}  # layouts of pages with so few pictures
+LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
 GUIDE = "Point at a word, tap it, or step through with the arrow keys, to see where the model looked when it said it."
@@ -68,7 +68,7 @@ def write_page(
         "title": escape(title),
         "guide": escape(guide or _guide(items)),
         "figures": "\n".join(_figure(number, item) for number, item in enumerate(items, 1)),
-        "layout": "strips" if all(_wide(item.picture) for item in items) else COUNTS.get(len(items), "many"),
+        "layout": "strips" if all(_wide(item.picture) for item in items) else LAYOUTS.get(len(items), "many"),
         "spread": str(SPREAD),
         "veil": str(VEIL),
         "dim": str(DIM),
