@@ -109,6 +109,52 @@ def test_the_loss_by_hand(reward, by):
     assert found["error"] == 0
 
 
+def test_the_distance_from_the_box_by_hand():
+    """Two images with one chosen location each: one outside the box in both axes, one inside."""
+    boxes = torch.tensor([[-1.0, -1, 0, 0], [0, 0, 1, 1]])
+    choice = drawn(torch.zeros(2, 1, 1))._replace(mean=torch.tensor([[[[0.3, 0.4]]], [[[0.5, 0.5]]]]))
+    glance = Glance(torch.zeros(2, 1, 2, 4), torch.zeros(2, 1, 2, 2), choice)
+    averaged = partial(Reinforce, baseline=MovingAverage)
+    tasks = [fixed(glance, box_weight=weight, reinforce=averaged) for weight in (0.0, 3.0)]
+    found = [task(torch.zeros(2, 1, 12, 12), torch.zeros(2, dtype=torch.long), boxes) for task in tasks]
+    assert "outside" not in found[0]
+    torch.testing.assert_close(found[1]["outside"].item(), (0.09 + 0.16) / 2)
+    torch.testing.assert_close((found[1]["loss"] - found[0]["loss"]).item(), 3 * (0.09 + 0.16) / 2)
+
+
+def reader() -> Classification:
+    torch.manual_seed(0)
+    return Classification(SOURCE, model=partial(DRAWReader, num_glimpses=3, size=3, hidden_size=6), box_weight=1.0)
+
+
+@pytest.mark.parametrize("task", [partial(small, box_weight=1.0), reader], ids=["RAM", "DRAWReader"])
+def test_locations_are_drawn_into_the_box(task):
+    """Trained on the distance alone, every location that the model chooses ends in the box."""
+    task, data = task(), batch()._replace(boxes=torch.tensor([[0.3, 0.4, 0.9, 0.8]]).repeat(6, 1))
+    optimizer = torch.optim.Adam(task.parameters(), lr=0.02)
+    distances = []
+    for _ in range(60):
+        loss = task._outside(task.model(data.images), data.boxes)
+        distances.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert distances[0] > 0.2 and distances[-1] < 1e-3
+    locations = task.model(data.images, way="mean").locations
+    assert ((locations[:, :, 1:] > 0.25) & (locations[:, :, 1:] < 0.95)).all()
+
+
+def test_what_cannot_be_drawn_into_a_box_is_an_error():
+    data = batch()
+    with pytest.raises(ValueError, match="box_weight must be 0, because the data set knows no boxes"):
+        small(box_weight=1.0)(data.images, data.labels)
+    whole = Classification(SOURCE, model=partial(FullyConnected, hidden_size=5), box_weight=1.0)
+    with pytest.raises(ValueError, match="this FullyConnected chooses no locations"):
+        whole(*data)
+    with pytest.raises(ValueError, match="box_weight is -1.0, but must not be negative"):
+        small(box_weight=-1.0)
+
+
 @pytest.mark.parametrize("reward", ["last", "each"])
 def test_a_reward_counts_for_the_glimpse_before_it(reward):
     right = torch.tensor([[[1.0, 0.0, 1.0, 0.0]]])

@@ -32,6 +32,8 @@ class Choice(NamedTuple):
     """True where there is a sample; False past the end of a row and where an expectation replaced the sample."""
     state: Float[Tensor, "B R T H"]
     """The state that the distribution was computed from, without a gradient: the input of a learned baseline."""
+    mean: Float[Tensor, "B R T 2"] | None = None
+    """Where samples are locations: the means of their distribution, with a gradient."""
 
 
 class MovingAverage(nn.Module):

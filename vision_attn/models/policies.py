@@ -74,12 +74,13 @@ class Gaussian(nn.Module):
     def choice(self, states: Float[Tensor, "B R T P"], samples: Float[Tensor, "B R T 2"]) -> Choice:
         """log p and entropy of sampled locations. Call it once per training batch: it advances the sigma schedule."""
         sigma = self.sigma
-        squares = ((samples - self._mean(states)) / sigma).square().sum(dim=-1)
+        mean = self._mean(states)
+        squares = ((samples - mean) / sigma).square().sum(dim=-1)
         log_prob = -0.5 * squares - 2 * sigma.log() - log(2 * pi)
         if self.training:
             self.batches += 1
         entropy = (1 + log(2 * pi) + 2 * sigma.log()).expand_as(log_prob)  # does not depend on the state
-        return Choice(log_prob, entropy, torch.ones_like(log_prob, dtype=torch.bool), states.detach())
+        return Choice(log_prob, entropy, torch.ones_like(log_prob, dtype=torch.bool), states.detach(), mean)
 
     def _mean(self, state: Tensor) -> Tensor:
         """tanh(f_l(state)), in float32 or wider: the rounding of half precision would be coarse compared with sigma."""
