@@ -22,8 +22,9 @@ from vision_attn.data.pixels import open_pixels
 from vision_attn.files import scratch
 from vision_attn.layers.fused import without_loops
 from vision_attn.metrics.cost import multiply_adds
+from vision_attn.models.dram import ConvolutionalGlimpse
 from vision_attn.models.draw import DRAWReader
-from vision_attn.models.ram import LSTM, RAM
+from vision_attn.models.ram import RAM, ContextLSTM
 
 PICTURE = Path("runs/size.png")
 SIDES = (60, 200, 600, 2000, 6000, 20_000)
@@ -110,19 +111,27 @@ def answer(shapes: Shapes, side: int) -> None:
 def reader() -> RAM:
     """RAM as in configs/ram_cluttered60.yaml, with random weights."""
     torch.manual_seed(0)
-    retina = partial(Retina, size=12, num_scales=3)
-    return RAM((1, 0, 0), 10, num_glimpses=8, retina=retina, core=LSTM, first="centre").eval()
+    parts = {
+        "retina": partial(Retina, size=12, num_scales=3),
+        "glimpse": ConvolutionalGlimpse,
+        "core": partial(ContextLSTM, place_size=128),
+    }
+    return RAM((1, 0, 0), 10, num_glimpses=8, first="policy", **parts).eval()
 
 
 def whole(side: int) -> DRAWReader:
-    """DRAW's reader as in configs/dram_cluttered100.yaml."""
+    """DRAW's reader as in configs/dram_cluttered100_pixels.yaml."""
     return DRAWReader((1, side, side), 10, relative=True)
 
 
 def mapped(folder: Path, side: int) -> Images:
-    """An image in a file of the uncompressed size, mapped into memory."""
-    path = folder / f"{side}.npy"
-    np.lib.format.open_memmap(path, "w+", np.uint8, (side, side)).flush()
+    """An image of noise in a file, mapped into memory."""
+    path, noise = folder / f"{side}.npy", np.random.default_rng(0)
+    with path.open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (side, side)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for _ in range(side):
+            file.write(noise.bytes(side))
     return Images([open_pixels(path)], 1)
 
 

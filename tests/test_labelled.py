@@ -2,6 +2,7 @@
 
 import json
 import logging
+import mmap
 
 import numpy as np
 import pytest
@@ -188,7 +189,15 @@ def test_pixels_of_files(tmp_path):
     array[:, 300:] = 200
     np.save(tmp_path / "wide.npy", array)
     mapped = open_pixels(tmp_path / "wide.npy")
-    assert isinstance(mapped.base, np.memmap) and np.array_equal(mapped, array)
+    assert isinstance(mapped.array.base, np.memmap) and np.array_equal(mapped[:, :], array)
+    far = np.s_[5:300:40, 3:600:50]  # read from the file, not mapped
+    assert mmap.PAGESIZE < 40 * 600 and mapped[far].base is None
+    assert mapped[5:20, 3:20].base is not None
+    assert np.array_equal(mapped[far], array[far]) and np.array_equal(mapped[::-100, ::9], array[::-100, ::9])
+    colours = np.arange(300 * 600 * 3, dtype=np.uint8).reshape(300, 600, 3)
+    for order in "CF":
+        np.save(tmp_path / "colours.npy", np.asarray(colours, order=order))
+        assert np.array_equal(open_pixels(tmp_path / "colours.npy")[far], colours[far])
     small = open_pixels(tmp_path / "wide.npy", side=20, square=True)
     assert small.shape == (20, 20, 3) and small[10, 2].max() < 5 and small[10, 17].min() > 195
     inside = fitted(array, (3, 40, 40))

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vision_attn.attention.images import Images, scaled
+from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.console import printable
 from vision_attn.data.images import in_threads
 from vision_attn.data.labels import Labelled, find_labelled
@@ -131,7 +131,7 @@ class LabelledImages(Source):
         jobs = [items[first : first + size] for first in range(0, len(items), size)]
         return self._batches(jobs[rank::world])
 
-    def open(self, path: Path) -> NDArray[np.uint8]:
+    def open(self, path: Path) -> Sliced:
         """Open any image in the way of this data set. Raises ValueError naming the file if it is no image."""
         return open_pixels(path, side=self.side, square=self.square)
 
@@ -151,14 +151,14 @@ class LabelledImages(Source):
             labels = torch.tensor([index[label] for _, label in kept])
             yield LabelledBatch(self._together([array for array, _ in kept]), labels)
 
-    def _together(self, arrays: Sequence[NDArray[np.uint8]]) -> Float[Tensor, "B 3 Y X"] | Images:
+    def _together(self, arrays: Sequence[Sliced]) -> Float[Tensor, "B 3 Y X"] | Images:
         images = Images(arrays, 3)
         if not self.square:
             return images
         return scaled(torch.stack(images.sampled(self.side)))
 
-    def _read(self, path: Path) -> NDArray[np.uint8] | None:
-        """The pixels of a photograph; None if it cannot be read."""
+    def _read(self, path: Path) -> Sliced | None:
+        """The pixels of a photograph; None if it cannot be read. Arrays in files are not kept: they are mapped."""
         if path in self._kept:
             return self._kept[path]
         try:
@@ -168,7 +168,7 @@ class LabelledImages(Source):
                 log.warning("left out: %s", printable(str(error)))
                 self._unreadable.add(path)
             return None
-        if self._bytes + array.nbytes <= KEPT:
+        if isinstance(array, np.ndarray) and self._bytes + array.nbytes <= KEPT:
             self._kept[path] = array
             self._bytes += array.nbytes
         return array

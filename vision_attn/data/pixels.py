@@ -1,6 +1,9 @@
 """Open image files as pixels that can be sliced: photographs are decoded, .npy files are mapped into memory."""
 
+import mmap
+import weakref
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +19,14 @@ OPENED = ENDINGS | {ARRAY}
 """File extensions of images that can be opened, in lower case."""
 
 
-def open_pixels(path: str | Path, *, side: int | None = None, square: bool = False) -> NDArray[np.uint8]:
+def open_pixels(path: str | Path, *, side: int | None = None, square: bool = False) -> Sliced:
     """Open an image: (Y, X, 3), or (Y, X) or (Y, X, C) of an array in a .npy file, which is read where it is sliced.
 
     side: the longer side to which the image is resized, in pixels. square: take the centre square first. Raises
     ValueError naming the file if it is no image.
     """
     if Path(path).suffix.lower() == ARRAY:
-        array = _mapped(path)
+        array = Mapped(path)
         if side is None:
             return array
         small = Images([array], 3).sampled(2 * side * (max(array.shape[:2]) // min(array.shape[:2]) if square else 1))
@@ -56,16 +59,43 @@ class Inverted:
         return 255 - np.asarray(self.pixels[place])
 
 
-def _mapped(path: str | Path) -> NDArray[np.uint8]:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        Images([array], 3)
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file") from error
-    except Exception as error:  # a damaged header can make numpy raise almost anything
-        why = " ".join(str(error).split())
-        raise ValueError(f"{path}: not a readable array of pixels ({why})") from error
-    return np.asarray(array)  # slices of numpy's own class of mapped arrays are slower
+class Mapped:
+    """The pixels of an array in a .npy file, which is mapped into memory.
+
+    Rows that lie far apart are read from the file instead: for each row that is touched, the system may map 2 MB around
+    it, which adds up to 300 MB for an overview of 20,000 x 20,000 pixels. Raises ValueError naming the file if it holds
+    no array of pixels.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+            Images([mapped], 3)
+            self.file = open(path, "rb", buffering=0)  # noqa: SIM115, closed with this object
+        except FileNotFoundError as error:
+            raise ValueError(f"{path}: no such file") from error
+        except Exception as error:  # a damaged header can make numpy raise almost anything
+            why = " ".join(str(error).split())
+            raise ValueError(f"{path}: not a readable array of pixels ({why})") from error
+        weakref.finalize(self, self.file.close)
+        self.array = np.asarray(mapped)  # slices of numpy's own class of mapped arrays are slower
+        self.shape, self.offset, self.lock = mapped.shape, mapped.offset, Lock()
+
+    def __getitem__(self, place: tuple[slice, slice]) -> NDArray[np.uint8]:
+        rows = range(*place[0].indices(self.shape[0]))
+        apart = rows.step > 1 and rows.step * self.array.strides[0] > mmap.PAGESIZE
+        if not apart or not self.array.flags.c_contiguous:
+            return self.array[place]
+        row = np.empty(self.shape[1:], np.uint8)
+        found = np.empty((len(rows), *row[place[1]].shape), np.uint8)
+        with self.lock:
+            for number, line in zip(rows, found, strict=True):
+                self.file.seek(self.offset + number * row.size)
+                self.file.readinto(row)
+                line[:] = row[place[1]]
+        return found
 
 
 def resized(image: Image.Image, side: int, square: bool = False) -> NDArray[np.uint8]:
