@@ -87,7 +87,11 @@ def test_a_file_of_labels(form, classes, tmp_path):
 @pytest.mark.parametrize(
     "lines, message",
     [
-        ("image,name\nred/0.png,1", "line 2 has no label"),
+        ("image,name\nred/0.png,1", 'the first row must name the columns "image" and "label"'),
+        ("red/0.png,1\nred/1.png,1", 'the first row must name the columns "image" and "label"'),
+        ("image,label\nred/0.png,red, dark", "line 2: more fields than columns: a label with a comma"),
+        ("image,label\n../red/0.png,1", 'line 2: image "../red/0.png" must be the name of a file in'),
+        ('image,label\nred/0.png,"1', "cannot be read as CSV in UTF-8"),
         ("image,label\nred/0.png,", "line 2 has no label"),
         ("image,label\nred/0.png,1\nred/0.png,2", "line 3 names red/0.png a second time"),
         ("image,label\nmissing.png,1", "which does not exist: check `images`"),

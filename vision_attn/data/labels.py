@@ -1,14 +1,14 @@
 """Find photographs with a label each: in a folder for each class, or in a file of labels."""
 
-import csv
 import os
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vision_attn.data.pixels import OPENED
-from vision_attn.files import brief, find, read_json
+from vision_attn.data.records import check_inside, read_records
+from vision_attn.files import brief, find
 from vision_attn.task import SPLITS
 
 
@@ -73,34 +73,17 @@ def _folders(folder: Path) -> list[str]:
 
 def _from_file(folder: Path, path: Path) -> Iterator[tuple[str, str, str | None]]:
     seen: set[str] = set()
-    for where, record in _records(path):
+    for where, record in read_records(path, "image", "label"):
         for key in ("image", "label"):
             if not isinstance(record.get(key), str | int) or not str(record[key]).strip():
-                raise ValueError(f"{path}: {where} has no {key}; each must have image and label, as image,label in CSV")
+                raise ValueError(f"{where} has no {key}; each must have image and label, as image,label in CSV")
         name, label, split = str(record["image"]), str(record["label"]).strip(), record.get("split") or None
         if split not in (None, *SPLITS):
-            raise ValueError(f"{path}: {where} has split {brief(split)}, but must have {', '.join(SPLITS)} or none")
+            raise ValueError(f"{where} has split {brief(split)}, but must have {', '.join(SPLITS)} or none")
+        check_inside(where, name, folder)
         if name in seen:
-            raise ValueError(f"{path}: {where} names {name} a second time")
+            raise ValueError(f"{where} names {name} a second time")
         seen.add(name)
         if not os.path.isfile(folder / name):
-            raise ValueError(f"{path}: {where} names {folder / name}, which does not exist: check `images`")
+            raise ValueError(f"{where} names {folder / name}, which does not exist: check `images`")
         yield name, label, split
-
-
-def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each record and how to name it in a message."""
-    if path.suffix.lower() == ".csv":
-        try:
-            with open(path, encoding="utf-8-sig", newline="") as file:
-                table = csv.DictReader(file)
-                for record in table:
-                    yield f"line {table.line_num}", record
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from error
-        return
-    records = read_json(path, lines=True)
-    for number, record in enumerate(records if isinstance(records, list) else [records], start=1):
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}: record {number} is {brief(record)}, but must be an object with image and label")
-        yield f"record {number}", record

@@ -1,11 +1,10 @@
 """Images of lines with their transcripts: handwriting, print, number plates, in any characters."""
 
-import csv
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +17,11 @@ from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.characters import Characters, composed
 from vision_attn.data.images import in_threads
 from vision_attn.data.photographs import decoded
+from vision_attn.data.records import check_inside, read_records
 from vision_attn.data.streams import stream
 from vision_attn.data.strings import MULTIPLE, padded_words
 from vision_attn.data.vocabulary import VocabularySource
-from vision_attn.files import brief, find, read_json
+from vision_attn.files import brief, find
 from vision_attn.ranges import check_range
 from vision_attn.task import SPLITS, Source, Task
 
@@ -181,7 +181,7 @@ def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]], multiple: int = MULTIP
 
 def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
     """Read the lines of each split from CSV or JSON lines. Raises ValueError naming the file and the line."""
-    records = _csv(path) if path.suffix.lower() == ".csv" else _json(path)
+    records = read_records(path, "image", "text")
     split: dict[str, list[Line]] = {name: [] for name in SPLITS}
     given = {record.get("split") not in (None, "") for _, record in records}
     if len(given) > 1:
@@ -195,8 +195,7 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
         name, text = record.get("image"), record.get("text")
         if not isinstance(name, str) or not isinstance(text, str) or not name:
             raise ValueError(f'{where}: "image" and "text" must be strings')
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ValueError(f"{where}: image {brief(name)} must be the name of a file in {images}")
+        check_inside(where, name, images)
         part = record.get("split") or ("val", "test", *["train"] * TENTH)[(order[name] + 2) % TENTH]
         if part not in SPLITS:
             raise ValueError(f"{where}: split {brief(part)} is not one of {', '.join(SPLITS)}")
@@ -205,28 +204,3 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
         if not lines:
             raise ValueError(f"{path} has no line for {name}: it has {len(records)} lines; give at least 10, or splits")
     return split
-
-
-def _csv(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            records = [(f"{path}: line {reader.line_num}", record) for record in reader]
-            columns = reader.fieldnames or ()
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from error
-    if not {"image", "text"} <= set(columns):
-        raise ValueError(f'{path}: the first row must name the columns "image" and "text", and may name "split"')
-    for where, record in records:
-        if None in record:  # where csv puts what no column takes
-            raise ValueError(f"{where}: more fields than columns: a text with a comma needs quotation marks around it")
-    return records
-
-
-def _json(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    content = read_json(path, lines=True)
-    records = content if isinstance(content, list) else [content]
-    for number, record in enumerate(records, start=1):
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}: record {number} is {brief(record)}, not an object with image and text")
-    return [(f"{path}: record {number}", record) for number, record in enumerate(records, start=1)]

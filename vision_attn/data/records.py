@@ -1,0 +1,50 @@
+"""Read records about images: CSV whose first row names the columns, or JSON lines of objects."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from vision_attn.files import brief, read_json
+
+Records = list[tuple[str, dict[str, Any]]]
+"""Each record, and where it is, for messages."""
+
+
+def read_records(path: Path, *columns: str) -> Records:
+    """Read the records of a file; each of them may also have a `split`. Raises ValueError naming the file and, if one
+    is wrong, the record: no CSV in UTF-8, not all `columns` in its first row, more fields than columns, no object."""
+    return _csv(path, columns) if path.suffix.lower() == ".csv" else _json(path, columns)
+
+
+def check_inside(where: str, name: str, folder: Path) -> None:
+    """Raise ValueError naming the record if the name of an image leads out of the folder of images."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"{where}: image {brief(name)} must be the name of a file in {folder}")
+
+
+def _csv(path: Path, columns: tuple[str, ...]) -> Records:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            records = [(f"{path}: line {reader.line_num}", record) for record in reader]
+            found = reader.fieldnames or ()
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from error
+    if not set(columns) <= set(found):
+        wanted = " and ".join(f'"{name}"' for name in columns)
+        raise ValueError(f'{path}: the first row must name the columns {wanted}, and may name "split"')
+    for where, record in records:
+        if None in record:  # where csv puts what no column takes
+            raise ValueError(
+                f"{where}: more fields than columns: a {columns[-1]} with a comma needs quotation marks around it"
+            )
+    return records
+
+
+def _json(path: Path, columns: tuple[str, ...]) -> Records:
+    content = read_json(path, lines=True)
+    records = content if isinstance(content, list) else [content]
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}: record {number} is {brief(record)}, not an object with {' and '.join(columns)}")
+    return [(f"{path}: record {number}", record) for number, record in enumerate(records, start=1)]
