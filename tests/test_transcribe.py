@@ -323,7 +323,7 @@ def test_glimpses_over_several_digits_are_drawn_and_counted(tmp_path) -> None:
     task = Transcription(source, encoder=PixelColumns(resolution=100), model=model, max_words=3, beams=1).eval()
     batch = next(source.split("test"))
     paths = task.show(batch, tmp_path / "shown")
-    assert [path.name for path in paths[-2:]] == ["glimpses_03.png", "glimpses_03.gif"]
+    assert [path.name for path in paths[-2:]] == [f"03-{batch.ids[2]}_glimpses.{kind}" for kind in ("png", "gif")]
     metrics = task.evaluate([batch])
     steps = [min(len(caption.words) + 1, 3) for caption in task.describe(batch.images)]
     assert metrics["glimpses"] == pytest.approx(2 * sum(steps) / 3)

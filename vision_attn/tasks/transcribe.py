@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -19,7 +19,6 @@ from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, Transcript
 from vision_attn.tasks.caption import Captioning
 from vision_attn.viz.alignment import Strip, Transcribed, write_transcripts
 from vision_attn.viz.foveated import Glimpsed
-from vision_attn.viz.glimpses import write_animation, write_glimpses
 
 
 class Transcription(Captioning):
@@ -51,38 +50,33 @@ class Transcription(Captioning):
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
         """A page of all strips, and the alignment of each: characters against columns. Of a model that takes glimpses
         also their path over the characters of each image, as a picture and as an animation."""
-        paths = compare({type(self.model).__name__: self}, batch, folder)
-        if self.model.num_glimpses:
-            for number, item in enumerate(self._glimpsed(batch), 1):
-                paths.append(write_glimpses(folder / f"glimpses_{number:02d}.png", **item._asdict()))
-                paths.append(write_animation(folder / f"glimpses_{number:02d}.gif", **item._asdict()))
-        return paths
-
-    def _glimpsed(self, batch: CaptionBatch) -> list[Glimpsed]:
-        """The glimpses of each image, up to END. The transcript takes the place of a class."""
-        regions = self.regions(batch.images.to(next(self.parameters()).device))
-        items = []
-        for one, said, references in zip(
-            regions.split(1), self._described(self._decode(regions)), batch.references, strict=True
-        ):
-            locations, seen = self.model.glimpses(one, min(len(said.words) + 1, self.max_words))
-            image, text, transcript = one.mT, said.text or "nothing", references[0]
-            items.append(
-                Glimpsed(image, locations[0], seen.patches[0], int(text != transcript), 0, names=(text, transcript))
-            )
-        return items
+        return compare({type(self.model).__name__: self}, batch, folder)
 
     @torch.no_grad()
     def transcribed(self, images: Tensor, title: str) -> list[Transcribed]:
-        """What was read of each strip, with its maps and, of a model that labels columns, its labels."""
+        """What was read of each strip, with its maps, the labels of a model that labels columns, and glimpses."""
         regions = self.regions(images.to(next(self.parameters()).device))
         frames = self.model.frames(regions)
         decoded = super()._decode(regions) if frames is None else self._decode_labels(frames)
         labels = [None] * len(images) if frames is None else list(frames.exp())
         return [
-            Transcribed(title, *caption[:2], caption.alpha, caption.log_prob if each is None else None, each)
-            for caption, each in zip(self._described(decoded), labels, strict=True)
+            Transcribed(
+                title,
+                *caption[:2],
+                caption.alpha,
+                caption.log_prob if each is None else None,
+                each,
+                self._glimpsed(one, len(caption.words)),
+            )
+            for caption, each, one in zip(self._described(decoded), labels, regions.split(1), strict=True)
         ]
+
+    def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> Glimpsed | None:
+        """The glimpses of one strip up to END, of a model that takes some."""
+        if not self.model.num_glimpses:
+            return None
+        locations, seen = self.model.glimpses(regions, min(num_words + 1, self.max_words))
+        return Glimpsed(regions.mT, locations[0], seen.patches[0], label=None, said=0)
 
     def strip(self, ink: UInt8[Tensor, "Y X"], title: str) -> Strip:
         """A line, as `data.lines.read_line` returns it, with its transcript."""

@@ -12,6 +12,8 @@ from torch import Tensor
 from vision_attn.console import progress
 from vision_attn.files import replacing
 from vision_attn.viz.attention import weights
+from vision_attn.viz.foveated import Glimpsed
+from vision_attn.viz.glimpses import write_animation, write_glimpses
 from vision_attn.viz.page import Looked, write_page
 from vision_attn.viz.sheet import DARK, MARGIN, Box, picture_name
 from vision_attn.viz.typeface import Typeface
@@ -37,6 +39,8 @@ class Transcribed(NamedTuple):
     """Of each character, in nats; None for a model that labels columns, which knows that of whole transcripts alone."""
     labels: Float[Tensor, "L V"] | None = None
     """The probability of each character at each column, of a model that labels columns; 0 is the blank."""
+    glimpses: Glimpsed | None = None
+    """Of a model that takes glimpses: those up to END."""
 
 
 class Strip(NamedTuple):
@@ -93,7 +97,8 @@ def alignment_sheet(
 
 def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
     """Write `folder/NUMBER-TITLE.png` for each strip, with all its alignments under each other, and
-    `folder/index.html`, in which pointing at a character shows its map. Returns their paths, the page first."""
+    `folder/index.html`, in which pointing at a character shows its map. Of a model that takes glimpses also their path,
+    as a picture and an animation `folder/NUMBER-TITLE_glimpses`. Returns all paths, the page first."""
     looked, paths = [], []
     for number, strip in enumerate(progress(strips, what="pictures", unit="strip"), 1):
         for item in strip.items:
@@ -102,6 +107,9 @@ def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
         path = folder / picture_name(number, strip.title)
         reference = strip.references[0] if strip.references else ""
         paths.append(write_alignments(path, strip.picture, strip.items, reference=reference, boxes=strip.boxes))
+        for item in strip.items:
+            if item.glimpses is not None:
+                paths += _write_path(path.with_name(f"{path.stem}_glimpses"), item, reference)
     return [write_page(folder / "index.html", looked, title="Where each character looked"), *paths]
 
 
@@ -111,6 +119,15 @@ def write_alignments(path: str | Path, strip: Image.Image, items: Sequence[Trans
     with replacing(path) as temporary:
         drawn.save(temporary, "PNG")
     return Path(path)
+
+
+def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
+    """The picture and the animation of glimpses. The transcript takes the place of a class."""
+    label, names = None, (item.text or "nothing",)
+    if reference:
+        label, names = int(item.text != reference), (*names, reference)
+    fields = item.glimpses._replace(label=label, names=names)._asdict()
+    return [write_glimpses(f"{path}.png", **fields), write_animation(f"{path}.gif", **fields)]
 
 
 def _matrix(alpha: Float[Tensor, "T Y X"], width: int) -> Image.Image:
