@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from vision_attn.models.ctc import CTC
 from vision_attn.models.dram import DRAM
 from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.tasks.transcribe import Transcription, compare
-from vision_attn.viz.alignment import LABEL, ROW, Transcribed, alignment_sheet
+from vision_attn.viz.alignment import LABEL, ROW, Strip, Transcribed, alignment_sheet, write_transcripts
 from vision_attn.viz.sheet import MARGIN
 
 TINY = {
@@ -312,6 +313,7 @@ def test_all_mechanisms_are_drawn_under_each_other(tmp_path) -> None:
     assert len(pictures) == 3
     text = page.read_text()
     assert all(f"{batch.ids[0]}: {name}" in text for name in models)
+    assert "Point at a character" in text and "What is written (1)" in text and "word 1 of" not in text
     one = tasks["search"].show(batch, tmp_path / "alone")
     assert Image.open(pictures[0]).height > Image.open(one[1]).height
 
@@ -342,3 +344,10 @@ def test_the_matrix_lights_the_column_that_was_read() -> None:
     for row, column in ((0, 3), (1, 15)):
         lights = [drawn.getpixel((int(left + (x + 0.5) * scale), top + row * ROW + 5))[0] for x in range(20)]
         assert lights.index(max(lights)) == column and sorted(lights)[-2] < 60
+
+
+def test_each_of_two_equal_characters_has_its_own_box(tmp_path) -> None:
+    boxes = {"7": [(-1.0, -1, 0, 1), (0, -1, 1, 1)]}
+    item = Transcribed("model", "77", ["7", "7"], torch.full((2, 1, 4), 0.25), None)
+    page, _ = write_transcripts([Strip("line", Image.new("RGB", (40, 10)), [item], ["77"], boxes)], tmp_path)
+    assert re.findall('data-boxes="([^"]*)"', page.read_text()) == ["0.00 0.00 50.00 100.00", "50.00 0.00 50.00 100.00"]

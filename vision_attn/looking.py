@@ -106,7 +106,7 @@ class LookResult(Pointed):
     def write_together(cls, path: Path, items: Sequence["LookResult"]) -> None:
         kind = items[0].kind
         dials = any(item.layers is not None for item in items)
-        guide = GUIDES.get(kind, GUIDE) + DIALS * dials
+        guide = GUIDES.get(kind, GUIDE.format("word")) + DIALS * dials
         write_page(path, [item.looked for item in items], title=TITLES[kind], guide=guide)
 
     def write_picture(self, path: Path) -> None:

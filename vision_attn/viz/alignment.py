@@ -110,7 +110,8 @@ def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
         for item in strip.items:
             if item.glimpses is not None:
                 paths += _write_path(path.with_name(f"{path.stem}_glimpses"), item, reference)
-    return [write_page(folder / "index.html", looked, title="Where each character looked"), *paths]
+    page = write_page(folder / "index.html", looked, title="Where each character looked", unit="character")
+    return [page, *paths]
 
 
 def write_alignments(path: str | Path, strip: Image.Image, items: Sequence[Transcribed], **options) -> Path:

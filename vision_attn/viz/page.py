@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -23,8 +23,11 @@ SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
-GUIDE = "Point at a word, tap it, or step through with the arrow keys, to see where the model looked when it said it."
-BOXES = " A box is an object of which the word is true."
+Unit = Literal["word", "character"]
+"""What pages call the parts of what a model said."""
+GUIDE = "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it."
+BOXES = {"word": " A box is an object of which the word is true.", "character": " A box is where the character is."}
+REFERENCES = {"word": "What people said ({})", "character": "What is written ({})"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 
@@ -51,13 +54,19 @@ class Looked(NamedTuple):
 
 
 def write_page(
-    path: str | Path, items: Sequence[Looked], *, title: str = "Where each word looked", guide: str | None = None
+    path: str | Path,
+    items: Sequence[Looked],
+    *,
+    title: str = "Where each word looked",
+    guide: str | None = None,
+    unit: Unit = "word",
 ) -> Path:
     """Write an HTML page on which pointing at a word, tapping it or selecting it by keyboard shows its map.
 
     `page.html#image-2-word-5` opens at the fifth word of the second image. The file is self-contained and works from
     disk. Pictures are stored at no more than 448 pixels, maps with one byte per region. Items with `layers` have
-    sliders for the layer and the head. `guide` replaces the line below the title.
+    sliders for the layer and the head. `guide` replaces the line below the title. With "character" as `unit`, words are
+    characters, and the n-th "7" has the n-th box of "7".
 
     Raises ValueError, before anything is written, if an item's words, maps, log-probabilities and regions differ in
     length, or a region lies outside its grid.
@@ -66,8 +75,8 @@ def write_page(
         check(item.words, item.alpha, item.log_prob, item.regions, item.title)
     parts = {
         "title": escape(title),
-        "guide": escape(guide or _guide(items)),
-        "figures": "\n".join(_figure(number, item) for number, item in enumerate(items, 1)),
+        "guide": escape(guide or _guide(items, unit)),
+        "figures": "\n".join(_figure(number, item, unit) for number, item in enumerate(items, 1)),
         "layout": "strips" if all(_wide(item.picture) for item in items) else LAYOUTS.get(len(items), "many"),
         "spread": str(SPREAD),
         "veil": str(VEIL),
@@ -87,18 +96,18 @@ def _wide(picture: Image.Image) -> bool:
     return picture.width >= 3 * picture.height
 
 
-def _guide(items: Sequence[Looked]) -> str:
+def _guide(items: Sequence[Looked], unit: Unit) -> str:
     if all(item.alpha is None for item in items):
         return NO_MAPS
-    return GUIDE + BOXES * any(item.boxes for item in items)
+    return GUIDE.format(unit) + BOXES[unit] * any(item.boxes for item in items)
 
 
-def _figure(number: int, item: Looked) -> str:
+def _figure(number: int, item: Looked, unit: Unit) -> str:
     caption, drawn = " ".join(item.words), max(item.picture.size) <= DRAWN
     kinds = " ".join(["drawn"] * drawn + ["hard"] * (item.regions is not None))
     rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[1:]
-    words = " ".join(_words(number, item)) or '<span class="none">no words</span>'
-    name, play = escape(item.title), _PLAY if len(item.words) > 1 and item.alpha is not None else ""
+    words = " ".join(_words(number, item, unit)) or '<span class="none">no words</span>'
+    name, play = escape(item.title), _PLAY.format(unit) if len(item.words) > 1 and item.alpha is not None else ""
     return f"""<figure id="image-{number}"{f' class="{kinds}"' if kinds else ""}>
 <div class="view" data-rows="{rows}" data-columns="{columns}">
 <img src="{_data(item.picture, drawn)}" alt="{escape(caption or item.title)}">
@@ -106,9 +115,9 @@ def _figure(number: int, item: Looked) -> str:
 </div>
 <figcaption>
 <div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{play}</div>
-<p class="caption" dir="auto" role="group" aria-label="Words of the caption">{words}</p>
+<p class="caption" dir="auto" role="group" aria-label="What the model said">{words}</p>
 <p class="told" aria-live="polite"></p>
-{_dials(item)}{_references(item.references)}</figcaption>
+{_dials(item)}{_references(item.references, unit)}</figcaption>
 </figure>"""
 
 
@@ -148,7 +157,7 @@ def _encoded(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-_PLAY = '<button type="button" aria-label="Play the words one after the other">Play</button>'
+_PLAY = '<button type="button" aria-label="Play one {} after the other">Play</button>'
 
 
 # The selected region is the last of a word's boxes. The rule is added only if there is one.
@@ -156,7 +165,7 @@ _SQUARE = """
   .hard .boxes i:last-child { border: 2px solid #fff; box-shadow: 0 0 0 1px #0009, inset 0 0 0 1px #0009; }"""
 
 
-def _words(number: int, item: Looked) -> Iterator[str]:
+def _words(number: int, item: Looked, unit: Unit) -> Iterator[str]:
     """Yield each word with its map and description. A <span>, not a <button>, so that mixed scripts keep their order.
 
     The tab key reaches one word of a caption; the arrow keys move between words.
@@ -169,8 +178,11 @@ def _words(number: int, item: Looked) -> Iterator[str]:
         bits, heads = _encoded(_bytes(alpha[step].flatten()[None])), ""
         if layers is not None:
             heads = f' data-layers="{_encoded(b"".join(_heads(layer[step]) for layer in layers))}"'
-        told = f"word {step + 1} of {len(item.words)} · {_place(alpha[step])}"
+        told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step])}"
         boxes = list((item.boxes or {}).get(word, ()))
+        if unit == "character":
+            before = item.words[:step].count(word)
+            boxes = boxes[before : before + 1]
         if item.regions is not None:
             region = int(item.regions[step])
             told += f" · saw {_ninth(region, *alpha.shape[1:])}"
@@ -208,11 +220,11 @@ def _boxes(boxes: Sequence[Box]) -> str:
     return ";".join(" ".join(f"{edge:.2f}" for edge in four) for four in edges)
 
 
-def _references(references: Sequence[str]) -> str:
+def _references(references: Sequence[str], unit: Unit) -> str:
     if not references:
         return ""
     lines = "".join(f'<li dir="auto">{escape(line)}</li>' for line in references)
-    return f"<details><summary>What people said ({len(references)})</summary><ul>{lines}</ul></details>\n"
+    return f"<details><summary>{REFERENCES[unit].format(len(references))}</summary><ul>{lines}</ul></details>\n"
 
 
 def _data(picture: Image.Image, drawn: bool) -> str:
