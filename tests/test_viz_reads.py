@@ -6,7 +6,7 @@ from PIL import Image, ImageColor
 
 from vision_attn.viz.canvases import READ, SHEER, Rectangles
 from vision_attn.viz.glimpses import RIGHT, WRONG
-from vision_attn.viz.reads import write_reads, write_reads_animation
+from vision_attn.viz.reads import _write, write_reads, write_reads_animation
 
 B, T, SIDE, N = 2, 3, 20, 4
 
@@ -64,3 +64,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match="do not fit"):
         write_reads_animation(tmp_path / "reads.gif", images, reads, labels, probabilities[:, 1:])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_long_name_is_cut_and_its_probability_kept(tmp_path):
+    """The panel of an answer has an empty margin, which letters of a long name would fill."""
+    panel, size = Image.new("RGB", (120, 40)), 14
+    for name in ("W" * 60, "кошка" * 20):
+        _write(panel, (60, 30), (name, " 0.98"), "white", size, panel.width, anchor="ms")
+        assert not panel.crop((0, 0, 3, 40)).getbbox() and not panel.crop((117, 0, 120, 40)).getbbox()
+    assert panel.crop((60, 0, 117, 40)).getbbox()

@@ -6,9 +6,10 @@ the filters.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxtyping import Float
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vision_attn.files import replacing
@@ -16,8 +17,10 @@ from vision_attn.viz.canvases import Rectangles, check, enlarged, laid_out, mark
 from vision_attn.viz.foveated import as_picture
 from vision_attn.viz.glimpses import RIGHT, WRONG
 from vision_attn.viz.sheet import DARK
+from vision_attn.viz.typeface import Typeface
 
 SMALL = 16  # approximate size of letters, in pixels
+MARGIN = 4  # pixels left empty on both sides of a text
 FRAME = 500  # milliseconds of a frame of an animation
 
 
@@ -46,8 +49,8 @@ def write_reads(
         answers = [Image.new("RGB", plain.size) for _ in steps]
         for step, panel in enumerate(answers):
             value, said = probabilities[number, step].max(0)
-            text = f"{_named(int(said), names)} {value:.2f}"
-            _read(panel, patches[number, step], text, _colour(int(said), labels[number]))
+            says = _named(int(said), names), f" {value:.2f}"
+            _read(panel, patches[number, step], says, _colour(int(said), labels[number]))
         said = int(probabilities[number, -1].argmax())
         rows.append([_verdict(plain.size, labels[number], said, names), *answers])
     page = laid_out(rows, ["image", *(f"read {step + 1}" for step in range(num_steps))])
@@ -105,30 +108,39 @@ def _answered(
 ) -> Image.Image:
     """Return a copy of a picture with the predicted class in its corner and, if `final`, a coloured border."""
     picture, colour = picture.copy(), _colour(said, label)
-    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(SMALL - 2)
-    draw.text((4, 1), _named(said, names), colour, font, stroke_width=2, stroke_fill="black")
+    place, room = (4, 1), picture.width
+    _write(picture, place, (_named(said, names), ""), colour, SMALL - 2, room, stroke_width=2, stroke_fill="black")
     if final:
+        draw = ImageDraw.Draw(picture)
         draw.rectangle((0, 0, picture.width - 1, picture.height - 1), outline=colour)
     return picture
 
 
-def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: str, colour: str) -> None:
+def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: tuple[str, str], colour: str) -> None:
     """Draw what was read into a panel, and the prediction after it below."""
     seen = as_picture(patch.clamp(0, 1)).convert("RGB")
     side = min(panel.width, panel.height - SMALL - 4) // max(seen.size) * max(seen.size)
     panel.paste(seen.resize((side, side), Image.Resampling.NEAREST), ((panel.width - side) // 2, 1))
-    place = (panel.width // 2, panel.height - 4)
-    ImageDraw.Draw(panel).text(place, says, colour, ImageFont.load_default(SMALL - 2), "ms")
+    _write(panel, (panel.width // 2, panel.height - 4), says, colour, SMALL - 2, panel.width, anchor="ms")
 
 
 def _verdict(size: tuple[int, int], label: int | None, said: int, names: Sequence[str]) -> Image.Image:
     """Draw a panel with the correct class of an image, if it is known, and the predicted one."""
-    panel = Image.new("RGB", size)
-    draw, colour = ImageDraw.Draw(panel), _colour(said, label)
+    panel, colour = Image.new("RGB", size), _colour(said, label)
     told = [f"is {_named(label, names)}"] if label is not None else []
     for line, text in enumerate([*told, f"said {_named(said, names)}"]):
-        draw.text((size[0] // 2, size[1] // 2 + line * (SMALL + 4)), text, colour, ImageFont.load_default(SMALL), "ms")
+        place = (size[0] // 2, size[1] // 2 + line * (SMALL + 4))
+        _write(panel, place, (text, ""), colour, SMALL, size[0], anchor="ms")
     return panel
+
+
+def _write(
+    panel: Image.Image, place: tuple[int, int], text: tuple[str, str], colour: str, size: int, room: int, **options: Any
+) -> None:
+    """Write two parts of a text, of which the first is cut if both together are wider than `room`."""
+    type_ = Typeface("".join(text))
+    first = type_.shortened(text[0], size, room - 2 * MARGIN - type_.width(text[1], size))
+    ImageDraw.Draw(panel).text(place, first + text[1], colour, type_.font(size), **options)
 
 
 def _colour(said: int, label: int | None) -> str:
