@@ -62,6 +62,7 @@ def test_the_recurrence_follows_the_papers_equations(relative, parts):
             h, c = np.split(weights["initial.weight"] @ context + weights["initial.bias"], 2)
             h = np.tanh(h)
         g_x, g_y, delta = (X + 1) / 2, (Y + 1) / 2, (X - 1) / (N - 1)
+        features = 0
         for t in range(T):
             numbers = weights["filterbank.numbers.weight"] @ h + weights["filterbank.numbers.bias"]
             if relative:
@@ -77,7 +78,8 @@ def test_the_recurrence_follows_the_papers_equations(relative, parts):
             seen = h
             if parts:
                 shown = torch.from_numpy(patch).view(1, 1, SHAPE[0], N, N)
-                seen = np.concatenate([h, model.features(shown)[0].detach().numpy()])
+                features = features + model.features(shown)[0].detach().numpy()
+                seen = np.concatenate([h, features])
             scores = weights["action.weight"] @ seen + weights["action.bias"]
             log_prob = scores - np.log(np.exp(scores).sum())
             np.testing.assert_allclose(glance.log_prob[b, 0, t].detach(), log_prob, atol=1e-10)

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.attention.images import Images, scaled
+from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.config import open_run
 from vision_attn.contracts import Described
 from vision_attn.data.labelled import LabelledImages
@@ -116,7 +116,7 @@ class Model:
         source = self.source if isinstance(self.source, LabelledImages) else None
         seed = self.config.get("run", {}).get("seed", 0)
 
-        def read(image: Picture, number: int) -> tuple[str, np.ndarray]:
+        def read(image: Picture, number: int) -> tuple[str, Sliced]:
             if isinstance(image, str | Path):
                 return Path(image).name, source.open(image) if source else open_pixels(image)
             if source is None and isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 2:
@@ -125,7 +125,7 @@ class Model:
             side = source.side if source else None
             return title, np.array(picture) if side is None else resized(picture, side, source.square)
 
-        def answer(title: str, pixels: np.ndarray) -> Answer:
+        def answer(title: str, pixels: Sliced) -> Answer:
             image, extent = self.task.seen(pixels), None
             (found,) = self.task.answer(image, seed)
             view = found.view and type(found.view)(*(part[0].cpu() for part in found.view))

@@ -40,9 +40,9 @@ class DRAWReader(Classifier):
     `relative`: each window moves and zooms the previous one, so the model need not learn absolute positions
     (`Filterbank`).
 
-    `features`: what the classifier sees of the latest patch in addition to the state; constructed with the number
-    of channels and the height of a patch; `PatchFeatures`. They are not an input of the LSTM: a model whose windows
-    depend on them does not find the digit (docs/log.md).
+    `features`: what the classifier sees of the patches so far, the sum of their features, in addition to the state;
+    constructed with the number of channels and the height of a patch; `PatchFeatures`. They are not an input of the
+    LSTM: a model whose windows depend on them does not find the digit (docs/log.md).
     `context`: gives the initial state, constructed with the number of channels; `Context`. It starts as a state of
     zeros, so that at first all windows cover the whole image. Differs from the paper, which has neither.
     """
@@ -97,7 +97,8 @@ class DRAWReader(Classifier):
         windows = Window(*(torch.cat(parts, dim=1) for parts in zip(*each, strict=True)))
         seen = torch.stack(states, dim=1)
         if self.features:
-            seen = torch.cat([seen, self.features(torch.cat(patches, dim=1)[:, :, None])], dim=-1)
+            features = self.features(torch.cat(patches, dim=1)[:, :, None])
+            seen = torch.cat([seen, features.cumsum(dim=1)], dim=-1)
         log_prob = class_log_prob(self.action(seen))
         return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
 
