@@ -336,8 +336,11 @@ def test_a_run_with_other_words_is_refused(runs, tmp_path, capsys):
 
 def test_an_ensemble_is_of_captioners(runs, tmp_path, capsys):
     ram = write_run("ram_mnist28", tmp_path / "ram")
-    assert main(["eval", str(runs[0]), str(ram)]) == 1
-    assert f"an ensemble is of captioners, but {ram} holds a Classification" in capsys.readouterr().err
+    for options in ([], ["--task.length_power=0.6"]):
+        assert main(["eval", str(runs[0]), str(ram), *options]) == 1
+        assert f"an ensemble is of captioners, but {ram} holds a Classification" in capsys.readouterr().err
+    assert main(["eval", str(runs[0]), str(runs[1]), "--task.no_such_key=1"]) == 1
+    assert "there is no such key" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -380,7 +383,8 @@ def test_mistakes_in_the_options_of_captions(runs, photograph, capsys):
         (["--captions=0"], "--captions is 0"),
         (["--temperature=2"], "--temperature is for sampled captions: add --sample"),
         (["--top-p=0.5", "--diverse"], "--top-p is for sampled captions"),
-        (["--sample", "--top-p=0"], "top_p 0.0 in (0, 1]"),
+        (["--captions=1", "--diverse"], "--diverse is for several captions"),
+        (["--sample", "--top-p=0"], "top_p is 0.0, but must be above 0"),
         (["--task.min_words=90"], "min_words is 90, but must lie between 0 and max_words, 6"),
     ):
         assert main(["caption", str(runs[0]), str(photograph), *options]) == 1

@@ -88,14 +88,15 @@ def test_a_file_of_labels(form, classes, tmp_path):
     "lines, message",
     [
         ("image,name\nred/0.png,1", 'the first row must name the columns "image" and "label"'),
+        ("image;label\nred/0.png;1", 'and may name "split"; it is "image;label"'),
         ("red/0.png,1\nred/1.png,1", 'the first row must name the columns "image" and "label"'),
         ("image,label\nred/0.png,red, dark", "line 2: more fields than columns: a label with a comma"),
         ("image,label\n../red/0.png,1", 'line 2: image "../red/0.png" must be the name of a file in'),
-        ('image,label\nred/0.png,"1', "cannot be read as CSV in UTF-8"),
+        ('image,label\nred/0.png,"1', "cannot be read as CSV: unexpected end"),
         ("image,label\nred/0.png,", "line 2 has no label"),
         ("image,label\nred/0.png,1\nred/0.png,2", "line 3 names red/0.png a second time"),
         ("image,label\nmissing.png,1", "which does not exist: check `images`"),
-        ("image,label,split\nred/0.png,1,training", 'line 2 has split "training"'),
+        ("image,label,split\nred/0.png,1,training", 'line 2 has split "training": write train, val, test, or leave it'),
         ("image,label,split\nred/0.png,1,test", "has no image for training"),
         ("image,label", "has no images: expected"),
     ],
@@ -104,6 +105,13 @@ def test_a_wrong_record_is_named(lines, message, classes, tmp_path):
     (tmp_path / "labels.csv").write_text(lines)
     with pytest.raises(ValueError, match=message):
         find_labelled(str(classes), str(tmp_path / "labels.csv"))
+
+
+def test_a_split_without_photographs_is_named(classes, tmp_path):
+    (tmp_path / "labels.csv").write_text("image,label,split\nred/0.png,1,train\nblue/1.png,2,val\n")
+    source = LabelledImages(images=str(classes), labels=str(tmp_path / "labels.csv"))
+    with pytest.raises(ValueError, match="no photograph has the split test; there are some for train, val"):
+        next(source.split("test"))
 
 
 def test_batches_hold_every_photograph_at_its_size_and_resume(classes):
@@ -209,8 +217,9 @@ def test_pixels_of_files(tmp_path):
     np.save(tmp_path / "floats.npy", array.astype(float))
     (tmp_path / "text.npy").write_text("text")
     for name in ("floats.npy", "text.npy"):
-        with pytest.raises(ValueError, match=f"{name}: not a readable array of pixels"):
+        with pytest.raises(ValueError, match=f"{name}: not a readable array of pixels") as told:
             open_pixels(tmp_path / name)
+        assert "pickle" not in str(told.value)
     with pytest.raises(ValueError, match="none.npy: no such file"):
         open_pixels(tmp_path / "none.npy")
 

@@ -70,6 +70,13 @@ def is_run(place: Path) -> bool:
     return any((place / name).exists() for name in ("config.yaml", "model.safetensors", "best", "last"))
 
 
+def missing(command: str, only: str | Path) -> str:
+    """What to say where only one name is given, and a run and an image are needed."""
+    if is_run(Path(only)):
+        return f"name an image, or a folder of them: vision-attn {command} {only} IMAGE"
+    return f"name a run and an image: vision-attn {command} RUN {only}"
+
+
 @collected_later()
 def open_with(arguments: argparse.Namespace) -> Opened:
     """The run that `arguments` name, or the ensemble of it and of `arguments.others`. Raises ValueError for what does
@@ -79,10 +86,21 @@ def open_with(arguments: argparse.Namespace) -> Opened:
         from vision_attn.tasks.caption import Captioning
         from vision_attn.tasks.ensemble import ensemble
 
-        tasks = [opened.task, *(_open(arguments, folder).task for folder in others)]
-        for folder, task in zip([arguments.folder, *others], tasks, strict=True):
+        def task_of(folder: str | Path) -> Captioning:
+            try:
+                task = _open(arguments, folder).task
+            except ValueError:  # perhaps an option that only captioners know
+                task = _open(argparse.Namespace(**{**vars(arguments), "overrides": []}), folder).task
+                if isinstance(task, Captioning):
+                    raise
             if not isinstance(task, Captioning):
                 raise ValueError(f"an ensemble is of captioners, but {folder} holds a {type(task).__name__}")
+            return task
+
+        if not isinstance(opened.task, Captioning):
+            name = type(opened.task).__name__
+            raise ValueError(f"an ensemble is of captioners, but {arguments.folder} holds a {name}")
+        tasks = [opened.task, *map(task_of, others)]
         task, source = ensemble(tasks, opened.source)
         opened = opened._replace(task=task, source=source)
     return opened

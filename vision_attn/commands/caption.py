@@ -129,6 +129,8 @@ def describing(task: Any, arguments: argparse.Namespace) -> Callable[[Any], list
             if arguments.way != "sampled":
                 raise ValueError(f"--{name.replace('_', '-')} is for sampled captions: add --sample")
             setattr(task, name, number)
+    if arguments.captions == 1 and arguments.way == "diverse":
+        raise ValueError("--diverse is for several captions: add --captions N")
     if arguments.captions == 1 and arguments.way == "best":
         return lambda images: [[described] for described in task.describe(images)]
     return partial(task.describe, captions=arguments.captions, way=arguments.way)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
+from vision_attn.commands._opened import Opened, add_run_arguments, is_run, missing, names_after_options, open_with
 from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs, print_any_name
 from vision_attn.console import complain, progress, say
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.images = [*arguments.images, *map(Path, names)]
     arguments.folder = shipped(arguments.folder)
     if not arguments.images:
-        raise ValueError(f"name an image, or a folder of them: vision-attn classify {arguments.folder} IMAGE")
+        raise ValueError(missing("classify", arguments.folder))
     opened = open_with(arguments)
     from vision_attn.data.pixels import OPENED
     from vision_attn.tasks.classify import Classification  # has been imported to open the run

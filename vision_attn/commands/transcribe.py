@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
+from vision_attn.commands._opened import Opened, add_run_arguments, is_run, missing, names_after_options, open_with
 from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs, print_any_name
 from vision_attn.console import complain, progress, say
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     names, arguments.overrides = names_after_options(arguments.overrides, lambda word: not is_run(Path(word)))
     arguments.images = [*arguments.images, *map(Path, names)]
     if not arguments.images:
-        raise ValueError(f"name an image, or a folder of them: vision-attn transcribe {arguments.folder} IMAGE")
+        raise ValueError(missing("transcribe", arguments.folder))
     opened = open_with(arguments)
     from vision_attn.tasks.transcribe import Transcription  # has been imported to open the run
     from vision_attn.viz.alignment import write_transcripts

@@ -127,6 +127,9 @@ class LabelledImages(Source):
         if name not in SPLITS:
             raise ValueError(f"photographs have no split {name!r}; choose one of {', '.join(SPLITS)}")
         items = [(item, False) for item in self.splits[name]]
+        if not items:
+            kept = ", ".join(split for split in SPLITS if self.splits[split])
+            raise ValueError(f"no photograph has the split {name}; there are some for {kept}")
         size = self.evaluation_batch_size
         jobs = [items[first : first + size] for first in range(0, len(items), size)]
         return self._batches(jobs[rank::world])

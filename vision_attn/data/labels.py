@@ -79,7 +79,7 @@ def _from_file(folder: Path, path: Path) -> Iterator[tuple[str, str, str | None]
                 raise ValueError(f"{where} has no {key}; each must have image and label, as image,label in CSV")
         name, label, split = str(record["image"]), str(record["label"]).strip(), record.get("split") or None
         if split not in (None, *SPLITS):
-            raise ValueError(f"{where} has split {brief(split)}, but must have {', '.join(SPLITS)} or none")
+            raise ValueError(f"{where} has split {brief(split)}: write {', '.join(SPLITS)}, or leave it empty")
         check_inside(where, name, folder)
         if name in seen:
             raise ValueError(f"{where} names {name} a second time")

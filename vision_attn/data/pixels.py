@@ -71,6 +71,9 @@ class Mapped:
 
     def __init__(self, path: str | Path) -> None:
         try:
+            with open(path, "rb") as file:
+                if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+                    raise ValueError("it does not begin as numpy.save writes it")
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)
             Images([mapped], 3)
             self.file = open(path, "rb", buffering=0)  # noqa: SIM115, closed with this object

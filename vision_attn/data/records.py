@@ -28,11 +28,14 @@ def _csv(path: Path, columns: tuple[str, ...]) -> Records:
             reader = csv.DictReader(file, strict=True)
             records = [(f"{path}: line {reader.line_num}", record) for record in reader]
             found = reader.fieldnames or ()
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8: {error}") from error
+    except (OSError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as CSV: {error}") from error
     if not set(columns) <= set(found):
         wanted = " and ".join(f'"{name}"' for name in columns)
-        raise ValueError(f'{path}: the first row must name the columns {wanted}, and may name "split"')
+        first = brief(", ".join(found))
+        raise ValueError(f'{path}: the first row must name the columns {wanted}, and may name "split"; it is {first}')
     for where, record in records:
         if None in record:  # where csv puts what no column takes
             raise ValueError(

@@ -48,8 +48,10 @@ def sample(
 ) -> Decoded:
     """`rows` captions of each image, sampled word by word from the smallest set of words with `top_p` of the
     probability (Holtzman et al. 2020), after the logits are divided by `temperature`."""
-    if temperature <= 0 or not 0 < top_p <= 1:
-        raise ValueError(f"temperature {temperature} must be above 0 and top_p {top_p} in (0, 1]")
+    if temperature <= 0:
+        raise ValueError(f"temperature is {temperature}, but must be above 0")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}, but must be above 0 and at most 1")
 
     def sample_word(logits: Tensor, barred: Tensor) -> tuple[Tensor, Tensor]:
         log_prob = all_words(logits, barred)

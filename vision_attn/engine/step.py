@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -166,9 +167,12 @@ class Step:
             images = ", ".join(printable(str(one)) for one in ids[:8]) + (
                 f" and {len(ids) - 8} more" if len(ids) > 8 else ""
             )
+            last = Path(self.run.folder) / "last"
+            batch = f"; ids of its batch: {images}" if images else ""
+            saved = f"The last good checkpoint is in {last}" if last.exists() else "There is no checkpoint before it"
+            look = "check these images, " if images else ""
             raise ValueError(
-                f"step {step + 1}: the {what} is not finite; ids of its batch: {images or 'unknown'}. The last good "
-                f"checkpoint is in {self.run.folder}/last; check these images, lower the learning rate, or set run.clip"
+                f"step {step + 1}: the {what} is not finite{batch}. {saved}; {look}lower the learning rate, or set run.clip"
             )
         self.ids.clear()
 
