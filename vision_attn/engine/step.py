@@ -171,9 +171,8 @@ class Step:
             batch = f"; ids of its batch: {images}" if images else ""
             saved = f"The last good checkpoint is in {last}" if last.exists() else "There is no checkpoint before it"
             look = "check these images, " if images else ""
-            raise ValueError(
-                f"step {step + 1}: the {what} is not finite{batch}. {saved}; {look}lower the learning rate, or set run.clip"
-            )
+            help_ = f"{look}lower the learning rate, or set run.clip"
+            raise ValueError(f"step {step + 1}: the {what} is not finite{batch}. {saved}; {help_}")
         self.ids.clear()
 
     def _buffers(self) -> list[Tensor]:
