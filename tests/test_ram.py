@@ -9,6 +9,7 @@ from torch.distributions import Normal
 
 from vision_attn.attention.glimpse import Retina
 from vision_attn.metrics.cost import multiply_adds
+from vision_attn.models.convolutions import Context
 from vision_attn.models.digits import Convolutional, FullyConnected
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
@@ -248,3 +249,12 @@ def test_operations_are_counted_by_hand():
 def test_mistakes_are_named(make, match):
     with pytest.raises(ValueError, match=match):
         make()
+
+
+def test_a_normalised_context_is_that_of_the_same_image_made_darker():
+    """And of a black image it is finite."""
+    images, context = torch.rand(2, 2, 9, 9), Context(2, side=5, normalise=True)
+    torch.testing.assert_close(context(images), context(images / 100), rtol=1e-4, atol=1e-6)
+    plain = Context(2, side=5)
+    assert not torch.allclose(plain(images), plain(images / 100), rtol=1e-2)
+    assert context(torch.zeros(2, 2, 9, 9)).isfinite().all()

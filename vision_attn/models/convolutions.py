@@ -17,17 +17,26 @@ class Context(nn.Sequential):
     Of large images only some pixels are read for it (`Images.overview`). `size`: of the features of an image. `pixels`:
     that it reads.
 
+    `normalise`: divide by the largest intensity of each downsampled image. For small objects on large canvases: the
+    mean over a digit of 28 pixels and all that is black around it is a hundredth, from which nothing is learned.
+
     Differs from the paper: it averages pixels where the paper subsamples them (as `Images` does beyond 16 x 16 pixels
     for each of the context).
     """
 
-    def __init__(self, channels: int, *, side: int = 12, filters: tuple[int, int] = (16, 32)):
+    def __init__(
+        self, channels: int, *, side: int = 12, filters: tuple[int, int] = (16, 32), normalise: bool = False
+    ):
         check_range("Context", 1, 1000, side=side)
         super().__init__(*_convolutions(channels, filters))
+        self.normalise = normalise
         self.side, self.size, self.pixels = side, filters[1] * ((side + 1) // 2) ** 2, channels * side**2
 
     def forward(self, images: Float[Tensor, "B C Y X"] | Images) -> Float[Tensor, "B N"]:
-        return super().forward(overview(images, self.side)).flatten(1)
+        small = overview(images, self.side)
+        if self.normalise:
+            small = small / small.amax(dim=(1, 2, 3), keepdim=True).clamp(min=torch.finfo(small.dtype).eps)
+        return super().forward(small).flatten(1)
 
 
 class PatchFeatures(nn.Module):

@@ -84,7 +84,7 @@ class ContextLSTM(nn.Module):
 
     The lower LSTM reads the glimpses, and the classifier reads the lower LSTM. The upper LSTM reads the lower one, and
     the location network reads the upper one. A `Context` of the whole image, downsampled to `context_side` x
-    `context_side` pixels, gives the initial state of the upper LSTM.
+    `context_side` pixels, gives the initial state of the upper LSTM; `normalise` is an argument of it.
 
     The lower LSTM never sees the context, so the context cannot determine the class. The upper LSTM is trained by
     REINFORCE only.
@@ -101,12 +101,13 @@ class ContextLSTM(nn.Module):
         place_size: int = 256,
         context_side: int = 12,
         filters: tuple[int, int] = (16, 32),
+        normalise: bool = False,
     ):
         super().__init__()
         self.hidden_size, self.place_size = hidden_size, place_size
         self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
         self.place_gates = Linear(hidden_size + place_size, 4 * place_size)
-        self.context = Context(channels, side=context_side, filters=filters)
+        self.context = Context(channels, side=context_side, filters=filters, normalise=normalise)
         self.pixels = self.context.pixels
         self.initial = Linear(self.context.size, 2 * place_size)
 
