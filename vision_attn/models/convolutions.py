@@ -24,9 +24,7 @@ class Context(nn.Sequential):
     for each of the context).
     """
 
-    def __init__(
-        self, channels: int, *, side: int = 12, filters: tuple[int, int] = (16, 32), normalise: bool = False
-    ):
+    def __init__(self, channels: int, *, side: int = 12, filters: tuple[int, int] = (16, 32), normalise: bool = False):
         check_range("Context", 1, 1000, side=side)
         super().__init__(*_convolutions(channels, filters))
         self.normalise = normalise
