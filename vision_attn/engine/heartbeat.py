@@ -70,10 +70,12 @@ class Heartbeat:
             before = now
             lost = [rank for rank, intervals in enumerate(silent) if intervals * INTERVAL >= PATIENCE]
             if lost:
-                self._end(lost)
+                self._end(lost, store_answers=silent[self.rank] * INTERVAL < PATIENCE / 2)
 
-    def _end(self, lost: list[int]) -> None:
-        if self.rank in lost:
+    def _end(self, lost: list[int], store_answers: bool) -> None:
+        """`store_answers`: this process's own count is read back. If it is not, it stopped with those that are lost, or
+        an interval later."""
+        if not store_answers:
             what = f"the machine of the first process ({os.environ['MASTER_ADDR']}) has not answered"
         else:
             names = ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
