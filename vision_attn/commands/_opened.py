@@ -93,14 +93,14 @@ def open_with(arguments: argparse.Namespace) -> Opened:
                 task = _open(argparse.Namespace(**{**vars(arguments), "overrides": []}), folder).task
                 if isinstance(task, Captioning):
                     raise
+            return captioner(folder, task)
+
+        def captioner(folder: str | Path, task: "Task") -> Captioning:
             if not isinstance(task, Captioning):
                 raise ValueError(f"an ensemble is of captioners, but {folder} holds a {type(task).__name__}")
             return task
 
-        if not isinstance(opened.task, Captioning):
-            name = type(opened.task).__name__
-            raise ValueError(f"an ensemble is of captioners, but {arguments.folder} holds a {name}")
-        tasks = [opened.task, *map(task_of, others)]
+        tasks = [captioner(arguments.folder, opened.task), *map(task_of, others)]
         task, source = ensemble(tasks, opened.source)
         opened = opened._replace(task=task, source=source)
     return opened

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints, drawn = list(found.complaints), []
-    for path, strip in transcripts(opened, found.files, complaints):
+    for path, strip in transcripts(opened, found.files, complaints, drawn=bool(arguments.out)):
         (item,) = strip.items
         say(*([record(path, item)] if arguments.json else [str(path), item.text]))
         if arguments.out:
@@ -59,8 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if complaints else 0
 
 
-def transcripts(opened: Opened, paths: Sequence[Path], complaints: list[str]) -> Iterator[tuple[Path, "Strip"]]:
-    """Each image that can be read, with its transcript; others are complained of.
+def transcripts(
+    opened: Opened, paths: Sequence[Path], complaints: list[str], *, drawn: bool
+) -> Iterator[tuple[Path, "Strip"]]:
+    """Each image that can be read, with its transcript and what is needed to draw it; others are complained of.
 
     Lines are read one by one, so that a transcript does not depend on the other lines.
     """
@@ -75,7 +77,7 @@ def transcripts(opened: Opened, paths: Sequence[Path], complaints: list[str]) ->
             complaints.append(str(error))
             continue
         with without_loops(len(paths) <= 16):
-            yield path, opened.task.strip(ink, path.name)
+            yield path, opened.task.strip(ink, path.name, glimpses=drawn)
 
 
 def record(path: Path, item: Any) -> str:

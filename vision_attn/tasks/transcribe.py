@@ -53,8 +53,9 @@ class Transcription(Captioning):
         return compare({type(self.model).__name__: self}, batch, folder)
 
     @torch.no_grad()
-    def transcribed(self, images: Tensor, title: str) -> list[Transcribed]:
-        """What was read of each strip, with its maps, the labels of a model that labels columns, and glimpses."""
+    def transcribed(self, images: Tensor, title: str, glimpses: bool = True) -> list[Transcribed]:
+        """What was read of each strip, with its maps, the labels of a model that labels columns, and `glimpses`, which
+        only pictures need: they are taken again for it."""
         regions = self.regions(images.to(next(self.parameters()).device))
         frames = self.model.frames(regions)
         decoded = super()._decode(regions) if frames is None else self._decode_labels(frames)
@@ -66,23 +67,21 @@ class Transcription(Captioning):
                 caption.alpha,
                 caption.log_prob if each is None else None,
                 each,
-                self._glimpsed(one, len(caption.words)),
+                self._glimpsed(one, len(caption.words)) if glimpses and self.model.num_glimpses else None,
             )
             for caption, each, one in zip(self._described(decoded), labels, regions.split(1), strict=True)
         ]
 
-    def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> Glimpsed | None:
-        """The glimpses of one strip up to END, of a model that takes some."""
-        if not self.model.num_glimpses:
-            return None
+    def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> Glimpsed:
+        """The glimpses of one strip up to END."""
         locations, seen = self.model.glimpses(regions, min(num_words + 1, self.max_words))
         return Glimpsed(regions.mT, locations[0], seen.patches[0], label=None, said=0)
 
-    def strip(self, ink: UInt8[Tensor, "Y X"], title: str) -> Strip:
-        """A line, as `data.lines.read_line` returns it, with its transcript."""
+    def strip(self, ink: UInt8[Tensor, "Y X"], title: str, glimpses: bool = True) -> Strip:
+        """A line, as `data.lines.read_line` returns it, with its transcript; `glimpses` as for `transcribed`."""
         images = padded_strips([ink], multiple=COLUMN)
         picture = Image.fromarray(images[0].permute(1, 2, 0).numpy())
-        return Strip(title, picture, self.transcribed(images, type(self.model).__name__))
+        return Strip(title, picture, self.transcribed(images, type(self.model).__name__, glimpses))
 
 
 def compare(tasks: Mapping[str, Transcription], batch: CaptionBatch, folder: Path) -> list[Path]:
