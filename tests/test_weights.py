@@ -52,6 +52,7 @@ def test_photographs_of_ones_own_start_from_drawn_objects(tmp_path, capsys):
     options = ["run.epochs=1", "run.warmup=0", "run.device=cpu", "data.batch_size=8", "data.labels=null"]
     options += [f"data.images={tmp_path / 'images'}", f"run.folder={tmp_path / 'run'}", f"run.start_from={weights}"]
     assert main(["train", "ram_photographs", *(f"--{option}" for option in options)]) == 0
+    assert f"keeps 42 classes of {weights} and adds 2" in capsys.readouterr().out
     classes = json.loads((tmp_path / "run" / "best" / "classes.json").read_text())
     assert len(classes) == 44 and classes[:42] == json.loads((weights / "classes.json").read_text())
     assert main(["classify", str(tmp_path / "run"), str(tmp_path / "images" / "teal" / "0.png")]) == 0

@@ -29,7 +29,7 @@ def started(task: Callable[[Source], Task], data: Source, world: World, run: Run
     model.restart(_task_of(_best(run.start_from)))
     if world.first:
         if sizes is not None:
-            what = "words" if hasattr(data, "vocabulary") else "classes"
+            what = "classes" if data.vocabulary is None else "words"
             say(f"keeps {sizes[0]:,} {what} of {run.start_from} and adds {sizes[1] - sizes[0]:,}")
         with replacing_folder(kept) as folder:
             data.export(folder)
