@@ -208,7 +208,59 @@ def test_a_network_in_training_is_not_folded() -> None:
     assert all(weight.grad is not None for weight in encoder.body.parameters())
 
 
+PARTLY = {"name": "mobilenet_v2", "node": "features.6", "resolution": 32}
+
+
+def test_layers_after_a_node_are_trained_and_those_before_it_cached() -> None:
+    partly, frozen = Backbone(**PARTLY, trainable="features.3"), Backbone(**PARTLY).eval()
+    with torch.no_grad():
+        randomise_norms(partly)
+    frozen.load_state_dict(partly.state_dict())  # the same names, whatever is trained
+    stem, pictures = partly.frozen, images(32)
+    kept = stem(pictures)
+    assert kept.shape == (2, 64, 24) and not kept.requires_grad and (stem.grid, stem.region_size) == ((8, 8), 24)
+    expected = frozen(pictures)
+    tolerance = {"rtol": 1e-4, "atol": 1e-4 * float(expected.abs().max())}
+    found = partly.finish(kept)
+    torch.testing.assert_close(found, expected, **tolerance)
+    torch.testing.assert_close(partly(pictures), expected, **tolerance)
+
+    found.square().sum().backward()
+    trained = {name for name, weight in partly.body.named_parameters() if weight.grad is not None}
+    assert trained == {name for name, weight in partly.body.named_parameters() if weight.requires_grad}
+    assert {name.split(".")[1] for name in trained} == {"4", "5", "6"}
+    with torch.no_grad():
+        for weight in partly.body.parameters():
+            weight.sub_(weight.grad if weight.grad is not None else 0, alpha=1e-3)
+        assert torch.equal(partly.frozen(pictures), kept)
+        torch.testing.assert_close(partly(pictures), partly.finish(kept), **tolerance)
+        assert not torch.allclose(partly(pictures), expected, **tolerance)
+
+
+def test_a_cache_of_the_frozen_layers_is_that_of_a_network_cut_there() -> None:
+    partly = Backbone(**PARTLY, trainable="features.3")
+    there = Backbone(**PARTLY | {"node": "features.3"})
+    there.load_state_dict(partly.state_dict(), strict=False)
+    assert partly.frozen.identity() == there.identity() != partly.identity()
+    assert there.frozen is there and Backbone(**PARTLY, trainable=True).frozen is None
+
+
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [
+        ({"name": "resnet18", "node": "layer2", "trainable": "layer2.0.conv1"}, "computed from layer2.0.conv1 alone"),
+        ({"name": "mobilenet_v2", "node": "features.3", "trainable": "features.6"}, "from features.6 alone"),
+        ({"name": "mobilenet_v2", "node": "features.3", "trainable": "features.3"}, "no layers after it"),
+        ({"name": "mobilenet_v2", "node": "features.3", "trainable": "classifier"}, r"\(1, 1000\), not a map"),
+        ({"name": "mobilenet_v2", "node": "features.3", "trainable": "features.99"}, "cannot be cut at features.99"),
+    ],
+)
+def test_training_starts_at_a_map_through_which_everything_passes(cut: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Backbone(resolution=32, **cut)
+
+
 def test_tables_that_a_network_computes_when_it_is_built_are_kept() -> None:
-    body, _ = networks.cut("swin_t", "features.1.0.attn", resolution=32, options={})
+    body, _ = networks.cut("swin_t", {"map": "features.1.0.attn"}, resolution=32, options={})
     index = body.get_buffer("features.1.0.attn.relative_position_index")  # of two positions in a window of 7 x 7
     assert set(index.tolist()) == set(range((2 * 7 - 1) ** 2))

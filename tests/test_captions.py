@@ -15,6 +15,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import nn
 
+from vision_attn.contracts import Encoder
 from vision_attn.data import photograph_store
 from vision_attn.data.annotations import read_annotations
 from vision_attn.data.captions import Captions
@@ -23,7 +24,7 @@ from vision_attn.data.vocabulary import END, PAD
 from vision_attn.task import Task
 
 
-class Pool(nn.Module):
+class Pool(Encoder):
     """Averages 2x2 pixels: 8x8 images to 16 annotation vectors of 3."""
 
     resolution, grid, region_size = 8, (4, 4), 3

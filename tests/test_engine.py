@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +24,7 @@ from vision_attn.engine.choices import compiler_works, compiles, precision_for
 from vision_attn.engine.distributed import World
 from vision_attn.engine.log import Log
 from vision_attn.engine.loop import fit
-from vision_attn.engine.optimizers import fused, warm
+from vision_attn.engine.optimizers import fused, warm, with_rates
 from vision_attn.engine.run import Run
 from vision_attn.engine.weights import check_weights, load_weights, save_weights
 from vision_attn.viz.attention import write_sheet
@@ -174,6 +175,26 @@ def test_only_weights_that_train_reach_the_optimizer(tmp_path):
     assert seen and all(weight.requires_grad for weight in seen)
     with pytest.raises(ValueError, match="no weights to train"):
         train_plain(tmp_path / "frozen", task=lambda source: Plane(source).requires_grad_(False))
+
+
+def test_parts_may_have_a_learning_rate_of_their_own():
+    """A schedule keeps the ratio, and where all rates are the same there is one group, as in older checkpoints."""
+    model = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(3))
+    weights = list(model.parameters())
+    build = partial(SGD, lr=0.1)
+    optimizer = with_rates(build, weights, [(model[0], 0.1), (model[1], 1.0)])
+    schedule = cosine(optimizer, 4)
+    for _ in range(3):
+        before = [weight.item() for weight in weights]
+        sum(weights).sum().backward()
+        optimizer.step()
+        slow, *usual = (start - weight.item() for start, weight in zip(before, weights, strict=True))
+        assert usual == pytest.approx([10 * slow] * 2, rel=1e-3) and slow > 0
+        optimizer.zero_grad()
+        schedule.step()
+    for rates in ([], [(model[0], 1.0)]):
+        assert len(with_rates(build, weights, rates).param_groups) == 1
+    assert with_rates(build, weights[:1], [(model[0], 0.5)]).param_groups[0]["lr"] == 0.05
 
 
 @pytest.mark.parametrize("kind, options", [(Adam, {}), (AdamW, {"weight_decay": 0.1}), (SGD, {"momentum": 0.9})])

@@ -21,6 +21,7 @@ from vision_attn.commands import main
 from vision_attn.config import read
 from vision_attn.data.captions import Captions
 from vision_attn.data.vocabulary import Vocabulary
+from vision_attn.encoders.backbone import Backbone
 from vision_attn.engine.loop import fit
 from vision_attn.engine.run import Run
 from vision_attn.engine.weights import grown, load_weights, save_weights
@@ -204,3 +205,21 @@ def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path, monke
     assert [row[0] for row in rows] == ["| as it is included", "| fine-tuned"]
     words = Vocabulary.load(tmp_path / "out/run/best/vocabulary.json").words
     assert words[: len(kept)] == kept and {"turquoise", "hexagon"} & set(words[len(kept) :])
+
+
+def test_the_last_layers_of_an_encoder_are_trained_at_a_rate_of_their_own(tmp_path):
+    data = captions(tmp_path / "photographs", BEFORE, cache=str(tmp_path / "cache"))
+    cut = {"name": "mobilenet_v2", "node": "features.6", "resolution": 32}
+    before, after = Backbone(**cut).state_dict(), {}
+    for rate in (0.0, 0.5):
+        encoder = Backbone(**cut, trainable="features.3", rate=rate)
+        encoder.load_state_dict(before)
+        build = partial(Quiet, encoder=encoder, model=MODELS["none"])
+        run = Run(folder=str(tmp_path / f"{rate}"), epochs=1, metric="nll", mode="min", device="cpu")
+        fit(task=build, data=data, optimizer=partial(SGD, lr=0.1), run=run)
+        after[rate] = encoder.state_dict()
+    changed = {
+        rate: {name for name in before if not torch.equal(before[name], state[name])} for rate, state in after.items()
+    }
+    assert not changed[0] and {name.split(".")[2] for name in changed[0.5]} == {"4", "5", "6"}
+    assert len(list((tmp_path / "cache").iterdir())) == 1  # of the layers before these, which both runs share

@@ -41,12 +41,24 @@ class Encoder(nn.Module):
     grid: tuple[int, int]
     """Rows and columns of regions; L is their product. (1, -1): one row of as many columns as an image has."""
     trainable: bool = False
-    """Whether the encoder is trained along with the captioner. Annotation vectors of a frozen encoder are cached."""
+    """Whether the encoder, or a part of it, is trained along with the captioner."""
+    rate: float = 1.0
+    """What the learning rate is multiplied with for the encoder's weights."""
 
     @property
     def layout(self) -> tuple[int, int, int]:
         """Frames, rows and columns of regions. An image has one frame."""
         return (1, *self.grid)
+
+    @property
+    def frozen(self) -> "Encoder | None":
+        """The part whose outputs are cached, because training does not change them: all of it, unless it is
+        `trainable`. None if all of it is trained."""
+        return None if self.trainable else self
+
+    def finish(self, cached: Float[Tensor, "B _ _"]) -> Float[Tensor, "B L D"]:
+        """Annotation vectors from outputs of `frozen`."""
+        return cached
 
     def initialise(self) -> None:
         """Load pretrained weights. Called when a run starts from scratch, never when weights come from another run."""

@@ -108,6 +108,10 @@ class Task(nn.Module):
             torch.manual_seed(seed)
             yield
 
+    def rates(self) -> list[tuple[nn.Module, float]]:
+        """Parts whose weights are trained at another learning rate, and what the rate is multiplied with for them."""
+        return []
+
     def initialise(self) -> None:
         """Load pretrained parts. Called when a run starts from scratch, never when weights come from a run."""
 

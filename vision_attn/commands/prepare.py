@@ -44,10 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
         source.export(folder)
         say(f"vocabulary: {len(source.vocabulary):,} words, written into {folder}")
     if isinstance(task, Captioning):
-        rows, columns = task.encoder.grid
-        cached = source.cache is not None and not task.encoder.trainable
-        kept = f"kept in {source.cache}" if cached else "computed again for each batch"
-        say(f"{rows} x {columns} annotation vectors of {task.encoder.region_size} numbers per image, {kept}")
+        kept = task.encoder.frozen if source.cache is not None else None
+        rows, columns = (kept or task.encoder).grid
+        where = f"kept in {source.cache}" if kept else "computed again for each batch"
+        say(f"{rows} x {columns} vectors of {(kept or task.encoder).region_size} numbers per image, {where}")
     command = shlex.join(["vision-attn", "train", arguments.config, *arguments.overrides])
     say(f"{len(source):,} batches in an epoch; train with: {command}")
     return 0

@@ -125,7 +125,7 @@ class Captions(VocabularySource):
         return (tuple(photograph.captions) for photograph in self._members("train"))
 
     def prepare(self, task: Task) -> None:
-        """Find the photographs and cache the vectors of a frozen `task.encoder`.
+        """Find the photographs, and cache the outputs of the part of `task.encoder` that is not trained.
 
         Photographs that are missing or cannot be read are logged and left out; without a cache, those that cannot be
         read are found when their batch is.
@@ -135,12 +135,13 @@ class Captions(VocabularySource):
             return
         found = locate(self.photographs, self._folders())
         views = Views(found, flips=self.flips)
-        if self.cache is None or encoder.trainable:
+        frozen = encoder.frozen
+        if self.cache is None or frozen is None:
             self._pictures: Features | Pixels = Pixels(views, encoder.resolution)
         else:
             parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
             cache = Path(self.cache).expanduser()
-            folders = [cached_features(cache, encoder, part, verify=self.verify) for part in parts if len(part)]
+            folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]
             device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
             self._pictures = Features(folders, self.residency, device)
         self._readable, self._views, self._rows = found, views, views.rows

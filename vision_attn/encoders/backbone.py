@@ -1,6 +1,7 @@
 """Encoders from pretrained torchvision networks, cut at a named layer."""
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ class Backbone(Encoder):
     output of the network at `node`.
 
     Takes uint8 RGB images of S = `resolution` pixels and normalises them itself, because the normalisation belongs to
-    the weights. Frozen unless `trainable`; the pretrained batch-norm statistics are used in both cases. Constructed
-    with random weights; `initialise` loads `weights`.
+    the weights. Constructed with random weights; `initialise` loads `weights`. The statistics of batch normalisation
+    stay as they are.
 
     `name`: any classification network of `torchvision.models`.
     `node`: a name listed by `get_graph_node_names` of `torchvision.models.feature_extraction`; its output must be a map
@@ -35,6 +36,9 @@ class Backbone(Encoder):
     `weights`: torchvision weights by name ("IMAGENET1K_V1"), downloaded with their mean and standard deviation; a
     safetensors or torch file of the network's state dict; or None.
     `mean`, `std`: the normalisation that a file of weights was trained with, for images in [0, 1].
+    `trainable`: True trains all layers; the name of a node, a map through which everything passes, trains the layers
+        after it. The cache then keeps the map at this node.
+    `rate`: what the learning rate is multiplied with for these layers.
     """
 
     def __init__(
@@ -46,25 +50,49 @@ class Backbone(Encoder):
         weights: str | None = None,
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
-        trainable: bool = False,
+        trainable: bool | str = False,
+        rate: float = 1.0,
     ):
         super().__init__()
         self.name, self.node, self.resolution, self.weights = name, node, resolution, weights
-        self.trainable = trainable
+        self.trainable, self.rate = bool(trainable), rate
         check_range(type(self).__name__, 1, MAX_RESOLUTION, resolution=resolution)
+        check_range(type(self).__name__, 0, 1000, rate=rate)
         from vision_attn.encoders import networks  # imports torchvision, which encoders of other kinds do not need
 
-        body, shape = networks.cut(name, node, resolution=resolution, options=self.options(resolution))
-        layout = self.layout_of(shape)
+        self.start = trainable if isinstance(trainable, str) else None
+        if self.start == node:
+            raise ValueError(f"trainable: {name} is cut at {node}, and no layers after it could be trained")
+        nodes = {"map": node} if self.start is None else {"start": self.start, "map": node}
+        body, shapes = networks.cut(name, nodes, resolution=resolution, options=self.options(resolution))
+        layout = self.layout_of(shapes["map"])
         if layout is None:
-            raise ValueError(f"{name} at {node} gives {tuple(shape)}, not a map (B, D, Y, X): choose an earlier node")
+            shape = tuple(shapes["map"])
+            raise ValueError(f"{name} at {node} gives {shape}, not a map (B, D, Y, X): choose an earlier node")
         self.region_size, self.grid = layout
 
-        self.body = _with_random_weights(body).requires_grad_(trainable).to(memory_format=torch.channels_last)
+        self.body = _with_random_weights(body).requires_grad_(trainable is True).to(memory_format=torch.channels_last)
+        if self.start is not None:
+            later = self._after_start(shapes["start"]).requires_grad_(True)
+            self.__dict__["_later"] = later  # not a submodule: its layers are those of `body`
         has_norms = any(isinstance(layer, nn.BatchNorm2d) for layer in self.body.modules())
-        self._folded = Folded(self.body) if has_norms and not trainable else None
+        self._folded = Folded(self.body) if has_norms else None
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
+
+    def _after_start(self, shape: torch.Size) -> nn.Module:
+        """The layers after the node that `trainable` names, whose output for one image has this shape."""
+        from vision_attn.encoders import networks
+
+        if len(shape) != 4:
+            raise ValueError(f"trainable: {self.name} at {self.start} gives {tuple(shape)}, not a map (B, D, Y, X)")
+        try:
+            return networks.between(self.body, "start", "map")
+        except ValueError as error:
+            raise ValueError(
+                f"trainable: {self.name} at {self.node} is not computed from {self.start} alone: name a node before "
+                "it through which everything passes, such as the end of a block"
+            ) from error
 
     @staticmethod
     def options(resolution: int) -> dict[str, Any]:
@@ -118,8 +146,25 @@ class Backbone(Encoder):
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution, hint=HINT)
         images = (images.float() / 255 - self.mean) / self.std
         images = images.contiguous(memory_format=torch.channels_last)
-        body = self.body if self._folded is None or torch.compiler.is_compiling() else self._folded
+        trained = self.trainable and torch.is_grad_enabled()
+        body = self.body if self._folded is None or trained or torch.compiler.is_compiling() else self._folded
         return self.regions_of(body(images)["map"])
+
+    @property
+    def frozen(self) -> Encoder | None:
+        """The layers up to the node that `trainable` names, as an encoder with weights of its own."""
+        if self.start is None:
+            return super().frozen
+        mean, std = (tuple(part.flatten().tolist()) for part in (self.mean, self.std))
+        frozen = Backbone(name=self.name, node=self.start, resolution=self.resolution, mean=mean, std=std)
+        frozen.to(self.mean.device).load_state_dict(self.state_dict(), strict=False)
+        return frozen
+
+    def finish(self, cached: Float[Tensor, "B _ _"]) -> Float[Tensor, "B L D"]:
+        if self.start is None:
+            return cached
+        side = math.isqrt(cached.shape[1])
+        return self.regions_of(self._later(cached.mT.unflatten(2, (side, side))))
 
 
 def checksum(encoder: nn.Module) -> str:

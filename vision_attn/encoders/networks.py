@@ -5,7 +5,7 @@ Imported when the first network is built: importing torchvision takes time, and 
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +15,7 @@ from urllib.error import URLError
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Graph, GraphModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vision_attn.layers.meta import allocate, on_meta
@@ -64,27 +65,46 @@ with _without_compiler():
     from torchvision.models.feature_extraction import create_feature_extractor
 
 
-def cut(name: str, node: str, *, resolution: int, options: dict[str, Any]) -> tuple[nn.Module, torch.Size]:
-    """Build the classification network `name` up to `node`. Returns it, and the shape of its output for one image.
+def cut(
+    name: str, nodes: Mapping[str, str], *, resolution: int, options: dict[str, Any]
+) -> tuple[GraphModule, dict[str, torch.Size]]:
+    """Build the classification network `name` with the outputs `nodes` {name of an output: node}. Returns it, and the
+    shape of each output for one image.
 
     Its weights are not initialised. options: arguments of torchvision's constructor. Raises ValueError if there is no
     such network or node.
     """
     if name not in list_models(module=torchvision.models):  # others, such as detectors, download parts themselves
         raise ValueError(f"torchvision.models has no classification network {name!r}")
-    if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
-        raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
+    for node in nodes.values():
+        if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
+            raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
     try:
         with on_meta():  # layers after the cut, such as the classifier of a VGG, take no memory
             network = get_model(name, weights=None, **options)
         if has_tables(network):
             network = get_model(name, weights=None, **options)
         with on_meta() if next(network.parameters()).is_meta else nullcontext():
-            body = create_feature_extractor(network.eval(), {node: "map"}).eval()
-        return body, _output_shape(body, resolution)
+            body = create_feature_extractor(network.eval(), {node: output for output, node in nodes.items()}).eval()
+        return body, _output_shapes(body, resolution)
     except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some networks cannot be built on meta
         reason = " ".join(str(error).split())
-        raise ValueError(f"torchvision's {name} cannot be cut at {node}: {reason}") from None
+        raise ValueError(f"torchvision's {name} cannot be cut at {' and '.join(nodes.values())}: {reason}") from None
+
+
+def between(network: GraphModule, start: str, end: str) -> GraphModule:
+    """The part of a network from its output `start` to its output `end`, with the same layers. Raises ValueError if
+    `end` does not depend on `start`, or not on it alone."""
+    outputs = network.graph.output_node().args[0]
+    graph = Graph()
+    known = {outputs[start]: graph.placeholder(start)}
+    for node in network.graph.nodes:
+        if node not in known and node.op not in ("placeholder", "output") and known.keys() >= set(node.all_input_nodes):
+            known[node] = graph.node_copy(node, known.__getitem__)
+    if outputs[start] is outputs[end] or outputs[end] not in known:
+        raise ValueError("the output is not computed from this node alone")
+    graph.output(known[outputs[end]])
+    return GraphModule(network, graph)
 
 
 def has_tables(network: nn.Module) -> bool:
@@ -95,16 +115,16 @@ def has_tables(network: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def _output_shape(body: nn.Module, resolution: int) -> torch.Size:
-    """Compute the shape of the output for one image from an empty batch.
+def _output_shapes(body: nn.Module, resolution: int) -> dict[str, torch.Size]:
+    """Compute the shape of each output for one image from an empty batch.
 
     No weight is read, and memory that is never touched is not taken. On the meta device, convolutions and batch
     normalisation would import torch's compiler.
     """
     with torch.device("cpu"):
         allocate(body, "cpu")
-        _, *sizes = body(torch.empty(0, 3, resolution, resolution))["map"].shape
-    return torch.Size([1, *sizes])
+        outputs = body(torch.empty(0, 3, resolution, resolution))
+    return {name: torch.Size([1, *output.shape[1:]]) for name, output in outputs.items()}
 
 
 def presets(name: str) -> dict[str, WeightsEnum]:

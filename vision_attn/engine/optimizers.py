@@ -1,11 +1,30 @@
 """Optimizers and schedules as a step needs them: fused, warmed up, and ready to be captured in a graph."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
+
+
+def with_rates(
+    optimizer: Callable[[Iterable], Optimizer],
+    parameters: Sequence[nn.Parameter],
+    rates: Sequence[tuple[nn.Module, float]],
+) -> Optimizer:
+    """Build an optimizer in which the parameters of each part in `rates` have their own learning rate: that of the
+    others times the factor."""
+    factors = {parameter: factor for part, factor in rates if factor != 1 for parameter in part.parameters()}
+    groups: dict[float, list[nn.Parameter]] = {1.0: []}
+    for parameter in parameters:
+        groups.setdefault(factors.get(parameter, 1.0), []).append(parameter)
+    groups = {factor: members for factor, members in groups.items() if members}
+    built = optimizer([{"params": members} for members in groups.values()] if len(groups) > 1 else list(parameters))
+    for group, factor in zip(built.param_groups, groups, strict=True):
+        group["lr"] *= factor
+    return built
 
 
 def fused(optimizer: Optimizer) -> Optimizer:

@@ -20,7 +20,7 @@ from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.capture import Captured, Work
 from vision_attn.engine.choices import uncaptured
 from vision_attn.engine.distributed import World
-from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm
+from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
 from vision_attn.engine.run import Run
 from vision_attn.task import Batch, Task
 
@@ -44,7 +44,7 @@ class Step:
         self.parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise ValueError("the task has no weights to train: every one of its parameters is frozen")
-        self.optimizer = fused(optimizer(self.parameters))
+        self.optimizer = fused(with_rates(optimizer, self.parameters, task.rates()))
         self.schedule = warm(self.optimizer, schedule, warmup=run.warmup, total=total)
         if run.precision == "fp16":  # The scaler skips the first steps while it searches for its scale.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")

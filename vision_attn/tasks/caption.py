@@ -114,6 +114,9 @@ class Captioning(Task):
         names = ("beams", "max_words", "min_words", "no_repeat", "length_power")
         return {name: getattr(self, name) for name in names}
 
+    def rates(self) -> list[tuple[nn.Module, float]]:
+        return [(self.encoder, self.encoder.rate)]
+
     def initialise(self) -> None:
         self.encoder.initialise()
 
@@ -160,8 +163,8 @@ class Captioning(Task):
         return metrics | ({"loss": sum(losses)} if losses else {})
 
     def regions(self, images: Tensor) -> Float[Tensor, "B L D"]:
-        """Annotation vectors: cached ones as they are, those of uint8 images from the encoder."""
-        return self.encoder(images) if images.dtype == torch.uint8 else images.float()
+        """Annotation vectors of uint8 images (B, 3, S, S), or of what a cache keeps of them."""
+        return self.encoder(images) if images.dtype == torch.uint8 else self.encoder.finish(images.float())
 
     @torch.no_grad()
     def describe(
