@@ -392,6 +392,12 @@ def test_evaluation_sees_each_image_once_in_order(folder):
         assert [batch.ids for batch in part] == [batch.ids for batch in whole] and len(part) == 1
 
 
+def test_the_summary_counts_photographs_and_words(folder):
+    captions = source(folder)
+    words = len(captions.vocabulary)
+    assert captions.summary == f"photographs: 12 for training, 3 for validation, 4 for testing; {words} words"
+
+
 @pytest.mark.parametrize("options", [{"cache": None}, {"trainable": True}])
 def test_without_a_cache_batches_carry_photographs(folder, options):
     captions = source(folder, **options)

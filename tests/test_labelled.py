@@ -262,6 +262,17 @@ def test_a_run_is_packed_with_its_classes_and_classifies_without_its_data(run, c
     assert np.shape(answer["locations"]) == (2, 2)
 
 
+def test_a_run_begins_with_the_size_of_each_split_and_needs_two_classes(classes, tmp_path, capsys):
+    lines = ["image,label,split", *(f"red/{number}.png,red,train" for number in range(12))]
+    settings = TINY | {"data.images": classes, "data.labels": tmp_path / "labels.csv", "run.folder": tmp_path / "run"}
+    (tmp_path / "labels.csv").write_text("\n".join([*lines, "blue/1.png,blue,val", ""]))
+    assert main(train("ram_photographs", **settings)) == 0
+    assert "photographs of 2 classes: 12 for training, 1 for validation\n" in capsys.readouterr().out
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    assert main(train("ram_photographs", **settings | {"run.folder": tmp_path / "one"})) == 1
+    assert "have the label red: there is nothing to tell apart" in capsys.readouterr().err
+
+
 def test_an_unknown_class_is_named(run, classes, tmp_path, capsys):
     (tmp_path / "labels.csv").write_text("image,label,split\nred/0.png,orange,train\nred/1.png,orange,test\n")
     status = main(["eval", str(run), "--device=cpu", f"--out={tmp_path}", f"--data.labels={tmp_path / 'labels.csv'}"])

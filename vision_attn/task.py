@@ -12,6 +12,14 @@ from torch import Tensor, nn
 SPLITS = ("train", "val", "test")
 """The names of the splits of a data set."""
 
+PURPOSES = {"train": "training", "val": "validation", "test": "testing"}
+
+
+def counted(sizes: Mapping[str, int]) -> str:
+    """How many images each split has, in words."""
+    return ", ".join(f"{sizes[split]:,} for {purpose}" for split, purpose in PURPOSES.items() if sizes.get(split))
+
+
 Batch = Any
 """A NamedTuple of tensors and plain values. Its field `ids`, if it has one, names the images in error messages."""
 
@@ -27,6 +35,11 @@ class Source:
     """The names of classes, in order; empty where classes are numbers, or where there are none."""
     cache: str | None = None
     """The folder in which annotation vectors are kept; None where they are not."""
+
+    @property
+    def summary(self) -> str:
+        """One line about the data, printed when a run starts; "" where there is nothing to say. Valid after `prepare`."""
+        return ""
 
     def prepare(self, task: "Task") -> None:
         """Read, check and cache the data that `task` needs. Idempotent."""

@@ -19,7 +19,7 @@ from vision_attn.data.photograph_store import Photographs, Views, locate, stored
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.files import digest, find, sha256
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Task
+from vision_attn.task import SPLITS, Task, counted
 
 LARGE = 2**24
 """Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
@@ -149,6 +149,11 @@ class Captions(VocabularySource):
             self._leave_out(self._pictures.unreadable)
         self._tables: dict[str, CaptionTable] = {}
         self._prepared = encoder
+
+    @property
+    def summary(self) -> str:
+        sizes = {split: len(members) for split, members in self._readable.items()}
+        return f"photographs: {counted(sizes)}; {len(self.vocabulary):,} words"
 
     def _leave_out(self, unreadable: Mapping[str, str]) -> None:
         """Keep only photographs that can be read, and log the others."""

@@ -21,7 +21,7 @@ from vision_attn.data.pixels import open_pixels
 from vision_attn.data.streams import stream
 from vision_attn.files import read_json, replacing
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Source
+from vision_attn.task import SPLITS, Source, Task, counted
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,19 @@ class LabelledImages(Source):
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    def prepare(self, task: Task) -> None:
+        """Raises ValueError if all photographs have the same label."""
+        if len(self.class_names) == 1:
+            raise ValueError(
+                f"all photographs of {self.labels or self.images} have the label {self.class_names[0]}: there is "
+                "nothing to tell apart"
+            )
+
+    @property
+    def summary(self) -> str:
+        sizes = {split: len(items) for split, items in self.splits.items()}
+        return f"photographs of {self.num_classes:,} classes: {counted(sizes)}"
 
     def export(self, folder: Path) -> None:
         with replacing(Path(folder) / CLASSES) as path:

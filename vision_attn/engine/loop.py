@@ -76,7 +76,8 @@ def fit(
                 training = Training(run, folder, world, data, model, batches, step, log, position, interrupt)
                 training.start()
                 if world.first and not trained(position, run):
-                    say(described(world.device, position.chosen))
+                    for line in filter(None, (data.summary, described(world.device, position.chosen))):
+                        say(line)
                 training.epochs()
                 return training.finish()
         finally:
