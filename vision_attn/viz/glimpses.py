@@ -77,7 +77,7 @@ def glimpse_sheet(looked: Glimpsed) -> Image.Image:
     glimpses = grid(panels, math.ceil(num_glimpses / rows))
     plain = as_picture(looked.image)
     plain = fitted(plain, round((glimpses.height - TITLE) * max(plain.size) / plain.height))
-    note = f"{_many(num_glimpses, 'glimpse')} of {size} x {size} at {_many(num_scales, 'scale')}"
+    note = f"{_many(num_glimpses, 'glimpse')} of {size} x {size} at {_many(num_scales, 'scale')}; squares: the last one"
     whole = grid([_headed(Panel(_framed(traced(plain, looked), looked), note=note)), glimpses], 2)
     return _page(whole, looked.verdict, looked.title, _colour(looked.right))
 
@@ -112,7 +112,9 @@ def gallery_sheet(items: Sequence[Glimpsed], *, title: str = "") -> Image.Image:
         for place in range(row * width, (row + 1) * width)
     ]
     whole = grid([_example(item) for item in places], sum(columns), 3 * GAP)
-    return _page(whole, title, "Each image with the path of glimpses, and all that they saw", DARK.ink)
+    legend = "Each image with the path of glimpses and the squares of the last one, then all that they saw"
+    both = ". Right answers are on the left, wrong ones on the right" if all(sides) else ""
+    return _page(whole, title, legend + both, DARK.ink)
 
 
 def grid(pictures: Sequence[Image.Image | None], columns: int, gap: int = GAP) -> Image.Image:
