@@ -15,12 +15,13 @@ from vision_attn.attention.reinforce import Choice, Learned, LeaveOneOut, Moving
 from vision_attn.contracts import Classifier, Glance
 from vision_attn.data.mnist import DigitBatch
 from vision_attn.metrics.cost import multiply_adds
+from vision_attn.metrics.errors import predictions, wilson, within
 from vision_attn.models.digits import FullyConnected
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
 from vision_attn.task import Source
-from vision_attn.tasks.classify import Classification, predictions, wilson, within
+from vision_attn.tasks.classify import Classification
 
 CONFIGS = ["ram_mnist28", "ram_translated60", "ram_cluttered60", "ram_cluttered100", "ram_random_cluttered60",
            "fc_cluttered60", "conv_cluttered60"]  # fmt: skip

@@ -19,8 +19,9 @@ from vision_attn.attention.reinforce import MovingAverage
 from vision_attn.commands import main
 from vision_attn.config import open_run
 from vision_attn.data.clutter import FRESH, Clutter
+from vision_attn.metrics.errors import predictions
 from vision_attn.models.policies import Gaussian
-from vision_attn.tasks.classify import Classification, predictions
+from vision_attn.tasks.classify import Classification
 
 BATCHES, GLIMPSES = 3, 3
 TINY = {

@@ -30,9 +30,10 @@ from vision_attn.machine import torch_device
 from vision_attn.shown import Answer, Captioned, Drawn
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
-from vision_attn.tasks.classify import DRAWN, Classification
+from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.generate import Generation, pictures, rectangles
 from vision_attn.tasks.transcribe import Transcription
+from vision_attn.viz.classified import DRAWN
 
 
 def load(

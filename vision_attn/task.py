@@ -38,7 +38,7 @@ class Source:
 
     @property
     def summary(self) -> str:
-        """One line about the data, printed when a run starts; "" where there is nothing to say. Valid after `prepare`."""
+        """One line about the data, printed when a run starts; empty: there is nothing to say. Valid after `prepare`."""
         return ""
 
     def prepare(self, task: "Task") -> None:

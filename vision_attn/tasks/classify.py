@@ -1,58 +1,25 @@
 """The task of classification: trains a classifier and its choice of glimpses; evaluates its error and its cost."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import sqrt
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.filterbank import Window
 from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.attention.reinforce import Reinforce
-from vision_attn.console import progress
 from vision_attn.contracts import Classifier, Glance, Glimpses, Reads
 from vision_attn.data.pixels import fitted
 from vision_attn.files import replacing
 from vision_attn.metrics.cost import multiply_adds
+from vision_attn.metrics.errors import Counts, Testing, predictions, wilson, within
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
-from vision_attn.viz.canvases import Rectangles
-from vision_attn.viz.glimpses import Glimpsed, write_animation, write_gallery, write_glimpses
-from vision_attn.viz.reads import write_reads, write_reads_animation
-
-DRAWN = 704
-"""Pixels, at most, of the longer side of an image in pictures."""
-
-Testing = Literal["mean", "sample", "copies"]
-"""How the answer at test time is computed: see `at_test` of `Classification`."""
-
-
-class Counts(NamedTuple):
-    """What is counted of the answers to one or more batches."""
-
-    cost: dict[str, float]
-    """What an answer to the first image costs."""
-    images: int
-    wrong: dict[Testing, int]
-    """Wrong answers, for each way to answer."""
-    wrong_after: Int[Tensor, "T"] | None = None
-    """Wrong answers after each glimpse; None for a model that sees the whole image."""
-    correct_rows: int | None = None
-    """Copies with a correct answer, and how many of these end on the digit; None where boxes are not known."""
-    on_digit: int | None = None
-
-    def plus(self, other: "Counts") -> "Counts":
-        """The counts of the batches of both."""
-
-        def add(one: Any, more: Any) -> Any:
-            return None if one is None or more is None else one + more
-
-        wrong = {way: number + other.wrong[way] for way, number in self.wrong.items()}
-        return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
+from vision_attn.viz.classified import write_answer, write_classified
 
 
 class Answer(NamedTuple):
@@ -248,63 +215,17 @@ class Classification(Task):
 
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
-        """Write pictures of where the model looked in each image and what it saw there.
-
-        For glimpses of a retina: a picture and an animation of each image, and a gallery of all. For reads of a
-        filterbank: one picture and one animation of all images. For a model that sees the whole image: nothing. Of
-        several copies, the first is shown.
-        """
+        """Write pictures of where the model looked in each image and what it saw there: see `write_classified`. Of
+        several copies, the first is shown."""
         glance = self.model(batch.images, **self.options(self.at_test))
         view = self.model.view(batch.images, glance)
-        if isinstance(view, Reads):
-            return self._show_reads(batch, glance, view, folder)
-        if view is None:
-            return []
-        items = self._glimpsed(batch.images, glance, view, batch.labels.tolist())
-        paths = [write_gallery(folder / "gallery.png", items)]
-        for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
-            fields = item._asdict()
-            paths.append(write_glimpses(folder / f"{number:02d}.png", **fields))
-            paths.append(write_animation(folder / f"{number:02d}.gif", **fields))
-        return paths
+        return write_classified(folder, batch.images, glance, view, batch.labels.tolist(), self.class_names)
 
     def draw(
         self, images: Float[Tensor, "1 C Y X"] | Images, answer: Answer, path: Path, title: str = ""
     ) -> Path | None:
         """Write a PNG of where the model looked in one image. None for a model that sees the whole image."""
-        if isinstance(answer.view, Reads):
-            reads = Rectangles(answer.view.boxes, answer.view.sigma)
-            probabilities = answer.glance.log_prob[:, 0].exp()
-            return write_reads(path, images, reads, answer.view.patches, [None], probabilities, self.class_names)
-        if answer.view is None:
-            return None
-        item = self._glimpsed(images, answer.glance, answer.view, [None])[0]
-        return write_glimpses(path, **item._replace(title=title)._asdict())
-
-    def _glimpsed(
-        self,
-        images: Float[Tensor, "B C Y X"] | Images,
-        glance: Glance,
-        view: Glimpses,
-        labels: Sequence[int | None],
-    ) -> list[Glimpsed]:
-        """What pictures show of the first copy of each image. Large images are reduced."""
-        extents = [None] * len(images)
-        if isinstance(images, Images):
-            extents = [tuple(extent) for extent in images.extents.tolist()]
-            images = [image.float() / 255 for image in images.sampled(DRAWN)]
-        probabilities = glance.log_prob[:, 0].exp()
-        said = probabilities[:, -1].argmax(dim=-1).tolist()
-        parts = zip(images, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
-        return [Glimpsed(*part[:6], extent=part[6], names=self.class_names) for part in parts]
-
-    def _show_reads(self, batch: Batch, glance: Glance, view: Reads, folder: Path) -> list[Path]:
-        reads = Rectangles(view.boxes, view.sigma)
-        answers = (batch.labels.tolist(), glance.log_prob[:, 0].exp(), self.class_names)
-        return [
-            write_reads(folder / "reads.png", batch.images, reads, view.patches, *answers),
-            write_reads_animation(folder / "reads.gif", batch.images, reads, *answers),
-        ]
+        return write_answer(path, images, answer.glance, answer.view, self.class_names, title)
 
     def _named(self, number: int) -> str:
         """The name of a class; its number where classes have no names."""
@@ -331,21 +252,3 @@ class Classification(Task):
 def _of(part: Tensor | Window, images: slice) -> Tensor | Window:
     """The part that belongs to some of the images."""
     return Window(*(each[images] for each in part)) if isinstance(part, Window) else part[images]
-
-
-def predictions(glance: Glance) -> Int[Tensor, "B T"]:
-    """The most likely class after each glimpse, by the mean probabilities of all copies."""
-    return glance.log_prob.logsumexp(dim=1).argmax(dim=-1)
-
-
-def within(locations: Float[Tensor, "B R 2"], boxes: Float[Tensor, "B 4"]) -> Bool[Tensor, "B R"]:
-    """Whether each location lies in the box of its image."""
-    corners = boxes[:, None].unflatten(-1, (2, 2))
-    return ((locations >= corners[..., 0, :]) & (locations <= corners[..., 1, :])).all(dim=-1)
-
-
-def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95% Wilson interval of a proportion, of which `count` out of `total` were observed (Wilson 1927)."""
-    share, slack = count / total, z * z / total
-    middle, half = share + slack / 2, z * sqrt(share * (1 - share) / total + slack / (4 * total))
-    return (middle - half) / (1 + slack), (middle + half) / (1 + slack)

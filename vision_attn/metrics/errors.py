@@ -1,0 +1,54 @@
+"""Errors of classifiers: counted over batches, with their interval, and whether glimpses end on the object."""
+
+from math import sqrt
+from typing import Any, Literal, NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vision_attn.contracts import Glance
+
+Testing = Literal["mean", "sample", "copies"]
+"""How the answer at test time is computed: see `at_test` of `Classification`."""
+
+
+class Counts(NamedTuple):
+    """What is counted of the answers to one or more batches."""
+
+    cost: dict[str, float]
+    """What an answer to the first image costs."""
+    images: int
+    wrong: dict[Testing, int]
+    """Wrong answers, for each way to answer."""
+    wrong_after: Int[Tensor, "T"] | None = None
+    """Wrong answers after each glimpse; None for a model that sees the whole image."""
+    correct_rows: int | None = None
+    """Copies with a correct answer, and how many of these end on the digit; None where boxes are not known."""
+    on_digit: int | None = None
+
+    def plus(self, other: "Counts") -> "Counts":
+        """The counts of the batches of both."""
+
+        def add(one: Any, more: Any) -> Any:
+            return None if one is None or more is None else one + more
+
+        wrong = {way: number + other.wrong[way] for way, number in self.wrong.items()}
+        return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
+
+
+def predictions(glance: Glance) -> Int[Tensor, "B T"]:
+    """The most likely class after each glimpse, by the mean probabilities of all copies."""
+    return glance.log_prob.logsumexp(dim=1).argmax(dim=-1)
+
+
+def within(locations: Float[Tensor, "B R 2"], boxes: Float[Tensor, "B 4"]) -> Bool[Tensor, "B R"]:
+    """Whether each location lies in the box of its image."""
+    corners = boxes[:, None].unflatten(-1, (2, 2))
+    return ((locations >= corners[..., 0, :]) & (locations <= corners[..., 1, :])).all(dim=-1)
+
+
+def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95% Wilson interval of a proportion, of which `count` out of `total` were observed (Wilson 1927)."""
+    share, slack = count / total, z * z / total
+    middle, half = share + slack / 2, z * sqrt(share * (1 - share) / total + slack / (4 * total))
+    return (middle - half) / (1 + slack), (middle + half) / (1 + slack)

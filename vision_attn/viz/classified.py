@@ -1,0 +1,84 @@
+"""Pictures of what a classifier saw and said: glimpses of a retina, or reads of a filterbank."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.attention.images import Images
+from vision_attn.console import progress
+from vision_attn.contracts import Glance, Glimpses, Reads
+from vision_attn.viz.canvases import Rectangles
+from vision_attn.viz.glimpses import Glimpsed, write_animation, write_gallery, write_glimpses
+from vision_attn.viz.reads import write_reads, write_reads_animation
+
+DRAWN = 704
+"""Pixels, at most, of the longer side of an image in pictures."""
+
+
+def write_classified(
+    folder: Path,
+    images: Float[Tensor, "B C Y X"] | Images,
+    glance: Glance,
+    view: Glimpses | Reads | None,
+    labels: Sequence[int],
+    names: Sequence[str],
+) -> list[Path]:
+    """Write pictures of where the model looked in each image of a batch and what it saw there. Returns their paths.
+
+    For glimpses: a picture and an animation of each image, and a gallery of all. For reads: one picture and one
+    animation of all images. For a model that sees the whole image: nothing.
+    """
+    if view is None:
+        return []
+    if isinstance(view, Reads):
+        reads, answers = Rectangles(view.boxes, view.sigma), (labels, glance.log_prob[:, 0].exp(), names)
+        return [
+            write_reads(folder / "reads.png", images, reads, view.patches, *answers),
+            write_reads_animation(folder / "reads.gif", images, reads, *answers),
+        ]
+    items = _glimpsed(images, glance, view, labels, names)
+    paths = [write_gallery(folder / "gallery.png", items)]
+    for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
+        fields = item._asdict()
+        paths.append(write_glimpses(folder / f"{number:02d}.png", **fields))
+        paths.append(write_animation(folder / f"{number:02d}.gif", **fields))
+    return paths
+
+
+def write_answer(
+    path: Path,
+    images: Float[Tensor, "1 C Y X"] | Images,
+    glance: Glance,
+    view: Glimpses | Reads | None,
+    names: Sequence[str],
+    title: str = "",
+) -> Path | None:
+    """Write a PNG of where the model looked in one image whose class is not known. None for a model that sees the
+    whole image."""
+    if view is None:
+        return None
+    if isinstance(view, Reads):
+        reads, probabilities = Rectangles(view.boxes, view.sigma), glance.log_prob[:, 0].exp()
+        return write_reads(path, images, reads, view.patches, [None], probabilities, names)
+    item = _glimpsed(images, glance, view, [None], names)[0]
+    return write_glimpses(path, **item._replace(title=title)._asdict())
+
+
+def _glimpsed(
+    images: Float[Tensor, "B C Y X"] | Images,
+    glance: Glance,
+    view: Glimpses,
+    labels: Sequence[int | None],
+    names: Sequence[str],
+) -> list[Glimpsed]:
+    """What pictures show of the first copy of each image. Large images are reduced."""
+    extents = [None] * len(images)
+    if isinstance(images, Images):
+        extents = [tuple(extent) for extent in images.extents.tolist()]
+        images = [image.float() / 255 for image in images.sampled(DRAWN)]
+    probabilities = glance.log_prob[:, 0].exp()
+    said = probabilities[:, -1].argmax(dim=-1).tolist()
+    parts = zip(images, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
+    return [Glimpsed(*part[:6], extent=part[6], names=names) for part in parts]
