@@ -4,10 +4,13 @@ Imported where such loops are used, not before: importing numba takes a second. 
 operations do the same.
 """
 
+import ctypes
 import inspect
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -28,7 +31,7 @@ C1, C2, C3 = np.float32(0.6931472), np.float32(0.24022648), np.float32(0.0555033
 C4, C5, C6 = np.float32(0.0096184374), np.float32(0.0013398875), np.float32(0.0001535336)
 """The polynomial of lowest largest error that is 1 + f C1 + f^2 C2 + .. = 2^f for |f| <= 1/2; see `exp2`."""
 
-IN_ONE_THREAD = 2**18
+IN_ONE_THREAD = 2**21
 """Numbers to compute below which starting threads would take longer than the work."""
 
 
@@ -65,20 +68,65 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
     """
     arrays, length = [array(tensor) for tensor in tensors], len(tensors[0])
     threads = min(torch.get_num_threads(), length)
-    if threads < 2 or numbers < IN_ONE_THREAD:
+    if threads < 2 or numbers < IN_ONE_THREAD or os.getpid() != PROCESS:
         return work(0, length, *arrays)
     edges = [length * part // threads for part in range(threads + 1)]
     parts = zip(edges[:-1], edges[1:], strict=True)
-    done = [_pool(os.getpid(), threads).submit(work, *part, *arrays) for part in parts]
+    if team is not None:
+        return team.each(lambda part: work(*part, *arrays), parts, threads)
+    done = [_pool(threads).submit(work, *part, *arrays) for part in parts]
     for part in done:
         part.result()
 
 
-def array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().numpy()
+class Team:
+    """The threads in which torch computes on a CPU, where they are those of GNU's OpenMP.
+
+    After each operation they wait for the next one for some milliseconds without giving up their cores. Threads of our
+    own would share the cores with them, and two of these would be no faster than one.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError if torch has not loaded GNU's OpenMP."""
+        with open("/proc/self/maps") as maps:  # torch's copy may have a name of its own
+            loaded = [line.split()[-1] for line in maps if "/libgomp" in line]
+        own = [path for path in loaded if path.startswith(os.path.dirname(torch.__file__))]
+        library = ctypes.CDLL([*own, *loaded, "libgomp.so.1"][0], mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        self._member = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        self._parallel = library.GOMP_parallel
+        self._parallel.argtypes = [self._member, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        self._parallel.restype = None
+
+    def each(self, do: Callable[[Any], None], parts: Iterable[Any], threads: int) -> None:
+        """Call `do` with each part, in this number of threads."""
+        left, failed = list(parts), []
+
+        def member(_: int | None) -> None:
+            with suppress(IndexError):
+                while True:
+                    part = left.pop()
+                    try:
+                        do(part)
+                    except BaseException as error:  # which would end here, in C
+                        failed.append(error)
+
+        self._parallel(self._member(member), None, threads, 0)
+        if failed:
+            raise failed[0]
+
+
+PROCESS = os.getpid()
+"""A forked process inherits the threads of neither kind."""
+team: Team | None = None
+if sys.platform == "linux":
+    with suppress(OSError):
+        team = Team()
 
 
 @cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """The threads of this process: a forked process inherits the pool, but not its threads."""
+def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="loops")
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().numpy()
