@@ -10,6 +10,7 @@ from torchvision.models import mobilenet_v2, vgg16, vgg19
 from vision_attn.encoders import networks
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
+from vision_attn.engine.optimizers import fused
 
 SMALL = {"name": "mobilenet_v2", "node": "features.18", "resolution": 64}
 NETWORKS = {16: vgg16, 19: vgg19}
@@ -191,21 +192,53 @@ def test_a_frozen_network_folds_its_normalisation_into_convolutions(name: str, n
     encoder = Backbone(name=name, node=node, resolution=32).eval()
     state = list(encoder.state_dict())
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
-    normalised = (images.float() / 255 - encoder.mean) / encoder.std
     for _ in range(2):  # the folded network follows changes of the weights
         with torch.no_grad():
             randomise_norms(encoder)
-            expected = encoder.body(normalised)["map"].flatten(2).mT
+            expected = encoder.body(normalised(encoder, images))["map"].flatten(2).mT
             torch.testing.assert_close(encoder(images), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
     folded = encoder._folded._folded
     assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in folded.modules())
     assert list(encoder.state_dict()) == state
 
 
-def test_a_network_in_training_is_not_folded() -> None:
-    encoder = Backbone(name="mobilenet_v2", node="features.2", resolution=32, trainable=True)
-    encoder(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).sum().backward()
-    assert all(weight.grad is not None for weight in encoder.body.parameters())
+@pytest.mark.parametrize("trainable", [True, "features.1"])
+def test_a_network_in_training_follows_every_step(trainable: bool | str) -> None:
+    """Torch's fused optimizers change weights without raising their versions, by which folded networks notice it."""
+    encoder = Backbone(name="mobilenet_v2", node="features.2", resolution=32, trainable=trainable)
+    pictures = images(32)
+    with torch.no_grad():
+        before = encoder(pictures)
+    encoder(pictures).sum().backward()
+    trained = [weight for weight in encoder.body.parameters() if weight.requires_grad]
+    assert trained and all(weight.grad is not None for weight in trained)
+    fused(torch.optim.SGD(trained, lr=0.1)).step()
+    with torch.no_grad():
+        assert not torch.allclose(encoder(pictures), before)
+    torch.testing.assert_close(
+        encoder(pictures), encoder.regions_of(encoder.body(normalised(encoder, pictures))["map"])
+    )
+
+
+def normalised(encoder: Backbone, pictures: torch.Tensor) -> torch.Tensor:
+    return (pictures.float() / 255 - encoder.mean) / encoder.std
+
+
+def test_maps_with_channels_last_are_cached_too() -> None:
+    partly = Backbone(name="swin_t", node="permute", resolution=32, trainable="features.1").eval()
+    pictures = images(32)
+    torch.testing.assert_close(partly.finish(partly.frozen_part()(pictures)), partly(pictures))
+
+
+@pytest.mark.compile
+def test_both_ways_to_annotation_vectors_are_compiled() -> None:
+    graphs = []
+    partly = Backbone(**PARTLY, trainable="features.3")
+    kept = partly.frozen_part()(images(32))
+    partly.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    partly.finish(kept)
+    partly(images(32))
+    assert len(graphs) == 2
 
 
 PARTLY = {"name": "mobilenet_v2", "node": "features.6", "resolution": 32}
@@ -216,7 +249,7 @@ def test_layers_after_a_node_are_trained_and_those_before_it_cached() -> None:
     with torch.no_grad():
         randomise_norms(partly)
     frozen.load_state_dict(partly.state_dict())  # the same names, whatever is trained
-    stem, pictures = partly.frozen, images(32)
+    stem, pictures = partly.frozen_part(), images(32)
     kept = stem(pictures)
     assert kept.shape == (2, 64, 24) and not kept.requires_grad and (stem.grid, stem.region_size) == ((8, 8), 24)
     expected = frozen(pictures)
@@ -232,7 +265,7 @@ def test_layers_after_a_node_are_trained_and_those_before_it_cached() -> None:
     with torch.no_grad():
         for weight in partly.body.parameters():
             weight.sub_(weight.grad if weight.grad is not None else 0, alpha=1e-3)
-        assert torch.equal(partly.frozen(pictures), kept)
+        assert torch.equal(partly.frozen_part()(pictures), kept)
         torch.testing.assert_close(partly(pictures), partly.finish(kept), **tolerance)
         assert not torch.allclose(partly(pictures), expected, **tolerance)
 
@@ -241,8 +274,8 @@ def test_a_cache_of_the_frozen_layers_is_that_of_a_network_cut_there() -> None:
     partly = Backbone(**PARTLY, trainable="features.3")
     there = Backbone(**PARTLY | {"node": "features.3"})
     there.load_state_dict(partly.state_dict(), strict=False)
-    assert partly.frozen.identity() == there.identity() != partly.identity()
-    assert there.frozen is there and Backbone(**PARTLY, trainable=True).frozen is None
+    assert partly.frozen_part().identity() == there.identity() != partly.identity()
+    assert there.frozen_part() is there and Backbone(**PARTLY, trainable=True).frozen_part() is None
 
 
 @pytest.mark.parametrize(

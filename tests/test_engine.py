@@ -192,8 +192,13 @@ def test_parts_may_have_a_learning_rate_of_their_own():
         assert usual == pytest.approx([10 * slow] * 2, rel=1e-3) and slow > 0
         optimizer.zero_grad()
         schedule.step()
+
+    def own_groups(parameters):
+        return SGD([{"params": [weight]} for weight in parameters], lr=0.1)
+
     for rates in ([], [(model[0], 1.0)]):
         assert len(with_rates(build, weights, rates).param_groups) == 1
+        assert len(with_rates(own_groups, weights, rates).param_groups) == 3
     assert with_rates(build, weights[:1], [(model[0], 0.5)]).param_groups[0]["lr"] == 0.05
 
 

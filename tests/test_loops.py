@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -49,6 +50,46 @@ def test_an_error_of_any_part_reaches_the_caller(team):
 
         with pytest.raises(KeyboardInterrupt, match=f"in part {wrong}"):
             loops.in_threads(work, 1, torch.zeros(3))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_comes_before_the_first_part_is_not_lost(monkeypatch):
+    """An exception that a handler raises on the way from C to Python is printed, and lost, by ctypes."""
+    if loops.team is None:
+        pytest.skip("torch does not use GNU's OpenMP here")
+    kind = loops.team._member
+    caller = threading.get_ident()
+
+    def interrupted(member):
+        def called(argument):
+            if threading.get_ident() == caller:
+                raise KeyboardInterrupt
+            member(argument)
+
+        return kind(called)
+
+    monkeypatch.setattr(loops.team, "_member", interrupted)
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        loops.team.each(done.append, [1, 2, 3], 3)
+    assert sorted(done) == [1, 2, 3]
+
+
+def test_fewer_parts_than_threads_leave_torch_its_threads():
+    if loops.team is None:
+        pytest.skip("torch does not use GNU's OpenMP here")
+    before, names = torch.get_num_threads(), set()
+    torch.set_num_threads(4)
+    product = torch.randn(512, 512)
+    try:
+        for _ in range(5):
+            product @ product
+            loops.in_threads(lambda *_: time.sleep(0.01), loops.IN_ONE_THREAD, torch.zeros(2))
+            names |= set(os.listdir("/proc/self/task"))
+    finally:
+        torch.set_num_threads(before)
+    product @ product
+    assert len(names) - len(set(os.listdir("/proc/self/task"))) <= 4  # none was replaced by another
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

@@ -43,21 +43,20 @@ class Encoder(nn.Module):
     trainable: bool = False
     """Whether the encoder, or a part of it, is trained along with the captioner."""
     rate: float = 1.0
-    """What the learning rate is multiplied with for the encoder's weights."""
+    """Factor on the learning rate of the encoder's weights."""
 
     @property
     def layout(self) -> tuple[int, int, int]:
         """Frames, rows and columns of regions. An image has one frame."""
         return (1, *self.grid)
 
-    @property
-    def frozen(self) -> "Encoder | None":
+    def frozen_part(self) -> "Encoder | None":
         """The part whose outputs are cached, because training does not change them: all of it, unless it is
         `trainable`. None if all of it is trained."""
         return None if self.trainable else self
 
     def finish(self, cached: Float[Tensor, "B _ _"]) -> Float[Tensor, "B L D"]:
-        """Annotation vectors from outputs of `frozen`."""
+        """Annotation vectors from outputs of `frozen_part()`."""
         return cached
 
     def initialise(self) -> None:

@@ -122,7 +122,8 @@ class Task(nn.Module):
             yield
 
     def rates(self) -> list[tuple[nn.Module, float]]:
-        """Parts whose weights are trained at another learning rate, and what the rate is multiplied with for them."""
+        """Parts that have a learning rate of their own, and the factor on the rate of the others. Absolute values of a
+        schedule, such as `eta_min`, hold for all parts."""
         return []
 
     def initialise(self) -> None:

@@ -1,4 +1,4 @@
-"""Make what training needs of a data set: the vocabulary, and the cache of annotation vectors of a frozen encoder.
+"""Make what training needs of a data set: the vocabulary, and the cache of what the frozen part of an encoder computes.
 
 Training does it too, when it is not done yet; stopped or killed, the same command goes on where it was.
 """
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         source.export(folder)
         say(f"vocabulary: {len(source.vocabulary):,} words, written into {folder}")
     if isinstance(task, Captioning):
-        kept = task.encoder.frozen if source.cache is not None else None
+        kept = None if source.cache is None else task.encoder.frozen_part()
         rows, columns = (kept or task.encoder).grid
         where = f"kept in {source.cache}" if kept else "computed again for each batch"
         say(f"{rows} x {columns} vectors of {(kept or task.encoder).region_size} numbers per image, {where}")

@@ -62,7 +62,7 @@ class Captions(VocabularySource):
             batch_size: images per training batch, over all processes together.
             evaluation_batch_size: images per validation or test batch.
             rows: captions per image in a batch; an image with fewer captions repeats them.
-            cache: the folder for annotation vectors of a frozen encoder, and for the captions of large annotation
+            cache: the folder for what the frozen part of an encoder computes, and for the captions of large annotation
                 files, which all processes of a machine then share; None: batches hold pixels, captions stay in memory.
             residency: keep cached vectors in memory-mapped files, in main memory, or on the encoder's device.
             flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
@@ -135,8 +135,8 @@ class Captions(VocabularySource):
             return
         found = locate(self.photographs, self._folders())
         views = Views(found, flips=self.flips)
-        frozen = encoder.frozen
-        if self.cache is None or frozen is None:
+        frozen = None if self.cache is None else encoder.frozen_part()
+        if frozen is None:
             self._pictures: Features | Pixels = Pixels(views, encoder.resolution)
         else:
             parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache

@@ -1,4 +1,4 @@
-"""A cache of annotation vectors on disk, computed once by a frozen encoder.
+"""A cache of annotation vectors on disk, computed once by an encoder, or a part of one, that is not trained.
 
 A cache is a folder of shards, `.npy` files of float16 (images, L, D), and `index.json`, which identifies the encoder
 and the images and holds a checksum of each shard. A shard is renamed into place when it is complete, then listed. A

@@ -1,7 +1,6 @@
 """Encoders from pretrained torchvision networks, cut at a named layer."""
 
 import hashlib
-import math
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,9 @@ class Backbone(Encoder):
     `weights`: torchvision weights by name ("IMAGENET1K_V1"), downloaded with their mean and standard deviation; a
     safetensors or torch file of the network's state dict; or None.
     `mean`, `std`: the normalisation that a file of weights was trained with, for images in [0, 1].
-    `trainable`: True trains all layers; the name of a node, a map through which everything passes, trains the layers
-        after it. The cache then keeps the map at this node.
-    `rate`: what the learning rate is multiplied with for these layers.
+    `trainable`: True trains all layers. The name of a node trains only the layers after it, from cached maps of that
+        node; everything that reaches `node` must pass through it.
+    `rate`: factor on the learning rate of the layers that are trained.
     """
 
     def __init__(
@@ -73,10 +72,11 @@ class Backbone(Encoder):
 
         self.body = _with_random_weights(body).requires_grad_(trainable is True).to(memory_format=torch.channels_last)
         if self.start is not None:
+            self._start_size = tuple(shapes["start"][2:])
             later = self._after_start(shapes["start"]).requires_grad_(True)
             self.__dict__["_later"] = later  # not a submodule: its layers are those of `body`
         has_norms = any(isinstance(layer, nn.BatchNorm2d) for layer in self.body.modules())
-        self._folded = Folded(self.body) if has_norms else None
+        self._folded = Folded(self.body) if has_norms and not trainable else None
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
 
@@ -139,6 +139,11 @@ class Backbone(Encoder):
             "checksum": checksum(self)[:16],
         }
 
+    def compile(self, **options) -> None:
+        super().compile(**options)
+        if self.start is not None:
+            self._later.compile(**options)
+
     def train(self, mode: bool = True) -> "Backbone":
         return super().train(False)
 
@@ -146,25 +151,23 @@ class Backbone(Encoder):
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution, hint=HINT)
         images = (images.float() / 255 - self.mean) / self.std
         images = images.contiguous(memory_format=torch.channels_last)
-        trained = self.trainable and torch.is_grad_enabled()
-        body = self.body if self._folded is None or trained or torch.compiler.is_compiling() else self._folded
+        body = self.body if self._folded is None or torch.compiler.is_compiling() else self._folded
         return self.regions_of(body(images)["map"])
 
-    @property
-    def frozen(self) -> Encoder | None:
+    def frozen_part(self) -> Encoder | None:
         """The layers up to the node that `trainable` names, as an encoder with weights of its own."""
         if self.start is None:
-            return super().frozen
+            return super().frozen_part()
         mean, std = (tuple(part.flatten().tolist()) for part in (self.mean, self.std))
-        frozen = Backbone(name=self.name, node=self.start, resolution=self.resolution, mean=mean, std=std)
+        with torch.random.fork_rng([]):  # the constructor draws weights
+            frozen = Backbone(name=self.name, node=self.start, resolution=self.resolution, mean=mean, std=std)
         frozen.to(self.mean.device).load_state_dict(self.state_dict(), strict=False)
         return frozen
 
     def finish(self, cached: Float[Tensor, "B _ _"]) -> Float[Tensor, "B L D"]:
         if self.start is None:
             return cached
-        side = math.isqrt(cached.shape[1])
-        return self.regions_of(self._later(cached.mT.unflatten(2, (side, side))))
+        return self.regions_of(self._later(cached.mT.unflatten(2, self._start_size)))
 
 
 def checksum(encoder: nn.Module) -> str:

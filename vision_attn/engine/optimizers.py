@@ -17,11 +17,13 @@ def with_rates(
     """Build an optimizer in which the parameters of each part in `rates` have their own learning rate: that of the
     others times the factor."""
     factors = {parameter: factor for part, factor in rates if factor != 1 for parameter in part.parameters()}
+    if not any(parameter in factors for parameter in parameters):
+        return optimizer(list(parameters))
     groups: dict[float, list[nn.Parameter]] = {1.0: []}
     for parameter in parameters:
         groups.setdefault(factors.get(parameter, 1.0), []).append(parameter)
     groups = {factor: members for factor, members in groups.items() if members}
-    built = optimizer([{"params": members} for members in groups.values()] if len(groups) > 1 else list(parameters))
+    built = optimizer([{"params": members} for members in groups.values()])
     for group, factor in zip(built.param_groups, groups, strict=True):
         group["lr"] *= factor
     return built

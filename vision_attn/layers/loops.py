@@ -8,6 +8,7 @@ import ctypes
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -67,10 +68,11 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
     `numbers`: how many numbers are computed in all.
     """
     arrays, length = [array(tensor) for tensor in tensors], len(tensors[0])
-    threads = min(torch.get_num_threads(), length)
-    if threads < 2 or numbers < IN_ONE_THREAD or os.getpid() != PROCESS:
+    threads = torch.get_num_threads()
+    number = min(threads, length)
+    if number < 2 or numbers < IN_ONE_THREAD or os.getpid() != PROCESS:
         return work(0, length, *arrays)
-    edges = [length * part // threads for part in range(threads + 1)]
+    edges = [length * part // number for part in range(number + 1)]
     parts = zip(edges[:-1], edges[1:], strict=True)
     if team is not None:
         return team.each(lambda part: work(*part, *arrays), parts, threads)
@@ -87,10 +89,11 @@ class Team:
     """
 
     def __init__(self) -> None:
-        """Raises OSError if torch has not loaded GNU's OpenMP."""
+        """Raises OSError or AttributeError if torch has not loaded GNU's OpenMP."""
         with open("/proc/self/maps") as maps:  # torch's copy may have a name of its own
-            loaded = [line.split()[-1] for line in maps if "/libgomp" in line]
-        own = [path for path in loaded if path.startswith(os.path.dirname(torch.__file__))]
+            loaded = [line.rstrip("\n").split(maxsplit=5)[5] for line in maps if "/libgomp" in line]
+        folder = os.path.dirname(os.path.realpath(torch.__file__))
+        own = [path for path in loaded if path.startswith(folder)]
         library = ctypes.CDLL([*own, *loaded, "libgomp.so.1"][0], mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         self._member = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
         self._parallel = library.GOMP_parallel
@@ -98,28 +101,34 @@ class Team:
         self._parallel.restype = None
 
     def each(self, do: Callable[[Any], None], parts: Iterable[Any], threads: int) -> None:
-        """Call `do` with each part, in this number of threads."""
-        left, failed = list(parts), []
+        """Call `do` with each part, in this number of threads: with another number than torch's, they would be ended
+        and started again each time."""
+        left, failed, ended = list(parts), [], []
 
         def member(_: int | None) -> None:
-            with suppress(IndexError):
+            try:
                 while True:
-                    part = left.pop()
                     try:
-                        do(part)
-                    except BaseException as error:  # which would end here, in C
-                        failed.append(error)
+                        part = left.pop()
+                    except IndexError:
+                        break
+                    do(part)
+                ended.append(threading.get_ident())
+            except BaseException as error:  # which would be lost here, in C
+                failed.append(error)
 
         self._parallel(self._member(member), None, threads, 0)
         if failed:
             raise failed[0]
+        if threading.get_ident() not in ended:  # a signal came before the first line of `member`
+            raise KeyboardInterrupt
 
 
 PROCESS = os.getpid()
 """A forked process inherits the threads of neither kind."""
 team: Team | None = None
 if sys.platform == "linux":
-    with suppress(OSError):
+    with suppress(OSError, AttributeError, UnicodeError):
         team = Team()
 
 

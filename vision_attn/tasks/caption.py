@@ -163,14 +163,15 @@ class Captioning(Task):
         return metrics | ({"loss": sum(losses)} if losses else {})
 
     def regions(self, images: Tensor) -> Float[Tensor, "B L D"]:
-        """Annotation vectors of uint8 images (B, 3, S, S), or of what a cache keeps of them."""
+        """Annotation vectors of uint8 images (B, 3, S, S), or of what a cache keeps of them: outputs of
+        `encoder.frozen_part()`."""
         return self.encoder(images) if images.dtype == torch.uint8 else self.encoder.finish(images.float())
 
     @torch.no_grad()
     def describe(
         self, images: Tensor, captions: int | None = None, way: Literal["best", "diverse", "sampled"] = "best"
     ) -> list[Described] | list[list[Described]]:
-        """The best caption of each of uint8 images (B, 3, S, S), or of cached annotation vectors (B, L, D).
+        """The best caption of each of uint8 images (B, 3, S, S), or of what a cache keeps of them: see `regions`.
 
         captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
             or if captions of different groups are equal.

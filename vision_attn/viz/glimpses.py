@@ -77,7 +77,8 @@ def glimpse_sheet(looked: Glimpsed) -> Image.Image:
     glimpses = grid(panels, math.ceil(num_glimpses / rows))
     plain = as_picture(looked.image)
     plain = fitted(plain, round((glimpses.height - TITLE) * max(plain.size) / plain.height))
-    note = f"{_many(num_glimpses, 'glimpse')} of {size} x {size} at {_many(num_scales, 'scale')}; squares: the last one"
+    scales = f"{_many(num_scales, 'scale')}; squares: the last glimpse"
+    note = f"{_many(num_glimpses, 'glimpse')} of {size} x {size} at {scales}"
     whole = grid([_headed(Panel(_framed(traced(plain, looked), looked), note=note)), glimpses], 2)
     return _page(whole, looked.verdict, looked.title, _colour(looked.right))
 
