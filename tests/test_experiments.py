@@ -1,9 +1,11 @@
 """Every experiment takes its first steps, and the embedded one takes those it always took."""
 
+import itertools
 import json
 
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from vision_attn.commands import main
 
@@ -40,7 +42,8 @@ def test_scenes_begin_as_they_always_did(tmp_path):
 
 
 def test_flickr8k_takes_its_first_steps(data_folder, tmp_path):
-    """On a few of the real photographs with the real encoder: cache, two steps, validation, test, a caption."""
+    """On a few of the real photographs with the real encoder: cache, two steps, validation, test, a caption. Then the
+    last layers of the encoder, and the metric itself."""
     everything = json.loads((data_folder / "flickr8k/captions.json").read_text())
     few = {"train": 8, "val": 2, "test": 2}
     images = [[image for image in everything["images"] if image["split"] == split][:n] for split, n in few.items()]
@@ -66,3 +69,14 @@ def test_flickr8k_takes_its_first_steps(data_folder, tmp_path):
     assert {"BLEU-4", "BLEU-4-no-brevity", "METEOR", "ROUGE-L", "CIDEr", "nll"} <= metrics.keys()
     assert len(json.loads((tmp_path / "run/captions_test.json").read_text())) == 2
     assert Image.open(next((tmp_path / "run/pictures").glob("*.png"))).width > 200
+
+    for stage, before in (("encoder", "run"), ("cider", "encoder")):
+        settings |= {"run.folder": tmp_path / stage, "run.start_from": tmp_path / before, "data.flips": "false"}
+        settings["task.encoder.trainable"] = "features.13"
+        overrides = [f"--{key}={value}" for key, value in settings.items()]
+        assert main(["train", f"configs/sat_soft_flickr8k_{stage}.yaml", *overrides]) == 0
+    assert len([*(tmp_path / "cache").glob("mobilenet*")]) == 2
+    weights = [load_file(tmp_path / folder / "last/model.safetensors") for folder in ("run", "encoder", "cider")]
+    for one, other in itertools.pairwise(weights):
+        changed = {name.split(".")[3] for name in one if "encoder.body" in name and not one[name].equal(other[name])}
+        assert changed == {"14", "15", "16", "17"}
