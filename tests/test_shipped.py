@@ -48,6 +48,21 @@ def test_the_photographs_are_four_small_and_their_source_is_named():
         assert read_image(path, 64).float().std() > 20
 
 
+def test_a_packed_encoder_is_frozen(tmp_path):
+    cut = {"name": "mobilenet_v2", "node": "features.4", "resolution": 56, "trainable": "features.2", "weights": "null"}
+    encoder = "vision_attn.encoders.backbone.Backbone"
+    options = [f"--task.encoder={encoder}", *(f"--task.encoder.{key}={value}" for key, value in cut.items())]
+    sizes = TINY[2:]
+    run = write_run("sat_soft_scenes", tmp_path / "run", *options, sizes=sizes)
+    assert main(["pack", str(run), str(tmp_path / "weights")]) == 0
+    trained, packed = (open_run(folder)[0].encoder for folder in (run, tmp_path / "weights"))
+    assert trained.trainable and not packed.trainable
+    assert not any(weight.requires_grad for weight in packed.parameters())
+    images = torch.randint(256, (2, 3, 56, 56), dtype=torch.uint8)
+    with torch.no_grad():
+        torch.testing.assert_close(packed(images), trained(images), rtol=0, atol=5e-3)
+
+
 def test_a_packed_captioner_is_half_as_large_and_writes_the_same_captions(tmp_path, capsys):
     """Complete, with the weights of a frozen encoder, and without the file that these came from."""
     run = write_run("sat_soft_scenes", tmp_path / "run")

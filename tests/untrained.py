@@ -1,5 +1,6 @@
 """Run folders of tiny models that nobody trained: all that opening needs, in a second."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -34,9 +35,10 @@ SIZES = {
 """Sizes of the smallest models of a few configs."""
 
 
-def write_run(config: str, folder: Path) -> Path:
-    """A run folder with a `best/`, of one of `SIZES`. Digits are made up, and lie beside the folder."""
-    overrides = [*SIZES[config], f"--run.folder={folder}"]
+def write_run(config: str, folder: Path, *more: str, sizes: Sequence[str] | None = None) -> Path:
+    """A run folder with a `best/`, of one of `SIZES` (or of `sizes`) and `more` overrides. Digits are made up, and lie
+    beside the folder."""
+    overrides = [*(SIZES[config] if sizes is None else sizes), f"--run.folder={folder}", *more]
     if "mnist" in config:
         overrides.append(f"--data.folder={write_mnist(folder.parent / 'mnist')}")
     resolved = read(CONFIGS / f"{config}.yaml", overrides)

@@ -34,6 +34,8 @@ OURS = ("vision_attn", "torch.nn", "torch.optim", "torchvision")
 OPENED = ("task", "data")
 """The keys that are built again when a run folder is opened."""
 
+HEAD = "# Written by vision-attn: the whole config of this run, defaults included.\n"
+
 FREE = (
     "run.folder",
     "run.log_every",
@@ -112,8 +114,7 @@ def dump(config: Namespace) -> str:
     """The resolved config as YAML, with every default spelled out."""
     shown = config.clone()
     shown.pop("config", None)
-    head = "# Written by vision-attn: the whole config of this run, defaults included.\n"
-    return head + make_parser().dump(shown, skip_unset=False)
+    return HEAD + make_parser().dump(shown, skip_unset=False)
 
 
 def load(path: Path) -> dict[str, Any]:
