@@ -1,8 +1,8 @@
 """Make a small folder of a trained run that can be copied anywhere: its best weights in float16, and all they need.
 
 The folder holds the whole model, also the weights of a pretrained encoder, and opens without the data and without any
-other file: with `caption` and `eval`, and a run starts from it with --run.start_from=FOLDER. An encoder that was trained with
-the captioner is frozen in it, which makes it faster. A README.md in the folder is kept.
+other file: with `caption` and `eval`, and a run starts from it with --run.start_from=FOLDER. An encoder that was
+trained with the captioner is frozen in it, which makes it faster. A README.md in the folder is kept.
 """
 
 import argparse
