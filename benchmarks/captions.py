@@ -90,7 +90,7 @@ def make(folder: Path, images: int) -> None:
 def prepare(folder: Path) -> None:
     """Write a cache of vectors of these images, in a process of its own, because it reads all captions."""
     photographs = locate(source(folder, cached=False).photographs, dict.fromkeys(SPLITS, folder / "images"))
-    header = make_header(Encoder(), Views(photographs, flips=False))
+    header = make_header(Finished(), Views(photographs, flips=False))
     place = folder / "cache" / folder_name(header)
     place.mkdir(parents=True)
     write(place, header)

@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         kept = None if source.cache is None else task.encoder.frozen_part()
         rows, columns = (kept or task.encoder).grid
         where = f"kept in {source.cache}" if kept else "computed again for each batch"
-        say(f"{rows} x {columns} vectors of {(kept or task.encoder).region_size} numbers per image, {where}")
+        what = "annotation vectors" if kept in (None, task.encoder) else "vectors before the trained layers,"
+        say(f"{rows} x {columns} {what} of {(kept or task.encoder).region_size} numbers per image, {where}")
     command = shlex.join(["vision-attn", "train", arguments.config, *arguments.overrides])
     say(f"{len(source):,} batches in an epoch; train with: {command}")
     return 0
