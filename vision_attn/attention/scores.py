@@ -7,9 +7,12 @@ caption or a beam).
 Constructors raise ValueError for sizes of regions and queries that a score cannot compare.
 """
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -77,7 +80,29 @@ class Additive(Score):
         return additive_score(query, keys, self.weight), None
 
     def _exponential(self, projection: Tensor) -> Tensor:
-        return precise(projection).clamp(-self.LIMIT, self.LIMIT).mul(2).exp()
+        if torch.compiler.is_compiling():
+            return precise(projection).clamp(-self.LIMIT, self.LIMIT).mul(2).exp()
+        return _Exponential.apply(projection, self.LIMIT)
+
+
+class _Exponential(torch.autograd.Function):
+    """e^{2x} with x clipped to +-limit. Keeps its output alone, which the score keeps as well."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, limit: float) -> Tensor:
+        x = precise(x).clamp(-limit, limit)
+        output = x.mul_(2).exp_()
+        ctx.save_for_backward(output)
+        ctx.limit = limit
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        (output,) = ctx.saved_tensors
+        smallest, largest = math.exp(-2 * ctx.limit), math.exp(2 * ctx.limit)
+        inside = torch.ops.aten.hardtanh_backward(grad, output, smallest, largest)
+        return inside.mul_(output).mul_(2), None
 
 
 class Dot(Score):

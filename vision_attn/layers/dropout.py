@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -17,9 +18,9 @@ def dropout(input: Tensor, p: float, training: bool, *, shared: int = 1) -> Tens
     if not training or not p:
         return input
     if shared == 1:
-        return input * _mask(input, input.shape, p)
+        return _dropped(input, p, input.shape)
     runs = input.unflatten(-2, (-1, shared))
-    return (runs * _mask(runs, (*runs.shape[:-2], 1, runs.shape[-1]), p)).flatten(-3, -2)
+    return _dropped(runs, p, (*runs.shape[:-2], 1, runs.shape[-1])).flatten(-3, -2)
 
 
 class Dropout(nn.Dropout):
@@ -29,16 +30,32 @@ class Dropout(nn.Dropout):
         return dropout(input, self.p, self.training)
 
 
-def _mask(like: Tensor, size: Sequence[int], p: float) -> Tensor:
-    """Random numbers that are 0 with probability `p` and else 1 / (1 - p).
+def _dropped(input: Tensor, p: float, size: Sequence[int]) -> Tensor:
+    """Dropout with a mask of a size that fits `input`.
 
-    Drawing one random number for each costs a CPU as much as a twentieth of a training step. So each gets 16 bits of a
-    64-bit number, and `p` is rounded to a multiple of 2^-16.
+    Drawing one random number for each element costs a CPU as much as a twentieth of a training step. So each gets 16
+    bits of a 64-bit number, and `p` is rounded to a multiple of 2^-16.
     """
-    if like.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(like.new_ones(size), p)
+    if input.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(input, p) if size == input.shape else input * F.dropout(input.new_ones(size), p)
     number, dropped = math.prod(size), round(p * 2**16)
     if dropped >= 2**16:
-        return like.new_zeros(size)
+        return input * 0
     bits = torch.empty(-(-number // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:number]
-    return (bits >= dropped - 2**15).view(size).to(like.dtype).div_(1 - dropped / 2**16)
+    return _Dropped.apply(input, (bits >= dropped - 2**15).view(size), 1 / (1 - dropped / 2**16))
+
+
+class _Dropped(torch.autograd.Function):
+    """Keeps a byte for each element of the mask; autograd would keep a number."""
+
+    @staticmethod
+    def forward(ctx, input: Tensor, kept: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(kept)
+        ctx.scale = scale
+        return (input * kept).mul_(scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (kept,) = ctx.saved_tensors
+        return (grad * kept).mul_(ctx.scale), None, None

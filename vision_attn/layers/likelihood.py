@@ -1,60 +1,180 @@
-"""Log-probabilities: of given words under a vocabulary layer, in a single buffer of logits; and of classes."""
+"""Log-probabilities: of given words under a vocabulary layer, without the logits of all words; and of classes."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from itertools import repeat
+from types import ModuleType
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
+from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.linear import linear, transposed_product
 from vision_attn.layers.precise import precise
 
+AT_ONCE = 2**24
+"""Bytes of the logits that are computed at once on a CPU."""
 CACHED = 2**18
 """Elements of a tensor that fits into the cache of a CPU's core with others of its size: 1 MiB in float32."""
 
+_weighted = ContextVar("weighted", default=False)
+
+
+@contextmanager
+def weighted_words() -> Iterator[None]:
+    """Within this context, words count differently in the loss: see `word_log_prob`."""
+    token = _weighted.set(True)
+    try:
+        yield
+    finally:
+        _weighted.reset(token)
+
 
 def word_log_prob(output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-    """log softmax(output(deep))[words], in nats, in float32 or wider.
+    """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0.
 
-    The logits of a batch, (N, V), are the largest tensor of a training step; `log_softmax` and its backward pass would
-    hold three of them in float32. Here the backward pass overwrites the single buffer with the gradient, so it can run
-    only once.
+    The logits of a batch, (N, V), would be the largest tensor of a training step. On a CPU, some of them are computed
+    at a time, and their gradient is at once multiplied further, as if each log-probability were the loss. The backward
+    pass multiplies the results by the gradient of the loss, if that is the same for all words, as it is in a likelihood.
+    If it differs, it computes the logits a second time. Within `weighted_words`, where it will differ, and on a GPU,
+    logits are kept instead.
+
+    The backward pass overwrites what was kept, so it can run only once.
     """
-    return _WordLogProb.apply(deep, output.weight, output.bias, words)
+    if torch.compiler.is_compiling():  # the compiler fuses this expression
+        log_prob = class_log_prob(output(deep)).gather(-1, words[:, None]).squeeze(-1)
+        return log_prob.where(words != 0, 0)
+    return _WordLogProb.apply(deep, output.weight, output.bias, words, torch.is_grad_enabled())
 
 
 class _WordLogProb(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, deep: Tensor, weight: Tensor, bias: Tensor, words: Tensor) -> Tensor:
-        ctx.logits = logits = linear(deep, weight, bias)  # in half precision under autocast, and stored in it
-        chosen = precise(logits.gather(-1, words[:, None]).squeeze(-1))
-        normaliser = torch.empty_like(chosen)
-        for rows in _chunks(logits):
-            normaliser[rows] = precise(logits[rows]).logsumexp(dim=-1)
-        ctx.save_for_backward(deep, weight, words, normaliser)
-        return chosen - normaliser
+    def forward(ctx, deep: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, training: bool) -> Tensor:
+        if torch.is_autocast_enabled(deep.device.type):
+            half = torch.get_autocast_dtype(deep.device.type)
+            deep, weight, bias = (None if part is None else part.to(half) for part in (deep, weight, bias))
+        ctx.save_for_backward(deep, weight, bias, words)
+        ctx.parts, ctx.kept, ctx.gradients = _parts(words, weight), [], None
+        keep = training and (words.device.type != "cpu" or _weighted.get())
+        if training and not keep:
+            ctx.gradients = _Gradients(deep, weight, ctx.needs_input_grad)
+        log_prob = torch.zeros_like(words, dtype=torch.promote_types(deep.dtype, torch.float32))
+        for rows in ctx.parts:
+            logits = linear(deep[rows], weight, bias)
+            if ctx.gradients:
+                log_prob[rows] = ctx.gradients.add(rows, logits, words[rows], torch.ones_like(log_prob[rows]))
+            else:
+                log_prob[rows] = _log_prob(logits, words[rows])
+            if keep:
+                ctx.kept.append(logits)
+        return log_prob.masked_fill_(words == 0, 0)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        deep, weight, words, normaliser = ctx.saved_tensors
-        if ctx.logits is None:
-            raise RuntimeError(
-                "word_log_prob can be differentiated once: its backward pass overwrites the logits with the gradient"
-            )
-        slope, ctx.logits = ctx.logits, None
-        grad_bias = torch.zeros_like(weight[:, 0])
-        for rows in _chunks(slope):  # d log p(word) / d logits = 1[word] - p
-            p = precise(slope[rows]).sub(normaliser[rows, None]).exp_()
-            p.mul_(-grad[rows, None]).scatter_add_(-1, words[rows, None], grad[rows, None].to(p.dtype))
-            grad_bias += p.sum(dim=0)
-            slope[rows] = p
-        grad_deep = linear(slope, weight.to(slope.dtype).mT)
-        grad_weight = transposed_product(slope, deep.to(slope.dtype))
-        return grad_deep.to(deep.dtype), grad_weight.to(weight.dtype), grad_bias, None
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        deep, weight, bias, words = ctx.saved_tensors
+        if ctx.parts is None:
+            raise RuntimeError("word_log_prob can be differentiated once: its backward pass overwrites what it kept")
+        parts, kept, gradients = ctx.parts, ctx.kept, ctx.gradients
+        ctx.parts = ctx.kept = ctx.gradients = None
+        if gradients and (factor := _only(grad, parts)) is not None:
+            return *gradients.times(factor), None, None
+        grad, gradients = grad.masked_fill(words == 0, 0), _Gradients(deep, weight, ctx.needs_input_grad)
+        for rows, logits in zip(parts, kept or repeat(None), strict=False):
+            logits = linear(deep[rows], weight, bias) if logits is None else logits
+            gradients.add(rows, logits, words[rows], grad[rows])
+        return *gradients.times(None), None, None
 
 
-def _chunks(logits: Tensor) -> list[slice]:
+def _parts(words: Tensor, weight: Tensor) -> list[Tensor | slice]:
+    """Rows that are computed together: on a CPU some of those that are not PAD, on a GPU all."""
+    if words.device.type != "cpu":  # where a synchronisation costs more than padding
+        return [slice(None)]
+    return [rows for rows in words.nonzero().squeeze(1).split(max(1, AT_ONCE // weight[:, 0].nbytes)) if len(rows)]
+
+
+def _only(grad: Tensor, parts: list[Tensor]) -> Tensor | None:
+    """The gradient of each word, if it is the same for all; None otherwise."""
+    if not parts:
+        return grad.new_zeros(())
+    first = grad[parts[0][0]]
+    return first if all((grad[rows] == first).all() for rows in parts) else None
+
+
+class _Gradients:
+    """Those of the input, the weight and the bias of a vocabulary layer, if they are needed."""
+
+    def __init__(self, deep: Tensor, weight: Tensor, needed: Sequence[bool]) -> None:
+        self.inputs, self.needed = (deep, weight), needed
+        self.deep = torch.zeros_like(deep) if needed[0] else None
+        self.weight = self.bias = None
+
+    def add(self, rows: Tensor | slice, logits: Tensor, words: Tensor, factor: Tensor) -> Tensor:
+        """Add the gradients of log p(words), times `factor`. Overwrites the logits; returns log p(words)."""
+        deep, weight = self.inputs
+        log_prob, slopes_of_bias = _log_prob_and_slopes(logits, words, factor)
+        if self.deep is not None:
+            self.deep[rows] = linear(logits, weight.mT)
+        if self.needed[1]:
+            product = transposed_product(logits, deep[rows])
+            self.weight = precise(product) if self.weight is None else _add(self.weight, product)
+        if self.needed[2]:
+            self.bias = slopes_of_bias if self.bias is None else self.bias.add_(slopes_of_bias)
+        return log_prob
+
+    def times(self, factor: Tensor | None) -> list[Tensor | None]:
+        """The sums so far, which are overwritten, times `factor`."""
+        if self.needed[1] and self.weight is None:
+            self.weight, self.bias = torch.zeros_like(self.inputs[1]), self.inputs[1].new_zeros(len(self.inputs[1]))
+        gradients = self.deep, self.weight, self.bias
+        return [part if part is None or factor is None else part.mul_(factor) for part in gradients]
+
+
+def _add(total: Tensor, half: Tensor) -> Tensor:
+    """total + half, in place. A sum of two types makes a copy of one of them."""
+    for to, part in zip(total.split(CACHED // 2**10), half.split(CACHED // 2**10), strict=True):
+        to += part
+    return total
+
+
+def _log_prob(logits: Tensor, words: Tensor) -> Tensor:
+    log_prob = precise(logits.gather(-1, words[:, None]).squeeze(-1))
+    for rows in _cached(logits):
+        log_prob[rows] -= precise(logits[rows]).logsumexp(dim=-1)
+    return log_prob
+
+
+def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """log p(words); the sum over rows of its slopes with respect to the logits, times `factor`. Overwrites the logits
+    by these slopes."""
+    if loops := _fused(logits):
+        return loops.log_prob_and_slopes(logits, words, factor)
+    log_prob, sums = torch.empty_like(factor), factor.new_zeros(logits.shape[1])
+    for rows in _cached(logits):  # d log p(word) / d logits = 1[word] - p
+        all_words, word, by = precise(logits[rows]).log_softmax(dim=-1), words[rows, None], factor[rows, None]
+        log_prob[rows] = all_words.gather(-1, word).squeeze(-1)
+        slopes = all_words.exp_().mul_(-by).scatter_add_(-1, word, by)
+        sums += slopes.sum(dim=0)
+        logits[rows] = slopes
+    return log_prob, sums
+
+
+def _cached(logits: Tensor) -> list[slice]:
     """Slices of a few rows, so that the float32 intermediates between logits and gradient stay in a CPU's cache."""
     at_once = max(1, (2**26 if logits.is_cuda else CACHED) // logits.shape[1])
     return [slice(first, first + at_once) for first in range(0, len(logits), at_once)]
+
+
+def _fused(logits: Tensor) -> ModuleType | None:
+    """The module with loops for `logits`, if there is one; without numba, say, tensor operations do the same."""
+    return _numba() if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.bfloat16) else None
+
+
+_numba = partial(fused_loops, __name__)
 
 
 def class_log_prob(scores: Float[Tensor, "*rows N"]) -> Float[Tensor, "*rows N"]:

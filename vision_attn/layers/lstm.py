@@ -37,8 +37,8 @@ class _Cell(torch.autograd.Function):
     def forward(ctx, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         if loops := _fused(gates, cell):
             parts = loops.update(*(part.reshape(-1, part.shape[-1]) for part in (gates, cell)))
-            activated, hidden, new_cell, squashed = (part.view(*cell.shape[:-1], -1) for part in parts)
-            ctx.save_for_backward(activated, cell, squashed)
+            activated, hidden, new_cell = (part.view(*cell.shape[:-1], -1) for part in parts)
+            ctx.save_for_backward(activated, cell, new_cell)
             return hidden, new_cell
         activated = torch.empty_like(gates)
         three, candidate = activated.split([3 * cell.shape[-1], cell.shape[-1]], dim=-1)
@@ -46,19 +46,19 @@ class _Cell(torch.autograd.Function):
         _tanh(gates[..., three.shape[-1] :], out=candidate)
         input_gate, forget_gate, output_gate = three.chunk(3, dim=-1)
         new_cell = torch.addcmul(forget_gate * cell, input_gate, candidate)
-        squashed = _tanh(new_cell, out=torch.empty_like(new_cell))
-        ctx.save_for_backward(activated, cell, squashed)
-        return output_gate * squashed, new_cell
+        ctx.save_for_backward(activated, cell, new_cell)
+        return _tanh(new_cell, out=torch.empty_like(new_cell)).mul_(output_gate), new_cell
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, Tensor]:
-        activated, cell, squashed = ctx.saved_tensors
+        activated, cell, new_cell = ctx.saved_tensors
         if loops := _fused(activated, cell):
-            parts = (grad_hidden, grad_cell, activated, cell, squashed)
+            parts = (grad_hidden, grad_cell, activated, cell, new_cell)
             grad_gates, grad_before = loops.gradients(*(part.reshape(-1, part.shape[-1]) for part in parts))
             return grad_gates.view(activated.shape), grad_before.view(cell.shape)
         input_gate, forget_gate, output_gate, candidate = activated.chunk(4, dim=-1)
+        squashed = _tanh(new_cell, out=torch.empty_like(new_cell))
         grad_cell = grad_cell + torch.ops.aten.tanh_backward(grad_hidden * output_gate, squashed)
         grad_gates = torch.empty_like(activated)
         parts = ((grad_cell, candidate), (grad_cell, cell), (grad_hidden, squashed), (grad_cell, input_gate))

@@ -79,9 +79,5 @@ def caption_log_prob(
 
     `deep` (N, E) is the input of the vocabulary layer `output` for the words at each `position` of `words.flatten()`.
     """
-    target = words.flatten()[position]
-    if not words.is_cuda:
-        real = target.nonzero().squeeze(1)  # words, not padding
-        deep, target, position = deep[real], target[real], position[real]
-    log_prob = word_log_prob(output, deep, target).where(target != 0, 0)
+    log_prob = word_log_prob(output, deep, words.flatten()[position])
     return log_prob.new_zeros(words.numel()).scatter(0, position, log_prob).view(words.shape)

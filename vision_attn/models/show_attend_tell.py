@@ -122,9 +122,9 @@ class ShowAttendTell(Captioner):
         hidden, cell = (
             initial(mean)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
         )
-        keys = self.score.project(regions)
         if torch.is_autocast_enabled(regions.device.type) and not regions.requires_grad:  # or each word would cast them
             regions = regions.to(torch.get_autocast_dtype(regions.device.type))
+        keys = self.score.project(regions)
         memory = Memory(regions, keys, self.attention.sample_expectation_mask(regions.shape[0], regions))
         return memory, State(hidden, cell, self.score.start(keys, rows), self.attention.start(regions, rows))
 
@@ -158,6 +158,7 @@ class ShowAttendTell(Captioner):
             state, seen = self.look(from_word.view(b, r, -1), state, memory, runs)
             hidden.append(state.hidden.flatten(0, 1))
             looks.append(seen)
+        del from_word, from_words  # the largest of what the loop read
 
         context = torch.cat([seen.context.flatten(0, 1) for seen in looks])
         deep = self.deep(embedded, torch.cat(hidden), context, runs)
