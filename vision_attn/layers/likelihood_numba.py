@@ -12,7 +12,7 @@ from vision_attn.layers.loops import LOG2_E, compiled, exp2, in_threads, inlined
 
 BLOCK = 32
 """Rows whose slopes are summed together for the gradient of the bias."""
-ZERO, ONE = np.float32(0), np.float32(1)
+ZERO, ONE, SIXTEEN = np.float32(0), np.float32(1), np.int32(16)
 
 
 def log_prob_and_slopes(
@@ -34,9 +34,14 @@ def log_prob_and_slopes(
 @compiled
 def _slopes(first, last, starts, logits, words, factor, log_prob, sums):
     for block in range(first, last):
+        total = sums[block]
         for row in range(starts[block], min(starts[block] + BLOCK, len(logits))):
             numbers = logits[row]
-            log_prob[row] = _row(numbers, words[row], factor[row], sums[block])
+            log_prob[row], scale = _slopes_up_to_scale(numbers, numbers.view(np.int32), words[row])
+            scale *= factor[row]
+            for i in range(len(numbers)):
+                numbers[i] *= scale
+                total[i] += numbers[i]
 
 
 @compiled
@@ -44,30 +49,31 @@ def _slopes_of_half(first, last, starts, logits, words, factor, log_prob, sums):
     bits = np.empty(logits.shape[1], np.int32)
     numbers = bits.view(np.float32)
     for block in range(first, last):
+        total = sums[block]
         for row in range(starts[block], min(starts[block] + BLOCK, len(logits))):
             halves = logits[row]
             for i in range(len(halves)):
-                bits[i] = np.int32(halves[i]) << np.int32(16)
-            log_prob[row] = _row(numbers, words[row], factor[row], sums[block])
-            for i in range(len(halves)):  # to the nearest, and to the even one of two that are as near
-                halves[i] = (bits[i] + np.int32(0x7FFF) + ((bits[i] >> np.int32(16)) & np.int32(1))) >> np.int32(16)
+                bits[i] = np.int32(halves[i]) << SIXTEEN
+            log_prob[row], scale = _slopes_up_to_scale(numbers, bits, words[row])
+            scale *= factor[row]
+            for i in range(len(halves)):
+                numbers[i] *= scale
+                total[i] += numbers[i]  # to the nearest, and to the even one of two that are as near:
+                halves[i] = (bits[i] + np.int32(0x7FFF) + ((bits[i] >> SIXTEEN) & np.int32(1))) >> SIXTEEN
 
 
 @inlined
-def _row(numbers, word, factor, sums):
-    """The log-probability of a word. Overwrites the logits with slopes and adds these to `sums`."""
-    largest = numbers[0]
-    for i in range(len(numbers)):
-        largest = max(largest, numbers[i])
+def _slopes_up_to_scale(numbers, bits, word):
+    """Overwrite logits by the slopes of log p(word), 1[word] - p, divided by a number. Returns log p(word) and that
+    number."""
+    most = np.int32(-(2**31))
+    for i in range(len(bits)):  # as integers, whose order is that of the numbers: comparing these takes longer
+        most = max(most, bits[i] ^ ((bits[i] >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+    largest = np.int32(most ^ ((most >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
     chosen, total = numbers[word] - largest, ZERO
     for i in range(len(numbers)):
         power = exp2((numbers[i] - largest) * LOG2_E)
         numbers[i] = power
         total += power
-    scale = -factor / total
-    for i in range(len(numbers)):
-        numbers[i] *= scale
-        sums[i] += numbers[i]
-    numbers[word] += factor
-    sums[word] += factor
-    return chosen - np.log(total)
+    numbers[word] -= total
+    return chosen - np.log(total), -ONE / total
