@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vision_attn.layers.linear import Linear, Rectified
+from vision_attn.layers.linear import Linear, Rectified, constant_weights
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -50,3 +50,17 @@ def test_what_needs_no_gradient_gets_none():
 def test_autocast_keeps_its_own_arithmetic():
     with torch.autocast("cpu", torch.bfloat16):
         assert Linear(4, 3)(torch.randn(2, 4)).dtype == torch.bfloat16
+
+
+def test_constant_weights_give_the_same_results_and_notice_another_weight(monkeypatch):
+    monkeypatch.setattr("vision_attn.layers.linear.is_intel", lambda: False)
+    layers, few, many = [Linear(33, 17), Linear(33, 17, bias=False)], torch.randn(3, 33), torch.randn(5, 8, 33)
+    with torch.no_grad():
+        plain = [layer(rows) for layer in layers for rows in (few, many)]
+        with constant_weights():
+            for _ in range(2):
+                found = [layer(rows) for layer in layers for rows in (few, many)]
+                torch.testing.assert_close(found, plain)
+        layers[0].weight.add_(1)
+        with constant_weights():
+            torch.testing.assert_close(layers[0](many), nn.functional.linear(many, layers[0].weight, layers[0].bias))

@@ -14,6 +14,7 @@ from vision_attn.attention.reinforce import Choice, LeaveOneOut, Reinforce
 from vision_attn.console import progress
 from vision_attn.contracts import PAD, Captioner, Criterion
 from vision_attn.decode import greedy, sample
+from vision_attn.layers.likelihood import weighted_words
 from vision_attn.metrics.cider import CiderD, padded, word_ids
 from vision_attn.ranges import check_range
 from vision_attn.task import Source
@@ -101,7 +102,8 @@ class SelfCritical(Criterion):
             reward = self.cider(words, texts).float()
             image, row = longest_first(words)
             words, gained = words[image[:, None], row], reward[image[:, None], row]
-            with torch.backends.cudnn.flags(enabled=False):  # which differentiates an LSTM only in training mode
+            # cuDNN differentiates an LSTM only in training mode.
+            with torch.backends.cudnn.flags(enabled=False), weighted_words():
                 log_prob = model(regions[image], words).log_prob
             if self.entropy_weight:
                 gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)

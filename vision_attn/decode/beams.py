@@ -10,10 +10,12 @@ from vision_attn.contracts import END, PAD, Captioner, Look
 from vision_attn.decode.rows import Active, Decoded, best_first, maps, take_rows
 from vision_attn.decode.rules import Rules
 from vision_attn.layers.best_words import best_words
+from vision_attn.layers.linear import constant_weights
 from vision_attn.layers.nested import take_images
 
 
 @torch.no_grad()
+@constant_weights()
 def beam_search(
     captioner: Captioner,
     regions: Float[Tensor, "B L D"],

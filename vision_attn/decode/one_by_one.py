@@ -10,10 +10,12 @@ from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode.rows import Active, Decoded, best_first, maps
 from vision_attn.decode.rules import Rules
 from vision_attn.layers.best_words import all_words, best_words
+from vision_attn.layers.linear import constant_weights
 from vision_attn.layers.nested import take_images
 
 
 @torch.no_grad()
+@constant_weights()
 def greedy(
     captioner: Captioner,
     regions: Float[Tensor, "B L D"],
@@ -33,6 +35,7 @@ def greedy(
 
 
 @torch.no_grad()
+@constant_weights()
 def sample(
     captioner: Captioner,
     regions: Float[Tensor, "B L D"],

@@ -25,9 +25,9 @@ _weighted = ContextVar("weighted", default=False)
 
 
 @contextmanager
-def weighted_words() -> Iterator[None]:
-    """Within this context, words count differently in the loss: see `word_log_prob`."""
-    token = _weighted.set(True)
+def weighted_words(weighted: bool = True) -> Iterator[None]:
+    """Within this context, if `weighted`, words count differently in the loss: see `word_log_prob`."""
+    token = _weighted.set(weighted)
     try:
         yield
     finally:
@@ -38,10 +38,10 @@ def word_log_prob(output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tens
     """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0.
 
     The logits of a batch, (N, V), would be the largest tensor of a training step. On a CPU, some of them are computed
-    at a time, and their gradient is at once multiplied further, as if each log-probability were the loss. The backward
-    pass multiplies the results by the gradient of the loss, if that is the same for all words, as it is in a likelihood.
-    If it differs, it computes the logits a second time. Within `weighted_words`, where it will differ, and on a GPU,
-    logits are kept instead.
+    at a time, and their gradient is multiplied further at once, as if the loss were the sum of all log-probabilities.
+    The backward pass multiplies what that gave by the gradient of the loss, if it is the same for all words, as it is
+    in a likelihood. If it differs, the logits are computed a second time. Within `weighted_words`, where it will
+    differ, and on a GPU, logits are kept instead.
 
     The backward pass overwrites what was kept, so it can run only once.
     """

@@ -6,6 +6,10 @@ sizes ran at 115 to 180 Gflop/s with oneDNN and at 78 to 94 with MKL. On Intel's
 small matrices. In bfloat16 torch uses oneDNN itself.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,12 +19,13 @@ from torch.nn import functional as F
 from vision_attn.machine import is_intel
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+_arrange = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, after: str = "none") -> Tensor:
     """input weight^T + bias, without a gradient, by the faster library; `after` is "none" or "relu"."""
     if _by_onednn(input, weight):
-        return _onednn(input, weight, bias, after, [], "")
+        return _onednn(input, _arranged(input, weight), bias, after, [], "")
     output = F.linear(input, weight, bias)
     return output.relu_() if after == "relu" else output
 
@@ -47,6 +52,30 @@ def _by_onednn(input: Tensor, weight: Tensor) -> bool:
     return float32_on_cpu and not unsupported and not is_intel()
 
 
+_constant: ContextVar[dict[Tensor, Tensor] | None] = ContextVar("constant", default=None)
+
+
+@contextmanager
+def constant_weights() -> Iterator[None]:
+    """Within this context, in which no weight changes and none gets a gradient, each is arranged for oneDNN once
+    instead of at every product."""
+    token = _constant.set({})
+    try:
+        yield
+    finally:
+        _constant.reset(token)
+
+
+def _arranged(input: Tensor, weight: Tensor) -> Tensor:
+    """`weight`, within `constant_weights` in the order in which oneDNN reads it. With few rows, that gains nothing."""
+    arranged = _constant.get()
+    if arranged is None or input.numel() < FEW * input.shape[-1] or not isinstance(weight, nn.Parameter):
+        return weight
+    if weight not in arranged:
+        arranged[weight] = _arrange(weight, None)
+    return arranged[weight]
+
+
 class Linear(nn.Linear):
     """`nn.Linear` that uses the faster library: see `linear`."""
 
@@ -68,6 +97,8 @@ class Rectified(Linear):
 def _product(input: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
     """`_Product` of rows in any number of dimensions. Views are made here: one that a custom function returns cannot
     be changed in place."""
+    if not torch.is_grad_enabled():
+        return linear(input, weight, bias, after=after)
     return _Product.apply(input.flatten(0, -2), weight, bias, after).unflatten(0, input.shape[:-1])
 
 

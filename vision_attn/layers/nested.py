@@ -22,7 +22,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], nested: Nested) -> Nested:
 
 def take_images(nested: Nested, images: Int[Tensor, "N"]) -> Nested:
     """Select images of tensors (B, ...): (N, ...)."""
-    return map_tensors(lambda part: part[images], nested)
+    return map_tensors(lambda part: part.index_select(0, images), nested)
 
 
 def take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
