@@ -4,14 +4,11 @@ Imported where such loops are used, not before: importing numba takes a second. 
 operations do the same.
 """
 
-import ctypes
 import inspect
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -19,6 +16,8 @@ import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
+
+from vision_attn.layers.team import team as torch_threads
 
 FLAGS = {"reassoc", "contract", "arcp", "nsz"}
 """What the compiler may change: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
@@ -32,7 +31,7 @@ C1, C2, C3 = np.float32(0.6931472), np.float32(0.24022648), np.float32(0.0555033
 C4, C5, C6 = np.float32(0.0096184374), np.float32(0.0013398875), np.float32(0.0001535336)
 """The polynomial of lowest largest error that is 1 + f C1 + f^2 C2 + .. = 2^f for |f| <= 1/2; see `exp2`."""
 
-IN_ONE_THREAD = 2**21
+IN_ONE_THREAD = 2**18
 """Numbers to compute below which starting threads would take longer than the work."""
 
 
@@ -67,69 +66,24 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
     `work` treats each index of the first dimension by itself, so results do not depend on the number of threads.
     `numbers`: how many numbers are computed in all.
     """
-    arrays, length = [array(tensor) for tensor in tensors], len(tensors[0])
-    threads = torch.get_num_threads()
+    threads, length = torch.get_num_threads(), len(tensors[0])
     number = min(threads, length)
-    if number < 2 or numbers < IN_ONE_THREAD or os.getpid() != PROCESS:
+    alone = number < 2 or numbers < IN_ONE_THREAD or os.getpid() != PROCESS
+    if team is not None and not alone:
+        return team.call(work, number, [tensor.detach() for tensor in tensors], threads)
+    arrays = [array(tensor) for tensor in tensors]
+    if alone:
         return work(0, length, *arrays)
     edges = [length * part // number for part in range(number + 1)]
     parts = zip(edges[:-1], edges[1:], strict=True)
-    if team is not None:
-        return team.each(lambda part: work(*part, *arrays), parts, threads)
     done = [_pool(threads).submit(work, *part, *arrays) for part in parts]
     for part in done:
         part.result()
 
 
-class Team:
-    """The threads in which torch computes on a CPU, where they are those of GNU's OpenMP.
-
-    After each operation they wait for the next one for some milliseconds without giving up their cores. Threads of our
-    own would share the cores with them, and two of these would be no faster than one.
-    """
-
-    def __init__(self) -> None:
-        """Raises OSError or AttributeError if torch has not loaded GNU's OpenMP."""
-        with open("/proc/self/maps") as maps:  # torch's copy may have a name of its own
-            loaded = [line.rstrip("\n").split(maxsplit=5)[5] for line in maps if "/libgomp" in line]
-        folder = os.path.dirname(os.path.realpath(torch.__file__))
-        own = [path for path in loaded if path.startswith(folder)]
-        library = ctypes.CDLL([*own, *loaded, "libgomp.so.1"][0], mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-        self._member = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        self._parallel = library.GOMP_parallel
-        self._parallel.argtypes = [self._member, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-        self._parallel.restype = None
-
-    def each(self, do: Callable[[Any], None], parts: Iterable[Any], threads: int) -> None:
-        """Call `do` with each part, in this number of threads: with another number than torch's, they would be ended
-        and started again each time."""
-        left, failed, ended = list(parts), [], []
-
-        def member(_: int | None) -> None:
-            try:
-                while True:
-                    try:
-                        part = left.pop()
-                    except IndexError:
-                        break
-                    do(part)
-                ended.append(threading.get_ident())
-            except BaseException as error:  # which would be lost here, in C
-                failed.append(error)
-
-        self._parallel(self._member(member), None, threads, 0)
-        if failed:
-            raise failed[0]
-        if threading.get_ident() not in ended:  # a signal came before the first line of `member`
-            raise KeyboardInterrupt
-
-
 PROCESS = os.getpid()
 """A forked process inherits the threads of neither kind."""
-team: Team | None = None
-if sys.platform == "linux":
-    with suppress(OSError, AttributeError, UnicodeError):
-        team = Team()
+team = torch_threads() if sys.platform == "linux" else None
 
 
 @cache
@@ -138,4 +92,4 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().numpy()
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()

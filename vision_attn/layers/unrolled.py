@@ -63,6 +63,7 @@ class _Steps:
         self.weight, self.bias = layer.weight, layer.bias
         self.after = "relu" if isinstance(layer, Rectified) else "none"
         self.inputs = self.grads = layer.weight.new_empty(0)
+        self.parts: dict[tuple[int, int], Tensor] = {}
         self.task, self.arrived = -1, set()
 
     def input(self, inputs: tuple[Tensor, ...]) -> tuple[int, Tensor]:
@@ -72,6 +73,12 @@ class _Steps:
             self.inputs = inputs[0].new_empty(self.num_steps, *rows, self.weight.shape[1])
         self.number += 1
         return step, torch.cat(inputs, dim=-1, out=self.inputs[step])
+
+    def columns(self, start: int, stop: int) -> Tensor:
+        """The weights of some inputs, contiguous: oneDNN is slow with a part of a matrix."""
+        if (start, stop) not in self.parts:
+            self.parts[start, stop] = self.weight[:, start:stop].contiguous()
+        return self.parts[start, stop]
 
     def grad(self, step: int, grad: Tensor) -> Tensor:
         """Where to write the gradient of a time step's output."""
@@ -126,6 +133,5 @@ class _Step(torch.autograd.Function):
         if any(needed):
             first, last = needed.index(True), len(needed) - needed[::-1].index(True)
             start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
-            weight = steps.weight[:, start:stop].contiguous()  # oneDNN is slow with a part of a matrix
-            grads[first:last] = linear(stored, weight.t()).split(ctx.sizes[first:last], dim=-1)
+            grads[first:last] = linear(stored, steps.columns(start, stop).t()).split(ctx.sizes[first:last], dim=-1)
         return None, None, *grads
