@@ -3,12 +3,12 @@
 import os
 import sys
 import threading
-import time
 
 import pytest
 import torch
 
 from vision_attn.layers import loops
+from vision_attn.layers.team import Team
 
 
 @pytest.fixture(params=["torch's threads", "own threads"])
@@ -24,86 +24,111 @@ def team(request, monkeypatch):
     torch.set_num_threads(before)
 
 
+@loops.compiled
+def _record(first, last, counts, matrix, parts):
+    """Note the part of each index, and add up rows of a matrix."""
+    for index in range(first, last):
+        counts[index] += 1
+        parts[index, 0], parts[index, 1] = first, last
+        for column in range(matrix.shape[1]):
+            parts[index, 2] += matrix[index, column]
+
+
+def recorded(length, matrix=None):
+    counts, parts = torch.zeros(length, dtype=torch.int64), torch.zeros(length, 3, dtype=torch.float64)
+    matrix = torch.ones(length, 2, dtype=torch.float64) if matrix is None else matrix
+    loops.in_threads(_record, 1, counts, matrix, parts)
+    return counts, parts
+
+
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 10])
 def test_every_index_is_computed_once(team, length):
-    counts, parts = torch.zeros(length), []
+    counts, parts = recorded(length)
+    assert counts.tolist() == [1] * length and parts[:, 2].tolist() == [2] * length
+    assert len({tuple(part) for part in parts[:, :2].tolist()}) == min(3, length)
 
-    def work(first, last, counts):
-        parts.append((first, last))
-        counts[first:last] += 1
 
-    loops.in_threads(work, 1, counts)
-    assert counts.tolist() == [1] * length and len(parts) == max(1, min(3, length))
+@pytest.mark.parametrize("layout", ["rows", "columns", "every other"])
+def test_matrices_may_lie_in_memory_in_any_order(team, layout):
+    torch.manual_seed(0)
+    matrix = {
+        "rows": torch.randn(7, 4),
+        "columns": torch.randn(4, 7).mT,
+        "every other": torch.randn(7, 8)[:, ::2],
+    }[layout]
+    torch.testing.assert_close(recorded(7, matrix)[1][:, 2], matrix.sum(dim=1).double())
+
+
+@loops.compiled
+def _meet(first, last, arrived):
+    """Wait until all have come, or for a long time."""
+    arrived[first] = 1
+    for _ in range(10**9):
+        if arrived.sum() == len(arrived):
+            break
 
 
 def test_parts_run_at_the_same_time(team):
-    meeting = threading.Barrier(3, timeout=20)
-    loops.in_threads(lambda first, last, array: meeting.wait(), 1, torch.zeros(3))
+    arrived = torch.zeros(3, dtype=torch.int64)
+    loops.in_threads(_meet, 1, arrived)
+    assert arrived.tolist() == [1, 1, 1]
+
+
+@loops.compiled
+def _fail(first, last, wrong, done):
+    if first == wrong[0]:
+        raise ValueError("as a test asks for")
+    done[first] = 1
 
 
 def test_an_error_of_any_part_reaches_the_caller(team):
     for wrong in range(3):
-
-        def work(first, last, array, wrong=wrong):
-            if first == wrong:
-                raise KeyboardInterrupt(f"in part {first}")
-
-        with pytest.raises(KeyboardInterrupt, match=f"in part {wrong}"):
-            loops.in_threads(work, 1, torch.zeros(3))
+        done = torch.zeros(3)
+        with pytest.raises((ValueError, MemoryError)):
+            loops.in_threads(_fail, 1, torch.full((3,), wrong), done)
+        assert done.tolist() == [float(part != wrong) for part in range(3)]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_comes_before_the_first_part_is_not_lost(monkeypatch):
-    """An exception that a handler raises on the way from C to Python is printed, and lost, by ctypes."""
-    if loops.team is None:
-        pytest.skip("torch does not use GNU's OpenMP here")
-    kind = loops.team._member
-    caller = threading.get_ident()
-
-    def interrupted(member):
-        def called(argument):
-            if threading.get_ident() == caller:
-                raise KeyboardInterrupt
-            member(argument)
-
-        return kind(called)
-
-    monkeypatch.setattr(loops.team, "_member", interrupted)
-    done = []
-    with pytest.raises(KeyboardInterrupt):
-        loops.team.each(done.append, [1, 2, 3], 3)
-    assert sorted(done) == [1, 2, 3]
-
-
-def test_fewer_parts_than_threads_leave_torch_its_threads():
-    if loops.team is None:
-        pytest.skip("torch does not use GNU's OpenMP here")
-    before, names = torch.get_num_threads(), set()
+def test_fewer_parts_than_threads_leave_torch_its_threads(team):
+    if team is None:
+        pytest.skip("these are torch's alone")
     torch.set_num_threads(4)
-    product = torch.randn(512, 512)
-    try:
-        for _ in range(5):
-            product @ product
-            loops.in_threads(lambda *_: time.sleep(0.01), loops.IN_ONE_THREAD, torch.zeros(2))
-            names |= set(os.listdir("/proc/self/task"))
-    finally:
-        torch.set_num_threads(before)
+    product, names = torch.randn(512, 512), set()
+    for _ in range(5):
+        product @ product
+        counts, _ = recorded(2)
+        assert counts.tolist() == [1, 1]
+        names |= set(os.listdir("/proc/self/task"))
     product @ product
     assert len(names) - len(set(os.listdir("/proc/self/task"))) <= 4  # none was replaced by another
 
 
+def test_threads_of_python_share_torchs_threads(team):
+    """As those of a server do, which answers several questions at once."""
+    results = []
+    askers = [threading.Thread(target=lambda: results.append(recorded(50)[0])) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert [counts.tolist() for counts in results] == [[1] * 50] * 4
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_process_which_has_no_such_threads_computes_alone(team):
-    loops.in_threads(lambda *_: None, 1, torch.zeros(3))
-    parts = []
+    recorded(3)
     child = os.fork()
     if child == 0:
-        loops.in_threads(lambda first, last, _: parts.append((first, last)), 1, torch.zeros(3))
-        os._exit(0 if parts == [(0, 3)] else 1)
+        _, parts = recorded(3)
+        os._exit(0 if parts[:, :2].tolist() == [[0, 3]] * 3 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP comes with torch on Linux alone")
 def test_torchs_threads_are_found_where_it_has_loaded_gnus_openmp():
+    """And numba's functions can be called in them: `team` would hide that they cannot."""
     with open("/proc/self/maps") as maps:
-        assert (loops.team is not None) == ("/libgomp" in maps.read())
+        loaded = "/libgomp" in maps.read()
+    assert (loops.team is not None) == loaded
+    if loaded:
+        Team()

@@ -17,7 +17,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from vision_attn.layers.team import team as torch_threads
+from vision_attn.layers.team import Team
 
 FLAGS = {"reassoc", "contract", "arcp", "nsz"}
 """What the compiler may change: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
@@ -83,7 +83,25 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
 
 PROCESS = os.getpid()
 """A forked process inherits the threads of neither kind."""
-team = torch_threads() if sys.platform == "linux" else None
+
+
+@compiled
+def _count(first, last, counts):
+    for index in range(first, last):
+        counts[index] += 1
+
+
+def _torch_threads() -> Team | None:
+    """None where these are of another kind, or where functions compiled by numba cannot be called in them."""
+    try:
+        made, counts = Team(), torch.zeros(2, dtype=torch.int64)
+        made.call(_count, 2, [counts], 1)
+    except Exception:  # other versions of numba and of llvmlite may be made otherwise
+        return None
+    return made if counts.tolist() == [1, 1] else None
+
+
+team = _torch_threads() if sys.platform == "linux" else None
 
 
 @cache

@@ -47,7 +47,7 @@ class Team:
         another number than torch's, they would be ended and started again each time."""
         kinds = tuple((tensor.dtype, tensor.dim(), tensor.is_contiguous()) for tensor in tensors)
         if (function := self._functions.get((work, kinds))) is None:
-            function = self._functions[work, kinds] = address(work, [tensor.numpy() for tensor in tensors])
+            function = self._functions[work, kinds] = address(work, tensors)
         words = machine_words("q", [function, *self._counting, number, len(tensors[0]), 0])
         for tensor in tensors:
             size = tensor.element_size()
@@ -61,10 +61,11 @@ class Team:
             raise MemoryError(f"{work.__name__} has failed in a thread")
 
 
-def address(work: Any, arrays: Sequence[Any]) -> int:
-    """The address of numba's machine code for arrays of these types. It is called as numba calls its own functions:
+def address(work: Any, tensors: Sequence[Tensor]) -> int:
+    """The address of numba's machine code for tensors like these. It is called as numba calls its own functions:
     addresses of a result and of an error, then the arguments, each array as the words of its struct."""
-    types = numba.types.intp, numba.types.intp, *map(numba.typeof, arrays)
+    arrays = (numba.typeof(tensor.numpy()).copy(layout="C" if tensor.is_contiguous() else "A") for tensor in tensors)
+    types = numba.types.intp, numba.types.intp, *arrays
     work.compile(types)
     made = work.overloads[types]
     return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
@@ -107,19 +108,3 @@ class Member:
         self._engine = binding.create_mcjit_compiler(parsed, machine)
         self._engine.finalize_object()
         self.address = self._engine.get_function_address("member")
-
-
-def team() -> Team | None:
-    """Torch's threads; None where they are of another kind, or where numba's functions cannot be called in them."""
-    try:
-        made, counts = Team(), torch.zeros(2, dtype=torch.int64)
-        made.call(_trial, 2, [counts], 1)
-    except Exception:  # other versions of numba and of llvmlite may be made otherwise
-        return None
-    return made if counts.tolist() == [1, 1] else None
-
-
-@numba.njit(nogil=True, cache=True)
-def _trial(first: int, last: int, counts: Any) -> None:
-    for index in range(first, last):
-        counts[index] += 1
