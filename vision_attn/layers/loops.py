@@ -70,7 +70,7 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
     number = min(threads, length)
     alone = number < 2 or numbers < IN_ONE_THREAD or os.getpid() != PROCESS
     if team is not None and not alone:
-        return team.call(work, number, [tensor.detach() for tensor in tensors], threads)
+        return team.call(work, number, tensors, threads)
     arrays = [array(tensor) for tensor in tensors]
     if alone:
         return work(0, length, *arrays)

@@ -23,14 +23,3 @@ def map_tensors(function: Callable[[Tensor], Tensor], nested: Nested) -> Nested:
 def take_images(nested: Nested, images: Int[Tensor, "N"]) -> Nested:
     """Select images of tensors (B, ...): (N, ...)."""
     return map_tensors(lambda part: part.index_select(0, images), nested)
-
-
-def take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
-    """Select `rows` of each image, of tensors (B, R, ...): (B, K, ...)."""
-    return map_tensors(lambda part: gather_rows(part, rows), nested)
-
-
-def gather_rows(part: Tensor, rows: Int[Tensor, "B K"]) -> Tensor:
-    """part[b, rows[b, k]] for a tensor (B, R, ...)."""
-    shape = *rows.shape, *part.shape[2:]
-    return part.gather(1, rows.view(*rows.shape, *[1] * (part.dim() - 2)).expand(shape))

@@ -64,7 +64,9 @@ class Team:
 def address(work: Any, tensors: Sequence[Tensor]) -> int:
     """The address of numba's machine code for tensors like these. It is called as numba calls its own functions:
     addresses of a result and of an error, then the arguments, each array as the words of its struct."""
-    arrays = (numba.typeof(tensor.numpy()).copy(layout="C" if tensor.is_contiguous() else "A") for tensor in tensors)
+    arrays = (
+        numba.typeof(tensor.detach().numpy()).copy(layout="C" if tensor.is_contiguous() else "A") for tensor in tensors
+    )
     types = numba.types.intp, numba.types.intp, *arrays
     work.compile(types)
     made = work.overloads[types]
