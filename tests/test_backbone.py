@@ -230,6 +230,32 @@ def test_maps_with_channels_last_are_cached_too() -> None:
     torch.testing.assert_close(partly.finish(partly.frozen_part()(pictures)), partly(pictures))
 
 
+@pytest.mark.parametrize("trainable", [False, True, "features.3"])
+def test_an_encoder_in_bfloat16_keeps_its_vectors_to_rounding(trainable: bool | str) -> None:
+    whole, half = (Backbone(**PARTLY, trainable=trainable, precision=kind) for kind in ("fp32", "bf16"))
+    with torch.no_grad():
+        randomise_norms(whole)
+    half.load_state_dict(whole.state_dict())
+    expected, found = whole(images(32)), half(images(32))
+    assert found.dtype == torch.float32
+    assert 1e-4 < (found - expected).norm() / expected.norm() < 0.05
+    if half.start:
+        torch.testing.assert_close(half.finish(half.frozen_part()(images(32))), found, rtol=0.02, atol=0.02)
+    if trainable:
+        found.square().sum().backward()
+        assert half.body.get_parameter("features.6.conv.0.0.weight").grad.dtype == torch.float32
+
+
+def test_vectors_in_bfloat16_have_a_cache_of_their_own() -> None:
+    torch.manual_seed(0)
+    partly = Backbone(**PARTLY, trainable="features.3", precision="bf16")
+    assert partly.frozen_part().precision == "bf16"
+    torch.manual_seed(0)
+    whole = Backbone(**PARTLY, trainable="features.3")
+    assert partly.identity() == whole.identity() | {"precision": "bf16"}  # caches in float32 are found as before
+    assert VGG(resolution=32, weights=None, precision="bf16").identity()["precision"] == "bf16"
+
+
 @pytest.mark.compile
 def test_both_ways_to_annotation_vectors_are_compiled() -> None:
     graphs = []

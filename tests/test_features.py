@@ -261,10 +261,11 @@ def test_unreadable_images_are_named_and_the_rest_goes_on(views, tmp_path):
     assert not found[0].any() and torch.equal(found[1], Pool().eval()(read_image(views[8].file, 28)[None])[0].half())
 
 
-def test_too_large_for_float16_stays_finite(views, tmp_path):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_too_large_for_float16_stays_finite(views, tmp_path, dtype):
     class Loud(Pool):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return super().forward(images) * 1e6
+            return (super().forward(images) * 1e6).to(dtype)
 
     cache = Features([cached_features(tmp_path / "cache", Loud(), views)], "memmap", CPU)
     assert cache.gather(np.arange(40), cache.space(40)).isfinite().all()

@@ -1,5 +1,7 @@
 """Patch tokens as annotation vectors: their number, their order, and where each one lies."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -84,3 +86,19 @@ def test_an_unknown_model_of_timm_is_named():
     pytest.importorskip("timm", reason="timm is not installed: pip install 'vision-attn[hub]'")
     with pytest.raises(ValueError, match="timm cannot create vit_nothing"):
         Timm(name="vit_nothing", pretrained=False)
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+def test_transformers_compute_in_bfloat16_too(library):
+    if library == "timm":
+        pytest.importorskip("timm", reason="needs the extra [hub]")
+        make = partial(Timm, name="test_vit", pretrained=False)
+    else:
+        make = partial(Patches, name="vit_b_32", resolution=64, weights=None)
+    whole, half = make(), make(precision="bf16")
+    half.load_state_dict(whole.state_dict())
+    images = torch.randint(256, (2, 3, whole.resolution, whole.resolution), dtype=torch.uint8)
+    with torch.no_grad():
+        expected, found = whole(images), half(images)
+    assert 1e-4 < (found - expected).norm() / expected.norm() < 0.05
+    assert half.identity() == whole.identity() | {"precision": "bf16"}

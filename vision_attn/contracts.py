@@ -11,7 +11,7 @@ H hidden, A attention size, T time steps, K scales or heads, V words, C channels
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -44,6 +44,8 @@ class Encoder(nn.Module):
     """Whether the encoder, or a part of it, is trained along with the captioner."""
     rate: float = 1.0
     """Factor on the learning rate of the encoder's weights."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """"bf16": computes in bfloat16, whatever the precision of the run."""
 
     @property
     def layout(self) -> tuple[int, int, int]:

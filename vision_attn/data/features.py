@@ -38,6 +38,7 @@ from vision_attn.data.feature_index import (
 )
 from vision_attn.data.images import View, in_threads
 from vision_attn.files import replacing, sha256, sweep
+from vision_attn.layers.precise import precise
 
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
 LOCK = ".lock"
@@ -256,5 +257,5 @@ def _read(view: View, resolution: int) -> tuple[Tensor, str]:
 
 @torch.inference_mode()
 def _encode(encoder: nn.Module, images: Tensor, device: torch.device) -> Float16[Tensor, "B L D"]:
-    regions = encoder(images.to(device).contiguous(memory_format=torch.channels_last))
+    regions = precise(encoder(images.to(device).contiguous(memory_format=torch.channels_last)))
     return regions.clamp(-65504, 65504).to("cpu", torch.float16)  # the range of float16

@@ -1,13 +1,14 @@
 """Annotation vectors from vision transformers: their patch tokens, without the class token."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vision_attn.contracts import Encoder
-from vision_attn.encoders.backbone import HINT, IMAGENET_MEAN, IMAGENET_STD, Backbone, checksum
+from vision_attn.encoders.backbone import HINT, IMAGENET_MEAN, IMAGENET_STD, Backbone, checksum, reduced
+from vision_attn.layers.precise import call_in
 from vision_attn.shapes import require
 
 
@@ -15,8 +16,8 @@ class Patches(Backbone):
     """A torchvision vision transformer (ViT) as an encoder: images (B, 3, S, S) -> patch tokens (B, (S / P)^2, D) after
     its last layer norm, for patches of P pixels. A ViT-B/16 at 224 pixels gives 196 annotation vectors of 768.
 
-    `name`: vit_b_16, vit_b_32, vit_l_16, vit_l_32 or vit_h_14. `resolution`, `weights`, `mean`, `std`, `trainable`: see
-    `Backbone`; the weights must be of the same resolution.
+    `name`: vit_b_16, vit_b_32, vit_l_16, vit_l_32 or vit_h_14. `resolution`, `weights`, `mean`, `std`, `trainable`,
+    `precision`: see `Backbone`; the weights must be of the same resolution.
     """
 
     def __init__(
@@ -28,10 +29,11 @@ class Patches(Backbone):
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
         trainable: bool = False,
+        precision: Literal["fp32", "bf16"] = "fp32",
     ):
         super().__init__(
             name=name, node="encoder.ln", resolution=resolution, weights=weights, mean=mean, std=std,
-            trainable=trainable,
+            trainable=trainable, precision=precision,
         )  # fmt: skip
 
     @staticmethod
@@ -57,12 +59,20 @@ class Timm(Encoder):
     network.
 
     `pretrained`: download the weights; the mean and standard deviation are those of the model. `resolution`: None for
-    the default resolution of the model.
+    the default resolution of the model. `precision`: see `Backbone`.
     """
 
-    def __init__(self, *, name: str, resolution: int | None = None, pretrained: bool = True, trainable: bool = False):
+    def __init__(
+        self,
+        *,
+        name: str,
+        resolution: int | None = None,
+        pretrained: bool = True,
+        trainable: bool = False,
+        precision: Literal["fp32", "bf16"] = "fp32",
+    ):
         super().__init__()
-        self.name, self.pretrained, self.trainable = name, pretrained, trainable
+        self.name, self.pretrained, self.trainable, self.precision = name, pretrained, trainable, precision
         self.body = self._create(name, resolution, pretrained=False)
         settings = self.body.pretrained_cfg
         self.resolution = resolution or settings["input_size"][-1]
@@ -106,6 +116,7 @@ class Timm(Encoder):
             "node": "forward_features",
             "resolution": self.resolution,
             "checksum": checksum(self),
+            **reduced(self),
         }
 
     def train(self, mode: bool = True) -> "Timm":
@@ -113,5 +124,6 @@ class Timm(Encoder):
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution, hint=HINT)
-        output = self.body.forward_features((images.float() / 255 - self.mean) / self.std)
+        images = (images.float() / 255 - self.mean) / self.std
+        output = call_in(self.precision, self.body.forward_features, images)
         return output.flatten(2).mT if output.dim() == 4 else output[:, self.body.num_prefix_tokens :]

@@ -12,7 +12,7 @@ class VGG(Backbone):
     """VGG-16 or VGG-19 as an encoder: (B, 3, 224, 224) -> (B, 196, 512), the map after the ReLU of the last
     convolution, before the last max-pool (a_i of Xu et al. 2015, section 3.1.1).
 
-    `weights`: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None. See `Backbone`.
+    `weights`: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None. `precision`: see `Backbone`.
     """
 
     def __init__(
@@ -22,7 +22,9 @@ class VGG(Backbone):
         resolution: int = 224,
         weights: str | None = "IMAGENET1K_V1",
         trainable: bool = False,
+        precision: Literal["fp32", "bf16"] = "fp32",
     ):
         super().__init__(
-            name=f"vgg{layers}", node=_LAST_RELU[layers], resolution=resolution, weights=weights, trainable=trainable
-        )
+            name=f"vgg{layers}", node=_LAST_RELU[layers], resolution=resolution, weights=weights, trainable=trainable,
+            precision=precision,
+        )  # fmt: skip

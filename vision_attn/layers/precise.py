@@ -1,4 +1,7 @@
-"""Conversion to float32 or float64 where fewer digits are too coarse."""
+"""Precision: conversion to more digits where few are too coarse, and computing with fewer."""
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,3 +19,11 @@ WITHOUT_DOUBLE = {"mps"}
 def double(numbers: Tensor) -> Tensor:
     """Convert to float64, or to float32 on a device that has no float64."""
     return numbers.float() if numbers.device.type in WITHOUT_DOUBLE else numbers.double()
+
+
+def call_in(precision: Literal["fp32", "bf16"], network: Callable[[Tensor], Tensor], numbers: Tensor) -> Tensor:
+    """Call `network` in bfloat16 for "bf16", and return float32; for "fp32", in the precision of its surroundings."""
+    if precision == "fp32":
+        return network(numbers)
+    with torch.autocast(numbers.device.type, torch.bfloat16):
+        return network(numbers).float()
