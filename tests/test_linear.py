@@ -7,6 +7,11 @@ from torch import nn
 from vision_attn.layers.linear import Linear, Rectified, constant_weights
 
 
+@pytest.fixture(autouse=True)
+def small_products_by_onednn_too(monkeypatch):
+    monkeypatch.setattr("vision_attn.layers.linear.SMALL", 0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [(7,), (2, 3), (2, 3, 4)])

@@ -30,27 +30,30 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, after: 
     return output.relu_() if after == "relu" else output
 
 
-FEW = 16
-"""Columns of a result that a library multiplies slower than as many rows."""
-
-
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     """a^T b of (N, V) and (N, E), such as the gradient of a weight.
 
-    oneDNN copies the left factor of a product if it is transposed, and not the right one. So b, in most layers the
-    smaller of the two, comes first, except where that would leave few columns.
+    oneDNN copies the left factor of a product if it is transposed, and not the right one, and is slow where the result
+    has few columns. So the smaller of the two comes first.
     """
-    if a.shape[1] < FEW <= b.shape[1]:
+    if a.shape[1] <= b.shape[1]:
         return linear(a.mT, b.mT)
     return linear(b.mT, a.mT).mT
 
 
+SMALL = 2**18
+"""Multiplications of a product below which a call of oneDNN costs more than it saves."""
+
+
 def _by_onednn(input: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32."""
+    """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32, if not `SMALL`."""
     float32_on_cpu = input.device.type == "cpu" and input.dtype == weight.dtype == torch.float32
     unsupported = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-    return float32_on_cpu and not unsupported and not is_intel()
+    return float32_on_cpu and not unsupported and not is_intel() and input.numel() * weight.shape[0] >= SMALL
 
+
+FEW = 16
+"""Rows for which arranging a weight gains nothing."""
 
 _constant: ContextVar[dict[Tensor, Tensor] | None] = ContextVar("constant", default=None)
 
@@ -67,7 +70,7 @@ def constant_weights() -> Iterator[None]:
 
 
 def _arranged(input: Tensor, weight: Tensor) -> Tensor:
-    """`weight`, within `constant_weights` in the order in which oneDNN reads it. With few rows, that gains nothing."""
+    """`weight`, within `constant_weights` in the order in which oneDNN reads it, unless there are `FEW` rows."""
     arranged = _constant.get()
     if arranged is None or input.numel() < FEW * input.shape[-1] or not isinstance(weight, nn.Parameter):
         return weight
