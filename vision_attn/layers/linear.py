@@ -41,15 +41,16 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     return linear(b.mT, a.mT).mT
 
 
-SMALL = 2**18
-"""Multiplications of a product below which a call of oneDNN costs more than it saves."""
+SMALL = 2**11
+"""Numbers in a weight below which a call of oneDNN costs more than it saves. The number of rows does not matter, so
+that each of several processes computes its part of a batch as one process computes the whole."""
 
 
 def _by_onednn(input: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32, if not `SMALL`."""
     float32_on_cpu = input.device.type == "cpu" and input.dtype == weight.dtype == torch.float32
     unsupported = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-    return float32_on_cpu and not unsupported and not is_intel() and input.numel() * weight.shape[0] >= SMALL
+    return float32_on_cpu and not unsupported and not is_intel() and weight.numel() >= SMALL
 
 
 FEW = 16
