@@ -18,7 +18,9 @@ from vision_attn.commands import main
 from vision_attn.config import open_run
 from vision_attn.data.images import read_image
 from vision_attn.decode import greedy
+from vision_attn.encoders.backbone import Backbone
 from vision_attn.export import export
+from vision_attn.models.show_attend_tell import ShowAttendTell
 
 ROOT = Path(__file__).parents[1]
 PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
@@ -55,6 +57,22 @@ for name in sys.argv[2:]:
 
 def opened(folder: Path, name: str) -> torch.nn.Module:
     return open_run(folder / name / name)[0]
+
+
+@pytest.mark.compile
+def test_an_encoder_in_bfloat16_is_exported_in_float32(tmp_path) -> None:
+    write_run("sat_soft_scenes", tmp_path / "run")
+    task = open_run(tmp_path / "run")[0]
+    task.encoder = Backbone(name="resnet18", node="layer2", resolution=56, precision="bf16").eval()
+    task.model = ShowAttendTell(len(task.vocabulary), 128, hidden_size=8, word_size=8)
+    (tmp_path / "out").mkdir()
+    export(task, tmp_path / "out", onnx=False)
+    images = torch.randint(256, (3, 3, 56, 56), dtype=torch.uint8)
+    encode = torch.export.load(tmp_path / "out" / "encoder.pt2").module()
+    with torch.no_grad():
+        whole = Backbone(name="resnet18", node="layer2", resolution=56).eval()
+        whole.load_state_dict(task.encoder.state_dict())
+        torch.testing.assert_close(encode(images)[0], whole(images), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.compile

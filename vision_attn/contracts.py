@@ -45,7 +45,7 @@ class Encoder(nn.Module):
     rate: float = 1.0
     """Factor on the learning rate of the encoder's weights."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """"bf16": computes in bfloat16, whatever the precision of the run."""
+    """With "bf16" it computes in bfloat16, whatever the precision of the run."""
 
     @property
     def layout(self) -> tuple[int, int, int]:

@@ -54,10 +54,10 @@ class Function(nn.Module):
 def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
     """Write the parts of `task` into `folder` as NAME.pt2 (`torch.export`) and, if `onnx`, as NAME.onnx.
 
-    Returns the largest difference of each file from PyTorch, on inputs of another number of images: noise, which
-    glimpses hardly follow. On images, a glimpse depends on the one before, and differences by rounding grow with each;
-    so they do between two batches in PyTorch. Raises ValueError for a task or model that cannot be exported, and if a
-    difference exceeds `TOLERANCE`.
+    The parts compute in float32, and so does the encoder of `task` from then on. Returns the largest difference of each
+    file from PyTorch, on inputs of another number of images: noise, which glimpses hardly follow. On images, a glimpse
+    depends on the one before, and differences by rounding grow with each; so they do between two batches in PyTorch.
+    Raises ValueError for a task or model that cannot be exported, and if a difference exceeds `TOLERANCE`.
     """
     task = task.cpu().eval()
     for module in task.modules():

@@ -47,14 +47,14 @@ that each of several processes computes its part of a batch as one process compu
 
 
 def _by_onednn(input: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32, if not `SMALL`."""
+    """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32, above `SMALL`."""
     float32_on_cpu = input.device.type == "cpu" and input.dtype == weight.dtype == torch.float32
     unsupported = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     return float32_on_cpu and not unsupported and not is_intel() and weight.numel() >= SMALL
 
 
 FEW = 16
-"""Rows for which arranging a weight gains nothing."""
+"""Rows below which arranging a weight gains nothing."""
 
 _constant: ContextVar[dict[Tensor, Tensor] | None] = ContextVar("constant", default=None)
 
@@ -71,7 +71,7 @@ def constant_weights() -> Iterator[None]:
 
 
 def _arranged(input: Tensor, weight: Tensor) -> Tensor:
-    """`weight`, within `constant_weights` in the order in which oneDNN reads it, unless there are `FEW` rows."""
+    """`weight`, within `constant_weights` in the order in which oneDNN reads it, from `FEW` rows on."""
     arranged = _constant.get()
     if arranged is None or input.numel() < FEW * input.shape[-1] or not isinstance(weight, nn.Parameter):
         return weight
