@@ -10,6 +10,7 @@ from benchmarks.attention import attention, scores
 from benchmarks.compiled import compiled
 from benchmarks.decoding import decoding
 from benchmarks.draw import draw
+from benchmarks.encoders import encoders
 from benchmarks.glimpse import glimpse
 from benchmarks.gpu import gpu
 from benchmarks.loaders import loaders
@@ -32,6 +33,7 @@ TABLES = {
     "variance": variance,
     "self-critical": self_critical,
     "loaders": loaders,
+    "encoders": encoders,
     "glimpse": glimpse,
     "ram": ram,
     "size": size,

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.decoding import BEAMS, Ending, random_ends
+from benchmarks.encoders import kinds
 from benchmarks.gpu_tiny import tiny_task
 from benchmarks.shapes import Shapes, random_batch
 from benchmarks.show_attend_tell import Side, Step, hard, ours, plain, training_step
 from vision_attn.config import build, read
 from vision_attn.decode import beam_search, greedy
-from vision_attn.encoders.backbone import Backbone
-from vision_attn.encoders.vgg import VGG
 from vision_attn.models.transformer import Transformer
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -100,13 +99,9 @@ def decoding(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:
 
 
 def encoders(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:
-    """VGG-19 and MobileNetV2 as the configs use them, with random weights, on images that lie on the device."""
-    images, smaller = (2, {"resolution": 32}) if shapes.quick else (128, {})
-    kinds = {
-        "VGG-19": partial(VGG, layers=19, weights=None, **{"resolution": 224} | smaller),
-        "MobileNetV2": partial(Backbone, name="mobilenet_v2", node="features.17", **{"resolution": 448} | smaller),
-    }
-    for kind, encoder in kinds.items():
+    """Encoders on images that lie on the device."""
+    images = 2 if shapes.quick else 128
+    for kind, encoder in kinds(shapes.quick).items():
 
         def make(encoder: Callable[[], nn.Module] = encoder) -> tuple[nn.Module, Tensor, Callable[[], object]]:
             model = encoder().to(device).eval()

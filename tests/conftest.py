@@ -105,6 +105,12 @@ def meteor() -> subprocess.Popen:
     return process
 
 
+@pytest.fixture
+def onednn_for_small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of the sizes of tests are too small for oneDNN otherwise."""
+    monkeypatch.setattr("vision_attn.layers.linear.SMALL", 0)
+
+
 PLAIN = re.compile("[a-z ]*")
 
 

@@ -6,10 +6,7 @@ from torch import nn
 
 from vision_attn.layers.linear import Linear, Rectified, constant_weights
 
-
-@pytest.fixture(autouse=True)
-def small_products_by_onednn_too(monkeypatch):
-    monkeypatch.setattr("vision_attn.layers.linear.SMALL", 0)
+pytestmark = pytest.mark.usefixtures("onednn_for_small_products")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

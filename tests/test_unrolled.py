@@ -11,10 +11,7 @@ from vision_attn.layers.unrolled import repeated, unrolled
 from vision_attn.models.draw import DRAW, DRAWReader
 from vision_attn.models.ram import RAM, ContextLSTM
 
-
-@pytest.fixture(autouse=True)
-def small_products_by_onednn_too(monkeypatch):
-    monkeypatch.setattr("vision_attn.layers.linear.SMALL", 0)
+pytestmark = pytest.mark.usefixtures("onednn_for_small_products")
 
 
 N, M, H, T = 5, 3, 4, 6

@@ -11,7 +11,7 @@ H hidden, A attention size, T time steps, K scales or heads, V words, C channels
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -22,6 +22,7 @@ from vision_attn.attention.filterbank import Window
 from vision_attn.attention.reinforce import Choice
 from vision_attn.attention.soft import looking_at_test
 from vision_attn.layers.nested import Nested
+from vision_attn.layers.precise import Precision
 from vision_attn.task import Source
 
 PAD, END = 0, 1
@@ -44,7 +45,7 @@ class Encoder(nn.Module):
     """Whether the encoder, or a part of it, is trained along with the captioner."""
     rate: float = 1.0
     """Factor on the learning rate of the encoder's weights."""
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     """With "bf16" it computes in bfloat16, whatever the precision of the run."""
 
     @property

@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -12,7 +12,7 @@ from vision_attn.contracts import Encoder
 from vision_attn.encoders.folding import Folded
 from vision_attn.files import find
 from vision_attn.layers.meta import allocate
-from vision_attn.layers.precise import call_in
+from vision_attn.layers.precise import Precision, call_in
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -54,7 +54,7 @@ class Backbone(Encoder):
         std: tuple[float, float, float] = IMAGENET_STD,
         trainable: bool | str = False,
         rate: float = 1.0,
-        precision: Literal["fp32", "bf16"] = "fp32",
+        precision: Precision = "fp32",
     ):
         super().__init__()
         self.name, self.node, self.resolution, self.weights = name, node, resolution, weights

@@ -1,6 +1,6 @@
 """Annotation vectors from vision transformers: their patch tokens, without the class token."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vision_attn.contracts import Encoder
 from vision_attn.encoders.backbone import HINT, IMAGENET_MEAN, IMAGENET_STD, Backbone, checksum, reduced
-from vision_attn.layers.precise import call_in
+from vision_attn.layers.precise import Precision, call_in
 from vision_attn.shapes import require
 
 
@@ -29,7 +29,7 @@ class Patches(Backbone):
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
         trainable: bool = False,
-        precision: Literal["fp32", "bf16"] = "fp32",
+        precision: Precision = "fp32",
     ):
         super().__init__(
             name=name, node="encoder.ln", resolution=resolution, weights=weights, mean=mean, std=std,
@@ -69,7 +69,7 @@ class Timm(Encoder):
         resolution: int | None = None,
         pretrained: bool = True,
         trainable: bool = False,
-        precision: Literal["fp32", "bf16"] = "fp32",
+        precision: Precision = "fp32",
     ):
         super().__init__()
         self.name, self.pretrained, self.trainable, self.precision = name, pretrained, trainable, precision

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from vision_attn.encoders.backbone import Backbone
+from vision_attn.layers.precise import Precision
 
 _LAST_RELU = {16: "features.29", 19: "features.35"}
 """After the ReLU of conv5_3 or conv5_4, before the last max-pool."""
@@ -22,7 +23,7 @@ class VGG(Backbone):
         resolution: int = 224,
         weights: str | None = "IMAGENET1K_V1",
         trainable: bool = False,
-        precision: Literal["fp32", "bf16"] = "fp32",
+        precision: Precision = "fp32",
     ):
         super().__init__(
             name=f"vgg{layers}", node=_LAST_RELU[layers], resolution=resolution, weights=weights, trainable=trainable,

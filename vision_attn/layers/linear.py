@@ -42,8 +42,8 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 SMALL = 2**11
-"""Numbers in a weight below which a call of oneDNN costs more than it saves. The number of rows does not matter, so
-that each of several processes computes its part of a batch as one process computes the whole."""
+"""Numbers in a weight below which a call of oneDNN costs more than it saves. Going forward, the number of rows
+does not matter, so that each of several processes computes its part of a batch as one process computes the whole."""
 
 
 def _by_onednn(input: Tensor, weight: Tensor) -> bool:

@@ -21,7 +21,11 @@ def double(numbers: Tensor) -> Tensor:
     return numbers.float() if numbers.device.type in WITHOUT_DOUBLE else numbers.double()
 
 
-def call_in(precision: Literal["fp32", "bf16"], network: Callable[[Tensor], Tensor], numbers: Tensor) -> Tensor:
+Precision = Literal["fp32", "bf16"]
+"""What a part computes in, whatever the precision of the run: "bf16" is bfloat16, "fp32" that of its surroundings."""
+
+
+def call_in(precision: Precision, network: Callable[[Tensor], Tensor], numbers: Tensor) -> Tensor:
     """Call `network` in bfloat16 for "bf16", and return float32; for "fp32", in the precision of its surroundings."""
     if precision == "fp32":
         return network(numbers)
