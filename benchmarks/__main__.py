@@ -22,6 +22,7 @@ from benchmarks.shapes import QUICK, Shapes
 from benchmarks.show_attend_tell import hard_training, training
 from benchmarks.size import size
 from benchmarks.strings import strings
+from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.machine import processor
 
 TABLES = {
@@ -41,7 +42,7 @@ TABLES = {
     "strings": strings,
     "compiled": compiled,
     "gpu": gpu,
-    "peers": peers,  # last, because from then on the process keeps freed memory
+    "peers": peers,
 }
 
 
@@ -68,6 +69,7 @@ def main() -> None:
         parser.error("the table gpu needs a CUDA device, and torch sees none here")
 
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as every training does, and in favour of both sides
     shapes = QUICK if options.quick else Shapes()
     load = f"load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     print(f"{processor()}, {options.threads} threads, torch {torch.__version__}, {load}")

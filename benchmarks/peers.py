@@ -22,7 +22,6 @@ from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_atte
 from benchmarks.shapes import Batch, Shapes, random_batch
 from benchmarks.show_attend_tell import Side, Step, ours, plain, training_step
 from vision_attn.decode import beam_search, greedy
-from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.layers.linear import Linear
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -57,7 +56,6 @@ def train(shapes: Shapes, side: str, bf16: bool) -> None:
 
 def peers(shapes: Shapes, repeats: int) -> str:
     """The tables of training and of decoding."""
-    keep_freed_memory()
     return training(shapes, repeats) + "\n" + decoding(shapes, repeats)
 
 

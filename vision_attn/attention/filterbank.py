@@ -198,7 +198,10 @@ class _Read(torch.autograd.Function):
         images, placed, intensity, F_x, F_y, patches = ctx.saved_tensors
         scaled = _scaled(grad, intensity)
         by_window = _numba().gradients(images, scaled, placed, F_x, F_y)
-        by_images = _numba().write(scaled, F_x, F_y).sum(dim=1) if ctx.needs_input_grad[0] else None
+        by_images = None
+        if ctx.needs_input_grad[0]:
+            by_rows = _numba().write(scaled, F_x, F_y)
+            by_images = by_rows.sum(dim=1) if by_rows.shape[1] > 1 else by_rows.squeeze(1)
         by_intensity = (grad * patches).sum(dim=(2, 3, 4)) / intensity
         return by_images, None, by_window[..., :2], by_window[..., 2], by_window[..., 3], by_intensity
 

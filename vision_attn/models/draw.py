@@ -129,9 +129,7 @@ class ReadPatch(nn.Module):
         self, images: Float[Tensor, "B C Y X"], errors: Float[Tensor, "B C Y X"], state: Float[Tensor, "B 1 H"]
     ) -> tuple[Float[Tensor, "B 1 G"], Window | None]:
         window = self.filterbank.window(state)
-        # Concatenated in the memory layout that `read` multiplies, so that it need not copy them again.
-        both = torch.cat([images.transpose(1, 2), errors.transpose(1, 2)], dim=2).transpose(1, 2)
-        return self.filterbank.read(both, window).flatten(2), window
+        return self.filterbank.read(torch.cat([images, errors], dim=1), window).flatten(2), window
 
 
 class ReadImage(nn.Module):
