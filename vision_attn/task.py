@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-SPLITS = ("train", "val", "test")
-"""The names of the splits of a data set."""
-
 PURPOSES = {"train": "training", "val": "validation", "test": "testing"}
+"""What each split of a data set is for."""
+
+SPLITS = tuple(PURPOSES)
+"""The names of the splits."""
 
 
 def counted(sizes: Mapping[str, int]) -> str:

@@ -44,11 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
         source.export(folder)
         say(f"vocabulary: {len(source.vocabulary):,} words, written into {folder}")
     if isinstance(task, Captioning):
-        kept = None if source.cache is None else task.encoder.frozen_part()
-        rows, columns = (kept or task.encoder).grid
-        where = f"kept in {source.cache}" if kept else "computed again for each batch"
-        what = "annotation vectors" if kept in (None, task.encoder) else "vectors before the trained layers,"
-        say(f"{rows} x {columns} {what} of {(kept or task.encoder).region_size} numbers per image, {where}")
+        whole = task.encoder
+        cached = None if source.cache is None else whole.frozen_part()
+        computed = whole if cached is None else cached
+        rows, columns = computed.grid
+        what = "annotation vectors" if computed is whole else "vectors before the trained layers,"
+        where = "computed again for each batch" if cached is None else f"kept in {source.cache}"
+        say(f"{rows} x {columns} {what} of {computed.region_size} numbers per image, {where}")
     command = shlex.join(["vision-attn", "train", arguments.config, *arguments.overrides])
     say(f"{len(source):,} batches in an epoch; train with: {command}")
     return 0
