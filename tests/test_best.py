@@ -61,3 +61,10 @@ def test_a_run_keeps_by_nll_and_says_it_once_though_it_was_stopped(tmp_path, mon
     assert capsys.readouterr().out.count("is practically 0") == 1
     assert [line["val/nll"] for line in lines(tmp_path / "run") if "val/nll" in line] == [3.0, 2.0, 2.5, 1.0, 1.5, 1.6]
     assert json.loads((tmp_path / "run" / "best" / "metrics_val.json").read_text())["epoch"] == 4
+
+
+def test_not_a_number_is_better_than_no_weights_only():
+    nan = float("nan")
+    for mode in ("min", "max"):
+        values = [{"error": value} for value in (nan, nan, 3.0, nan)]
+        assert chosen(values, metric="error", mode=mode) == [True, False, True, False]

@@ -93,3 +93,10 @@ def test_logits_need_not_lie_in_a_row() -> None:
     logits = torch.randn(40, 3, 5).permute(2, 1, 0)
     ours, expected = (partial(best_words, K=2, barred=BARRED)(part) for part in (logits, logits.contiguous()))
     assert all(map(torch.equal, ours, expected))
+
+
+def test_no_word_is_barred(way):
+    logits = torch.tensor([[0.0, 2.0, 1.0]])
+    log_prob, word = best_words(logits, 2, torch.zeros(0, dtype=torch.long))
+    assert word.tolist() == [[1, 2]]
+    torch.testing.assert_close(log_prob, logits.log_softmax(dim=-1)[:, [1, 2]])

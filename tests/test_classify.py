@@ -18,7 +18,7 @@ from vision_attn.metrics.cost import multiply_adds
 from vision_attn.metrics.errors import predictions, wilson, within
 from vision_attn.models.digits import FullyConnected
 from vision_attn.models.draw import DRAWReader
-from vision_attn.models.policies import Gaussian
+from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
@@ -309,6 +309,17 @@ def test_every_config_takes_two_steps(name, tmp_path):
     metrics = two_steps(name, tmp_path, **settings)
     assert 0 <= metrics["error_low"] <= metrics["error"] <= metrics["error_high"] <= 100
     assert metrics["pixels"] > 0 and metrics["multiply_adds"] > 1e5
+
+
+@pytest.mark.parametrize("policy", [Gaussian, Anywhere])
+def test_ten_copies_read_ten_times_as_many_pixels(policy):
+    """Also where glimpses are random and nothing is learned by REINFORCE."""
+    cost = {
+        way: Classification(SOURCE, model=partial(RAM, policy=policy), at_test=way).eval().predict(batch(2)).cost
+        for way in ("sample", "copies")
+    }
+    for name in ("pixels", "multiply_adds"):
+        assert cost["copies"][name] == 10 * cost["sample"][name] > 0
 
 
 def test_sampled_glimpses_cost_what_mean_ones_cost():

@@ -1,14 +1,17 @@
 """CTC against the enumeration of all paths: its probability, its prefixes, both ways of decoding, its alignments."""
 
+import math
 from itertools import product
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from vision_attn.contracts import Caption
+from vision_attn.contracts import Caption, Results
 from vision_attn.criteria.ctc import CTCLoss
 from vision_attn.decode import beam_search
 from vision_attn.decode.ctc import align, best_path, prefix_beam_search
+from vision_attn.metrics.evaluators import ReferenceLikelihood
 from vision_attn.models.ctc import CTC
 
 B, L, D, V = 3, 6, 4, 5  # words 3 and 4 are characters
@@ -165,3 +168,27 @@ def test_the_gradient_is_that_of_enumeration(regions) -> None:
     got = torch.autograd.grad(captioner(regions, words).log_prob.sum(), captioner.output.weight)[0]
     torch.testing.assert_close(got, expected)
     assert isinstance(captioner(regions, words), Caption)
+
+
+def test_not_a_number_is_not_too_long(regions):
+    broken = model()
+    broken.output.weight.data.fill_(torch.nan)
+    words = torch.tensor([[[3, 1]]]).expand(B, -1, -1)
+    found = CTCLoss(broken)(broken(regions, words), words)
+    assert found["loss"].isnan() and found["too_long"] == 0
+
+
+def test_what_does_not_fit_does_not_count_in_the_likelihood_of_references(regions):
+    class Batch(NamedTuple):
+        words: torch.Tensor
+
+    built = model().requires_grad_(False)
+    words = torch.tensor([[[3, 4, 3, 4, 3, 4, 3, 1]], [[3, 1, *[0] * 6]], [[4, 3, 1, *[0] * 5]]])
+    log_prob = built(regions, words).log_prob
+    assert log_prob[0].sum() == -torch.inf
+    measured = ReferenceLikelihood()
+    measured.update(Batch(words), Results(Caption(log_prob), [], {}, frozenset()))
+    assert measured.compute()["nll"] == pytest.approx(-float(log_prob[1:].sum()) / 5)
+    alone = ReferenceLikelihood()
+    alone.update(Batch(words[:1]), Results(Caption(log_prob[:1]), [], {}, frozenset()))
+    assert math.isnan(alone.compute()["nll"])

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from vision_attn.attention.glimpse import Retina
 from vision_attn.criteria.looks import ReinforceLooks
 from vision_attn.models.dram import DRAM, ConvolutionalGlimpse
-from vision_attn.models.policies import Gaussian
+from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork
 
 B, Y, X, V = 3, 16, 40, 6
@@ -110,3 +110,10 @@ def test_locations_have_no_probability_and_so_no_variance_of_one() -> None:
     terms = criterion(model(REGIONS, WORDS, criterion.num_runs), WORDS.repeat_interleave(criterion.num_runs, dim=1))
     assert set(terms) == {"loss"} and terms["loss"].requires_grad
     assert criterion.measure(model.eval(), REGIONS, WORDS) == {}
+
+
+def test_random_glimpses_are_trained_without_an_estimator() -> None:
+    model = DRAM(V, Y, num_glimpses=2, **PARTS | {"policy": Anywhere})
+    caption = model(REGIONS, WORDS)
+    assert not model.reinforced and caption.choice is None
+    caption.log_prob.sum().backward()

@@ -217,3 +217,8 @@ def test_a_window_at_no_number_reads_no_numbers():
 def test_an_empty_grid_is_refused():
     with pytest.raises(ValueError, match="size is 0"):
         Filterbank(H, (1, 8, 8), size=0)
+
+
+def test_patches_that_do_not_fit_the_window_are_refused():
+    with pytest.raises(ValueError, match=r"patches must be a tensor \(1, 1, C, 4, 4\)"):
+        build().write(torch.zeros(3, 1, C, N, N), at(3, 3, dtype=torch.float64))

@@ -112,3 +112,10 @@ def test_frozen_layers_get_no_gradient(inputs):
     output.weight.requires_grad_(False)
     word_log_prob(output, deep, words).sum().backward()
     assert output.weight.grad is None and output.bias.grad is not None and deep.grad is not None
+
+
+@pytest.mark.parametrize("word", [V, -V - 1])
+def test_what_is_no_word_is_refused(word):
+    """Compiled loops check no index."""
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        word_log_prob(torch.nn.Linear(E, V), torch.randn(1, E), torch.tensor([word]))

@@ -66,3 +66,22 @@ def test_constant_weights_give_the_same_results_and_notice_another_weight(monkey
         layers[0].weight.add_(1)
         with constant_weights():
             torch.testing.assert_close(layers[0](many), nn.functional.linear(many, layers[0].weight, layers[0].bias))
+
+
+@pytest.mark.parametrize("intel", [True, False])
+def test_not_a_number_is_not_lost(intel, monkeypatch):
+    """A loss that is not finite stops a training; a ReLU that makes 0 of NaN would hide it."""
+    monkeypatch.setattr("vision_attn.layers.linear.is_intel", lambda: intel)
+    layer, seen = Rectified(4, 3), torch.randn(2, 4)
+    with torch.no_grad():
+        layer.weight[1] = torch.nan
+    for output in (layer(seen), layer(seen.requires_grad_())):
+        assert output.isnan().tolist() == [[False, True, False]] * 2
+
+
+def test_rows_of_any_number_of_dimensions():
+    layer = Linear(4, 3)
+    for shape in ((4,), (0, 4), (2, 0, 4)):
+        seen = torch.randn(*shape, requires_grad=True)
+        layer(seen).sum().backward()
+        assert layer(seen).shape == (*shape[:-1], 3) and seen.grad.shape == shape

@@ -73,3 +73,12 @@ def test_a_cell_is_not_rounded_under_autocast():
     gates, cell = (numbers.detach() for numbers in turn(2))
     hidden, after = lstm(gates.bfloat16(), cell.float())
     assert hidden.dtype == after.dtype == torch.float32
+
+
+def test_shapes_that_do_not_fit_are_refused_and_empty_ones_fit():
+    with pytest.raises(RuntimeError, match="must match the size"):
+        module._Cell.apply(torch.zeros(3, 16), torch.zeros(2, 4))
+    hidden, cell = module._Cell.apply(torch.zeros(3, 16), torch.zeros(1, 4))  # as torch broadcasts
+    assert hidden.shape == cell.shape == (3, 4)
+    hidden, cell = lstm(torch.zeros(0, 1, 16), torch.zeros(0, 1, 4))
+    assert hidden.shape == cell.shape == (0, 1, 4)

@@ -1,5 +1,6 @@
 """Every score: against its equation, written out region by region; and in the captioner, by one key of the config."""
 
+import inspect
 import json
 import math
 from functools import partial
@@ -206,3 +207,10 @@ def test_a_score_that_does_not_fit_the_config_says_so_in_one_line(tmp_path, caps
         "vision-attn: error: Dot compares annotation vectors of size 8 with states of size 12: "
         "make them equal (hidden_size=8), or choose the score General or Additive"
     )
+
+
+def test_keys_of_other_images_are_refused():
+    score = scores.Additive(D, H, attention_size=3)
+    unchecked = inspect.unwrap(scores.Additive.forward)  # as it is where shapes are not checked
+    with pytest.raises(ValueError, match=r"keys must be a tensor \(3, L, 3\)"):
+        unchecked(score, torch.zeros(3, R, H), score.project(torch.zeros(2, L, D)))

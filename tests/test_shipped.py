@@ -215,3 +215,19 @@ def test_the_captioner_that_comes_along_tells_the_photographs_apart(tmp_path, mo
     assert len(set(captions)) == len(PHOTOGRAPHS) and all(len(caption.split()) > 3 for caption in captions)
     told = (SHIPPED / "README.md").read_text()
     assert "Flickr8k" in told and "research" in told and "CIDEr" in told
+
+
+def test_packing_replaces_packed_weights_only(packed, tmp_path, capsys):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("model.safetensors", "notes.txt"):
+        (mine / name).write_text("mine")
+    (tmp_path / "run" / "best").mkdir(parents=True)
+    for out in (mine, tmp_path / "run" / "best"):
+        assert main(["pack", str(packed), str(out)]) == 1
+        assert "holds something else" in capsys.readouterr().err
+    assert (mine / "notes.txt").read_text() == "mine"
+    (mine / "notes.txt").unlink()
+    (mine / "metrics_test.json").write_text("{}")
+    assert main(["pack", str(packed), str(mine)]) == 0
+    assert not (mine / "metrics_test.json").exists()

@@ -98,3 +98,12 @@ def test_models_with_such_loops_compile_into_one_graph():
     ):
         explained = torch._dynamo.explain(model)(torch.ones(2, 1, 8, 8))
         assert explained.graph_break_count == 0, explained.break_reasons
+
+
+def test_weights_that_were_changed_before_the_backward_pass_are_noticed():
+    layers, numbers = network(Linear), inputs()
+    output = run(layers, numbers, deferred=True)[-1]
+    with torch.no_grad():
+        layers["state"].weight.mul_(2)
+    with pytest.raises(RuntimeError, match="changed between"):
+        output.sum().backward()

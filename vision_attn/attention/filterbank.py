@@ -128,6 +128,8 @@ class Filterbank(nn.Module):
 
     def write(self, patches: Float[Tensor, "B R C N N"], window: Window) -> Float[Tensor, "B R C Y X"]:
         """F_Y^T w F_X / gamma of patches w (Gregor et al. 2015, eq. 29)."""
+        B, R = window.stride.shape
+        require("patches", patches, "B R C N N", "float", B=B, R=R, N=self.size)
         if _fused(patches, window):
             return _Write.apply(patches, self.height, self.width, *window)
         (B, R, C, N, _), Y, X = patches.shape, self.height, self.width

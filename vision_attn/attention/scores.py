@@ -75,7 +75,7 @@ class Additive(Score):
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
-        require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
+        require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         query = self._exponential(self.query(query))
         return additive_score(query, keys, self.weight), None
 
@@ -246,7 +246,7 @@ class ContentLocation(Score):
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
         """`carry` is alpha_{t-1}. Return the scores e_t and, as the next carry, alpha_t = softmax(e_t)."""
-        require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
+        require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         previous = self.start(keys, query.shape[1]) if carry is None else carry
         features = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))
         features = features.flatten(2).mT.unflatten(0, query.shape[:2])  # f_i, (B, R, L, filters)

@@ -113,7 +113,7 @@ def evaluate(
             for file in folder.iterdir():
                 os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
     seconds = time.perf_counter() - began
-    record: dict[str, Any] = {name: None if math.isnan(value) else value for name, value in metrics.items()}
+    record: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     record |= {
         "split": split,
         "run": runs[0] if len(runs) == 1 else list(runs),

@@ -15,6 +15,8 @@ from vision_attn.console import say
 from vision_attn.files import shipped
 
 KEPT = ("README.md",)
+EVALUATED = ("metrics_*.json", "captions_*.json", "glimpses_*.json")
+"""What `eval` writes into a packed folder. It belongs to the weights that were there, and goes with them."""
 COPIED = ("config.yaml", "vocabulary.json", "classes.json", "metrics_val.json")
 
 
@@ -28,11 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the folder. Raises ValueError if there is no run, or if FOLDER holds something else."""
     from vision_attn.config import find_best
     from vision_attn.engine.folders import replacing_folder
-    from vision_attn.engine.weights import NAME
 
     best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)
-    foreign = out.exists() and not (out / NAME).is_file() and (not out.is_dir() or set(listed(out)) - set(KEPT))
-    if foreign or (out / "last").exists() or (out.exists() and out.resolve() == best.resolve()):
+    if out.name == "best" or (out.exists() and not replaceable(out)) or out.resolve() == best.resolve():
         raise ValueError(f"{out} holds something else than packed weights: name another folder")
     with replacing_folder(out) as part:
         pack(best, part)
@@ -71,6 +71,9 @@ def freeze(config: dict[str, Any]) -> bool:
     return trained
 
 
-def listed(folder: Path) -> list[str]:
-    """The names of all that is in `folder`."""
-    return [path.name for path in folder.iterdir()]
+def replaceable(out: Path) -> bool:
+    """Whether `out` is a folder that holds packed weights alone, or nothing but a README.md."""
+    from vision_attn.engine.weights import NAME
+
+    ours = (NAME, *COPIED, *KEPT, *EVALUATED)
+    return out.is_dir() and all(any(path.match(name) for name in ours) for path in out.iterdir())

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         whole = task.encoder
         cached = None if source.cache is None else whole.frozen_part()
         computed = whole if cached is None else cached
-        rows, columns = computed.grid
+        rows, columns = ("any number of" if side < 0 else side for side in computed.grid)
         what = "annotation vectors" if computed is whole else "vectors before the trained layers,"
         where = "computed again for each batch" if cached is None else f"kept in {source.cache}"
         say(f"{rows} x {columns} {what} of {computed.region_size} numbers per image, {where}")

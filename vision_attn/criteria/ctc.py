@@ -18,7 +18,7 @@ class CTCLoss(Criterion):
 
     def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
         log_prob = caption.log_prob.sum(dim=-1)
-        fits = log_prob > -float("inf")
+        fits = ~log_prob.isneginf()
         nll = -log_prob.where(fits, 0).sum()
         characters = ((words > END) & fits[..., None]).sum().clamp(min=1)
         return {

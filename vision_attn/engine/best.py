@@ -39,7 +39,9 @@ def better(metrics: dict[str, float], position: Position, *, metric: str, mode: 
                 "are kept as the best"
             )
     if won:
-        position.best, position.best_nll = _known(value), _known(nll)
+        unknown = math.isnan(value) and math.isnan(nll)  # such weights are the worst, but there are some
+        worst = math.inf if mode == "min" else -math.inf
+        position.best, position.best_nll = worst if unknown else _known(value), _known(nll)
     position.since_best = 0 if won else position.since_best + 1
     return won
 

@@ -34,7 +34,7 @@ class Position:
     step: int = 0
     """Optimiser steps done."""
     best: float | None = None
-    """The validation metric of the best weights so far; None if there are none, or if it is NaN."""
+    """The metric of the best weights so far; None if there are none, or if it is NaN and their nll is known."""
     best_nll: float | None = None
     """Their negative log-likelihood, compared while the metric is practically 0; see `best.better`."""
     since_best: int = 0

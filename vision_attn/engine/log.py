@@ -1,6 +1,7 @@
 """Logging of training and validation to metrics.jsonl and, optionally, to Weights & Biases."""
 
 import json
+import math
 import os
 import re
 import secrets
@@ -65,7 +66,7 @@ class Log:
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.file:
-            line = {name: None if value != value else value for name, value in line.items()}  # JSON has no NaN.
+            line = {name: value if math.isfinite(value) else None for name, value in line.items()}  # JSON has no others
             try:
                 self.file.write(json.dumps(line).encode() + b"\n")
                 self.file.flush()

@@ -1,6 +1,7 @@
 """The most likely words of each row, without the log-probabilities of all the others."""
 
 from functools import partial
+from math import prod
 from types import ModuleType
 
 import torch
@@ -23,7 +24,8 @@ def best_words(
     that. Log-probabilities are float32 or wider.
     """
     if (loops := _loops(logits, K)) is not None:
-        best = loops.best_words(logits.flatten(0, -2), K, barred.view(-1, barred.shape[-1]))
+        rows, mine = (part.reshape(prod(part.shape[:-1]), part.shape[-1]) for part in (logits, barred))
+        best = loops.best_words(rows, K, mine)
         return tuple(part.view(*logits.shape[:-1], K) for part in best)
     log_prob = all_words(logits, barred)
     return log_prob.max(dim=-1, keepdim=True) if K == 1 else log_prob.topk(K)

@@ -152,6 +152,7 @@ def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple
     """log p(words); the sum over rows of its slopes with respect to the logits, times `factor`. Overwrites the logits
     by these slopes."""
     if loops := _fused(logits):
+        logits.gather(-1, words[:, None])  # raises for what is no word; loops do not check
         return loops.log_prob_and_slopes(logits, words, factor)
     log_prob, sums = torch.empty_like(factor), factor.new_zeros(logits.shape[1])
     for rows in _cached(logits):  # d log p(word) / d logits = 1[word] - p

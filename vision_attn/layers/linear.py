@@ -25,8 +25,9 @@ _arrange = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, after: str = "none") -> Tensor:
     """input weight^T + bias, without a gradient, by the faster library; `after` is "none" or "relu"."""
     if _by_onednn(input, weight):
-        return _onednn(input, _arranged(input, weight), bias, after, [], "")
-    output = F.linear(input, weight, bias)
+        output = _onednn(input, _arranged(input, weight), bias, "none", [], "")  # its own "relu" makes 0 of NaN
+    else:
+        output = F.linear(input, weight, bias)
     return output.relu_() if after == "relu" else output
 
 
@@ -50,7 +51,8 @@ def _by_onednn(input: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32, above `SMALL`."""
     float32_on_cpu = input.device.type == "cpu" and input.dtype == weight.dtype == torch.float32
     unsupported = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-    return float32_on_cpu and not unsupported and not is_intel() and weight.numel() >= SMALL
+    empty = not input.numel()  # which oneDNN refuses
+    return float32_on_cpu and not (unsupported or empty) and not is_intel() and weight.numel() >= SMALL
 
 
 FEW = 16
@@ -90,7 +92,7 @@ class Linear(nn.Linear):
 
 
 class Rectified(Linear):
-    """A linear layer followed by ReLU, max(0, x W^T + b), in a single operation where `Linear` uses oneDNN."""
+    """A linear layer followed by ReLU, max(0, x W^T + b), by the faster library: see `linear`."""
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
         if _by_onednn(input, self.weight):
@@ -103,7 +105,8 @@ def _product(input: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> 
     be changed in place."""
     if not torch.is_grad_enabled():
         return linear(input, weight, bias, after=after)
-    return _Product.apply(input.flatten(0, -2), weight, bias, after).unflatten(0, input.shape[:-1])
+    output = _Product.apply(input.reshape(-1, input.shape[-1]), weight, bias, after)
+    return output.view(*input.shape[:-1], output.shape[-1])
 
 
 class _Product(torch.autograd.Function):

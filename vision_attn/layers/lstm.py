@@ -37,7 +37,7 @@ class _Cell(torch.autograd.Function):
     def forward(ctx, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         if loops := _fused(gates, cell):
             parts = loops.update(*(part.reshape(-1, part.shape[-1]) for part in (gates, cell)))
-            activated, hidden, new_cell = (part.view(*cell.shape[:-1], -1) for part in parts)
+            activated, hidden, new_cell = (part.view(*cell.shape[:-1], part.shape[-1]) for part in parts)
             ctx.save_for_backward(activated, cell, new_cell)
             return hidden, new_cell
         activated = torch.empty_like(gates)
@@ -76,7 +76,10 @@ def _tanh(x: Tensor, out: Tensor) -> Tensor:
 
 
 def _fused(gates: Tensor, cell: Tensor) -> ModuleType | None:
-    """The module with loops for `gates`, if there is one; without numba, say, tensor operations do the same."""
+    """The module with loops for `gates`, if there is one; without numba, say, tensor operations do the same. Loops do
+    not check shapes."""
+    if gates.shape != (*cell.shape[:-1], 4 * cell.shape[-1]):
+        return None
     return _numba() if gates.device.type == "cpu" and gates.dtype == cell.dtype == torch.float32 else None
 
 

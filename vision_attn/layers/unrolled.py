@@ -60,7 +60,7 @@ class _Steps:
 
     def __init__(self, num_steps: int, layer: nn.Linear):
         self.num_steps, self.number = num_steps, 0
-        self.weight, self.bias = layer.weight, layer.bias
+        self.weight, self.bias, self.version = layer.weight, layer.bias, layer.weight._version
         self.after = "relu" if isinstance(layer, Rectified) else "none"
         self.inputs = self.grads = layer.weight.new_empty(0)
         self.parts: dict[tuple[int, int], Tensor] = {}
@@ -76,6 +76,8 @@ class _Steps:
 
     def columns(self, start: int, stop: int) -> Tensor:
         """The weights of some inputs, contiguous: oneDNN is slow with a part of a matrix."""
+        if self.weight._version != self.version:
+            raise RuntimeError("the weights of a loop were changed between its forward and its backward pass")
         if (start, stop) not in self.parts:
             self.parts[start, stop] = self.weight[:, start:stop].contiguous()
         return self.parts[start, stop]

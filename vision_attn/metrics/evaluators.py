@@ -14,18 +14,21 @@ from vision_attn.metrics.variety import same_caption, sameness
 
 
 class ReferenceLikelihood(Evaluator):
-    """`nll`: the mean negative log-likelihood of the references, in nats per word."""
+    """`nll`: the mean negative log-likelihood of the references, in nats per word. Those that are impossible for the
+    model, such as a transcript longer than its line for CTC, are left out."""
 
     def __init__(self) -> None:
         self.log_prob: Tensor | float = 0.0
         self.num_words = 0
 
     def update(self, batch: Any, results: Results) -> None:
-        self.log_prob = self.log_prob + results.caption.log_prob.sum()
-        self.num_words += int((batch.words != PAD).sum())
+        log_prob = results.caption.log_prob.sum(dim=-1)
+        possible = ~log_prob.isneginf()
+        self.log_prob = self.log_prob + log_prob.where(possible, 0).sum()
+        self.num_words += int(((batch.words != PAD) & possible[..., None]).sum())
 
     def compute(self) -> dict[str, float]:
-        return {"nll": float(self.log_prob) / -self.num_words}
+        return {"nll": float(self.log_prob) / -self.num_words if self.num_words else float("nan")}
 
 
 class CaptionScores(Evaluator):

@@ -12,6 +12,7 @@ from vision_attn.contracts import END, PAD, Caption, Captioner, Look
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
+from vision_attn.layers.precise import precise
 from vision_attn.models.encoder_decoder import Recurrent
 from vision_attn.shapes import require
 
@@ -66,7 +67,7 @@ class CTC(Captioner):
         annotations, _ = self.encoder(regions)
         scores = self.output(self.dropout(annotations))
         end = torch.arange(scores.shape[-1], device=scores.device) == END
-        return class_log_prob(scores.masked_fill(end, NEVER))
+        return class_log_prob(precise(scores).masked_fill(end, NEVER))
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         """-inf at END where a strip has too few columns for the transcript."""

@@ -60,7 +60,6 @@ class DRAM(Captioner):
     Glimpses are trained by `ReinforceLooks`, whose reward is log p of each character.
     """
 
-    reinforced = True
     ways = ("mean", "sample")
 
     def __init__(
@@ -79,6 +78,7 @@ class DRAM(Captioner):
         options = {"retina": retina, "glimpse": glimpse, "core": core, "policy": policy}
         self.ram = RAM(shape, num_words, num_glimpses=num_glimpses, first="policy", **options)
         self.region_size, self.num_glimpses, self.state_size = region_size, num_glimpses, self.ram.state_size
+        self.reinforced = self.ram.policy.reinforced
         self.at_test = "mean"
 
     @property
@@ -143,8 +143,8 @@ class DRAM(Captioner):
         return state, states, samples
 
     def _choice(self, states: Tensor, samples: Tensor, said: Tensor) -> Choice | None:
-        """The glimpses of a character as one sample."""
-        if self.way != "sample":
+        """The glimpses of a character as one sample; None where no estimator is needed."""
+        if self.way != "sample" or not self.reinforced:
             return None
         each = self.ram.policy.choice(states, samples)
         log_prob, entropy = (

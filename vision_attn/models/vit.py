@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.contracts import Classifier, Glance
+from vision_attn.contracts import Classifier, Glance, one_size
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.ranges import check_range
@@ -68,7 +68,7 @@ class VisionTransformer(Classifier):
         super().__init__()
         check_range("VisionTransformer", 0, 1000, overlap=overlap)
         check_range("VisionTransformer", 1, 1000, patch=patch, num_layers=num_layers, num_heads=num_heads)
-        channels, *sides = image_shape
+        channels, *sides = one_size("VisionTransformer", image_shape)
         if any(side % patch for side in sides):
             raise ValueError(f"VisionTransformer: patches of {patch} pixels do not divide images of {tuple(sides)}")
         if hidden_size % num_heads:

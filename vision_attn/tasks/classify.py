@@ -242,7 +242,7 @@ class Classification(Task):
         size = tuple(images.extents[0].tolist()) if isinstance(images, Images) else tuple(images.shape[1:])
         key = (size, *options.items())
         if key not in self._costs:
-            rows = options.get("rows", 1) if self.model.reinforced else 1
+            rows = options.get("rows", 1) if self.model.stochastic else 1
             with self.seeded(0):
                 number = multiply_adds(self.model, images, **options)
             self._costs[key] = {"pixels": float(rows * self.model.pixels), "multiply_adds": float(number)}

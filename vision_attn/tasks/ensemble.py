@@ -22,9 +22,11 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
     """An ensemble of trained captioners, and its data.
 
     Captions are decoded as the first of `tasks` does; `source` is its data. Runs with equal encoders share one. Raises
-    ValueError if the vocabularies differ.
+    ValueError if the vocabularies differ, or for runs that read lines.
     """
     first = tasks[0]
+    if any(-1 in task.encoder.grid for task in tasks):
+        raise ValueError("an ensemble is of captioners: runs that read lines, of any width, cannot be averaged yet")
     for number, task in enumerate(tasks[1:], start=2):
         if task.vocabulary.words != first.vocabulary.words:
             raise ValueError(
