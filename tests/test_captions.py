@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import re
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -264,7 +265,7 @@ def test_what_cannot_be_used_is_counted_and_left_out(folder, caplog):
         for said in (
             "1 images of split train have no caption and are left out, such as 01.png",
             "1 captions of images that the file does not list",
-            "1 photographs do not exist and are left out, such as",
+            "photographs that do not exist and are left out: 1, such as",
             "03.png: not a readable image",
             "03.png" if options else "1 of 17 photographs cannot be read",
         ):
@@ -450,6 +451,25 @@ def test_each_photograph_is_mirrored_into_itself(folder, options, monkeypatch):
                 assert len(same) == 1, key
                 found[same[0]] += 1
     assert min(found.values()) > 8 and sum(found.values()) >= 3 * 8
+
+
+def test_an_evaluation_computes_the_vectors_of_its_split_alone(folder):
+    """Unless the cache of all has been begun: then that one is used and completed."""
+
+    def computed(**options) -> list[int]:
+        evaluated = source(folder, prepare=False, **options)
+        evaluated.only("test")
+        evaluated.prepare(Looking())
+        assert sum(len(batch.ids) for batch in evaluated.split("test")) == 4
+        return sorted(json.loads(index.read_text())["shape"][0] for index in folder.glob("cache/*/index.json"))
+
+    assert computed(flips=True) == [4]
+    source(folder)
+    assert computed(flips=True) == [4, 19]
+    for cache in (folder / "cache").iterdir():
+        if json.loads((cache / "index.json").read_text())["shape"][0] == 4:
+            shutil.rmtree(cache)
+    assert computed() == [19]
 
 
 def test_flips_compute_the_mirrored_training_photographs_alone(folder):

@@ -315,6 +315,17 @@ def test_eval_of_a_run_with_itself_is_eval_of_the_run(runs, alone, tmp_path):
         assert found[name] == pytest.approx(expected[name], rel=1e-3)
 
 
+def test_eval_of_included_weights_leaves_them_as_they_are(runs, tmp_path, monkeypatch):
+    included = shutil.copytree(runs[0] / "best", tmp_path / "weights" / "scenes")
+    monkeypatch.setattr("vision_attn.commands.eval.ours", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(included.iterdir())
+    for folder in ("weights/scenes", str(included)):
+        assert main(["eval", folder, "--device=cpu"]) == 0
+    assert sorted(included.iterdir()) == before
+    assert (tmp_path / "runs" / "scenes" / "metrics_test.json").is_file()
+
+
 def test_eval_of_two_runs_is_an_ensemble_of_both(runs, alone, capsys):
     assert main(["eval", str(runs[0]), "--show", "1", "--device=cpu", "--task.min_words=2", str(runs[1])]) == 0
     out = runs[0] / "ensemble"

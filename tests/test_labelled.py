@@ -95,7 +95,7 @@ def test_a_file_of_labels(form, classes, tmp_path):
         ('image,label\nred/0.png,"1', "cannot be read as CSV: unexpected end"),
         ("image,label\nred/0.png,", "line 2 has no label"),
         ("image,label\nred/0.png,1\nred/0.png,2", "line 3 names red/0.png a second time"),
-        ("image,label\nmissing.png,1", "which does not exist: check `images`"),
+        ("image,label\nmissing.png,1", "which does not exist: check data.images"),
         ("image,label,split\nred/0.png,1,training", 'line 2 has split "training": write train, val, test, or leave it'),
         ("image,label,split\nred/0.png,1,test", "has no image for training"),
         ("image,label", "has no images: expected"),

@@ -47,12 +47,16 @@ def test_writes_where_it_is_told(files, tmp_path):
         run(*files, "--out", tmp_path)
 
 
-def test_a_failed_metric_is_the_exit_status_but_the_rest_is_written(files, monkeypatch, capsys):
+def test_a_failed_metric_is_the_exit_status_and_earlier_scores_stay(files, monkeypatch, capsys):
+    written = files[0].parent / "captions_metrics.json"
+    written.write_text("what an earlier call wrote")
     monkeypatch.setenv("VISION_ATTN_JAVA", "/no/such/java")
     assert run(*files) == 1
-    assert "BLEU-1 failed: the tokenizer failed" in capsys.readouterr().out
-    written = json.loads((files[0].parent / "captions_metrics.json").read_text())
-    assert set(written["failed"]) == {"BLEU-1", "CIDEr"}
+    printed = capsys.readouterr().out
+    assert "BLEU-1 failed: the tokenizer failed" in printed and printed.endswith("nothing is written\n")
+    assert run(*files, "--json") == 1
+    assert set(json.loads(capsys.readouterr().out)["failed"]) == {"BLEU-1", "CIDEr"}
+    assert written.read_text() == "what an earlier call wrote"
 
 
 def test_results_of_strange_images(files):

@@ -352,3 +352,8 @@ def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> No
     assert browser.run(f"{page}.querySelector('figure').clientWidth + 30 <= {frame}.clientWidth")
     for inner in ("document", page):  # nothing is wider than the screen of a telephone
         assert browser.run(f"{inner}.documentElement.scrollWidth <= {inner}.documentElement.clientWidth"), inner
+
+
+def test_a_port_that_is_none_is_refused(capsys) -> None:
+    assert main(["serve", "--port", "80000"]) == 1
+    assert "--port is 80000: give a number from 1 to 65535" in capsys.readouterr().err

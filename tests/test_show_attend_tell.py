@@ -7,6 +7,7 @@ import torch
 
 from tests import references
 from vision_attn.attention.scores import Additive
+from vision_attn.layers.linear import Linear
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
 B, R, T, L, D, V = 3, 2, 6, 5, 4, 11
@@ -167,3 +168,10 @@ def test_compiled_turns_equal_eager_ones_at_every_length():
     model.compile()
     for one, other in zip(eager, gradients(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_must_be_positive():
+    with pytest.raises(ValueError, match="ShowAttendTell: hidden_size is 0, but must be from 1 "):
+        ShowAttendTell(5, 3, hidden_size=0)
+    with pytest.raises(ValueError, match="a layer of 0 inputs and 3 outputs"):
+        Linear(0, 3)

@@ -10,6 +10,7 @@ import yaml
 
 from tests.untrained import write_run
 from vision_attn import parser
+from vision_attn.commands import main
 from vision_attn.config import open_run
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
@@ -98,6 +99,12 @@ def test_the_hint_of_a_mistake_imports_nothing(evil, path, target: str) -> None:
     assert parser._accepted({"task": {"class_path": target}}, ["task"]) == []
 
 
+def test_a_name_without_a_module_is_named(capsys) -> None:
+    assert main(["keys", "sat_soft_scenes", "--task.model=transformer"]) == 1
+    said = "task.model: expected a class path such as torch.optim.AdamW, got 'transformer'"
+    assert said in capsys.readouterr().err
+
+
 def test_classes_must_derive_from_what_is_expected(evil) -> None:
     vocabulary = "vision_attn.data.vocabulary.Vocabulary"
     assert f"{vocabulary} is not a subclass of Attention" in refused(evil(ATTENTION, vocabulary))
@@ -147,7 +154,7 @@ def test_a_string_of_plain_text_is_never_taken_for_a_class(evil) -> None:
         ((*ATTENTION[:-1], "hidden_size"), 10**8, "does not fit the model"),
         ((*ATTENTION[:-1], "hidden_size"), 10**9, "a model that cannot be built (RuntimeError: Storage size"),
         ((*ATTENTION[:-1], "hidden_size"), 10**12, "a model that cannot be built (RuntimeError: Storage size"),
-        ((*ATTENTION[:-1], "hidden_size"), -1, "a model that cannot be built"),
+        ((*ATTENTION[:-1], "hidden_size"), -1, "hidden_size is -1, but must be from 1"),
         ((*SCORE, "init_args", "attention_size"), 10**12, "does not fit the model"),
         (("task", "init_args", "encoder", "init_args", "width"), 16 * 10**5, "does not fit the model"),
         (("task", "init_args", "encoder", "init_args", "resolution"), 4 * 10**6, "resolution is 4000000, but must be"),

@@ -90,7 +90,8 @@ def _said(cause: str) -> str:
         value = _GIVEN.search(cause) or _VALUE.search(cause)
         if types and value:
             kinds = [_plain(kind) for kind in types if "dot import path" not in kind]
-            return f"expected {' or '.join(kinds)}, got {_literal(value[1])}"
+            if kinds:
+                return f"expected {' or '.join(kinds)}, got {_literal(value[1])}"
     if found := re.match(r"module '([^']+)' has no attribute '([^']+)'", cause):
         module = sys.modules.get(found[1])
         classes = [name for name, value in vars(module).items() if isinstance(value, type)] if module else []

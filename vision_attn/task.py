@@ -42,6 +42,9 @@ class Source:
         """One line about the data, printed when a run starts; empty: there is nothing to say. Valid after `prepare`."""
         return ""
 
+    def only(self, split: str) -> None:
+        """Say before `prepare` that only this split will be read, as an evaluation does: then `prepare` can do less."""
+
     def prepare(self, task: "Task") -> None:
         """Read, check and cache the data that `task` needs. Idempotent."""
 

@@ -27,7 +27,7 @@ from vision_attn.commands._collection import collected_later
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
 from vision_attn.commands._places import writable
 from vision_attn.console import say
-from vision_attn.files import read_json, shipped
+from vision_attn.files import ours, read_json, shipped
 from vision_attn.machine import processor
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -39,7 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument("others", nargs="*", metavar="RUN", help="further captioners, for an ensemble")
     parser.add_argument("--split", default="test", help="train, val or test (default: test)")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the run folder)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="where to write (default: the run folder; runs/NAME for included weights)",
+    )
     parser.add_argument("--json", action="store_true", help="print the record that is written, as a JSON object")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
 
@@ -63,7 +68,8 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     from vision_attn.engine.distributed import seed_all
 
     folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
-    place = Path(folders[0]) if Path(folders[0]).is_dir() else Path("runs", Path(folders[0]).name)  # an included one
+    mine = Path(folders[0]).is_dir() and ours() / "weights" not in Path(folders[0]).resolve().parents
+    place = Path(folders[0]) if mine else Path("runs", Path(folders[0]).name)  # an included one stays as it is
     out = writable(arguments.out or Path(place, "ensemble" if len(folders) > 1 else ""), "--out")
     if (out / "pictures").is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
         raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")
@@ -97,6 +103,7 @@ def evaluate(
     from vision_attn.files import replacing, scratch
 
     task, source, config, device = opened
+    source.only(split)
     source.prepare(task)
     seed = config.get("run", {}).get("seed", 0)
     began = time.perf_counter()

@@ -45,6 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         say(line)
     content = {**report.metrics, "images": len(candidates), "annotated_images": len(references)}
     content |= {"failed": report.failed, "notes": report.notes}
+    if not report.metrics:  # what an earlier call wrote there is worth more
+        say(json.dumps(content) if arguments.json else "nothing is written")
+        return 1
     try:
         with replacing(out) as temporary:
             temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -38,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.looking import is_run_name
     from vision_attn.web import make_server
 
+    if not 0 <= arguments.port < 2**16:
+        raise ValueError(f"--port is {arguments.port}: give a number from 1 to 65535, or 0 for any that is free")
     names = arguments.models or ALONG
     others = [name for name in names if not is_run_name(name)]
     weights = arguments.weights or [None] * len(others)

@@ -53,7 +53,7 @@ def read_annotations(
         if not any(named):
             raise ValueError(
                 f'{path}: no image has a `split` field of {", ".join(SPLITS)}: add "split": "train" and so on to each, '
-                "or give `splits`, a JSON file of {split: [image names]}, or one annotation file per split"
+                "or give data.splits, a JSON file of {split: [image names]}, or one annotation file per split"
             )
         without = [
             photograph.name for photograph, image in zip(photographs, images, strict=True) if not image.get("split")

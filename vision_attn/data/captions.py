@@ -13,7 +13,7 @@ from torch import nn
 from vision_attn.console import printable
 from vision_attn.data.annotations import Photograph, read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
-from vision_attn.data.features import Features, cached_features
+from vision_attn.data.features import Features, begun, cached_features
 from vision_attn.data.images import Pixels
 from vision_attn.data.photograph_store import Photographs, Views, locate, stored
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
@@ -80,6 +80,7 @@ class Captions(VocabularySource):
         check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
         check_range("Captions", 1, 1000, rows=rows, max_length=max_length)
         self._prepared: nn.Module | None = None
+        self._only: str | None = None
 
     @cached_property
     def photographs(self) -> dict[str, Photographs]:
@@ -124,8 +125,12 @@ class Captions(VocabularySource):
     def references(self) -> Iterator[tuple[str, ...]]:
         return (tuple(photograph.captions) for photograph in self._members("train"))
 
+    def only(self, split: str) -> None:
+        self._only = _known(split)
+
     def prepare(self, task: Task) -> None:
-        """Find the photographs, and cache the outputs of the part of `task.encoder` that is not trained.
+        """Find the photographs, and cache the outputs of the part of `task.encoder` that is not trained: of those of
+        one split after `only`, unless the cache of all has been begun.
 
         Photographs that are missing or cannot be read are logged and left out; without a cache, those that cannot be
         read are found when their batch is.
@@ -134,12 +139,17 @@ class Captions(VocabularySource):
         if self._prepared is encoder:
             return
         found = locate(self.photographs, self._folders())
-        views = Views(found, flips=self.flips)
+        views = Views(found, flips=self.flips and self._only in (None, "train"))
         frozen = None if self.cache is None else encoder.frozen_part()
+        if frozen is not None and self._only and not begun(Path(self.cache).expanduser(), frozen, views.unmirrored):
+            found = {
+                split: members.selected(np.full(len(members), split == self._only)) for split, members in found.items()
+            }
+            views = Views(found, flips=self.flips and self._only == "train")
         if frozen is None:
             self._pictures: Features | Pixels = Pixels(views, encoder.resolution)
         else:
-            parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
+            parts = [views.unmirrored, views[len(views.photographs) :]]  # so flips use an existing cache
             cache = Path(self.cache).expanduser()
             folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]
             device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))

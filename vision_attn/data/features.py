@@ -144,6 +144,11 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
     return folder
 
 
+def begun(cache: Path, encoder: nn.Module, views: Sequence[View]) -> bool:
+    """Return whether `cache` holds features of all these `views`, or a part of them."""
+    return (cache / folder_name(make_header(encoder, views))).is_dir()
+
+
 def _finished(folder: Path, header: dict[str, Any]) -> bool:
     return folder.is_dir() and not (folder / APPENDED).exists() and all(existing_shards(folder, header, SHARD))
 

@@ -85,5 +85,5 @@ def _from_file(folder: Path, path: Path) -> Iterator[tuple[str, str, str | None]
             raise ValueError(f"{where} names {name} a second time")
         seen.add(name)
         if not os.path.isfile(folder / name):
-            raise ValueError(f"{where} names {folder / name}, which does not exist: check `images`")
+            raise ValueError(f"{where} names {folder / name}, which does not exist: check data.images")
         yield name, label, split

@@ -156,6 +156,10 @@ class Views(Sequence[View]):
         """The views that follow once more, mirrored."""
         self.numbers = range(len(self.photographs) + len(self.mirrored))
 
+    @property
+    def unmirrored(self) -> "Views":
+        return self[: len(self.photographs)]
+
     @overload
     def __getitem__(self, number: int) -> View: ...
     @overload
@@ -287,9 +291,9 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
             example = example if missing else placed[split].file(int(np.argmin(sizes)))
             missing += len(sizes) - len(found[split])
     if not any(map(len, found.values())):
-        raise ValueError(f"none of the photographs exist, such as {printable(str(example))}: check `images`")
+        raise ValueError(f"none of the photographs exist, such as {printable(str(example))}: check data.images")
     if missing:
-        log.warning("%d photographs do not exist and are left out, such as %s", missing, printable(str(example)))
+        log.warning("photographs that do not exist and are left out: %d, such as %s", missing, printable(str(example)))
     return found
 
 

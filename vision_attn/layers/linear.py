@@ -83,7 +83,12 @@ def _arranged(input: Tensor, weight: Tensor) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` that uses the faster library: see `linear`."""
+    """`nn.Linear` that uses the faster library: see `linear`. Raises ValueError for sizes below 1."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, device=None, dtype=None):
+        if min(in_features, out_features) < 1:
+            raise ValueError(f"a layer of {in_features} inputs and {out_features} outputs: both must be at least 1")
+        super().__init__(in_features, out_features, bias, device, dtype)
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
         if _by_onednn(input, self.weight):

@@ -18,6 +18,7 @@ from vision_attn.layers.dropout import Dropout, dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.nested import Nested
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
@@ -80,6 +81,7 @@ class ShowAttendTell(Captioner):
             captioner compares objects that it remembers: it learns that first, and then to look again.
         """
         super().__init__()
+        check_range("ShowAttendTell", 1, 10**12, hidden_size=hidden_size, word_size=word_size)
         if num_gates not in (1, region_size):
             raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
         self.region_size, self.state_size = region_size, hidden_size

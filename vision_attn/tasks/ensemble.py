@@ -65,6 +65,10 @@ class Together(Source):
         self.tasks, self.encoder = tasks, encoder
         self.sources = [copy(source) for _ in tasks]
 
+    def only(self, split: str) -> None:
+        for source in self.sources:
+            source.only(split)
+
     def prepare(self, task: Task) -> None:
         for source, each in zip(self.sources, self.tasks, strict=True):
             source.prepare(each)
