@@ -453,6 +453,17 @@ def test_each_photograph_is_mirrored_into_itself(folder, options, monkeypatch):
     assert min(found.values()) > 8 and sum(found.values()) >= 3 * 8
 
 
+@pytest.mark.parametrize("kind", ["number, not a text", "text, not a number"])
+def test_ids_that_differ_in_kind_are_named(folder, kind):
+    record = coco()
+    part, key = (record["annotations"], "image_id") if kind.startswith("number") else (record["images"], "id")
+    for item in part:
+        item[key] = str(item[key])
+    write(folder / "captions.json", record)
+    with pytest.raises(ValueError, match=f"but the id of that image is a {kind}"):
+        source(folder)
+
+
 def test_an_evaluation_computes_the_vectors_of_its_split_alone(folder):
     """Unless the cache of all has been begun: then that one is used and completed."""
 

@@ -354,7 +354,7 @@ def test_an_ensemble_is_of_captioners(runs, tmp_path, capsys):
         "strings_read_search", tmp_path / "lines", sizes=["--task.model.hidden_size=8", "--run.device=cpu"]
     )
     assert main(["eval", str(lines), str(lines)]) == 1
-    assert "runs that read lines, of any width, cannot be averaged yet" in capsys.readouterr().err
+    assert "runs that read lines are not averaged; vision-attn transcribe" in capsys.readouterr().err
     assert main(["eval", str(runs[0]), str(runs[1]), "--task.no_such_key=1"]) == 1
     assert "there is no such key" in capsys.readouterr().err
 

@@ -82,13 +82,16 @@ def _coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
         if key in said:
             raise ValueError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
         said[key] = []
-    unlisted = 0
+    unlisted, texts = 0, {str(key) for key in said}
     for number, note in enumerate(_list(path, "annotations", notes)):
         where = f"annotation {number}"
         key = _id(path, where, _field(path, where, note, "image_id"))
         caption = _caption(path, where, _field(path, where, note, "caption"))
         if key in said:
             said[key].append(caption)
+        elif str(key) in texts:
+            kind = "number, not a text" if isinstance(key, str) else "text, not a number"
+            raise ValueError(f"{path}: {where} has image_id {brief(key)}, but the id of that image is a {kind}")
         else:
             unlisted += 1
     if unlisted:

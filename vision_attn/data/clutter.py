@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vision_attn.data.counted import Counted, slices
 from vision_attn.data.mnist import NUM_VALIDATION, SIDE, DigitBatch, Digits, DigitSource, scaled
 from vision_attn.data.scene_canvas import integers
 from vision_attn.data.streams import FIXED, FRESH, stream
@@ -83,15 +84,16 @@ class Clutter(DigitSource):
             first = (epoch * len(self) + index) * self.batch_size
             yield self.batch("train", samples[part], range(first, first + self.batch_size)[part])
 
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[DigitBatch]:
         """Fixed images, the same in every run. "train" yields as many as "val", with training digits."""
         self.check_split(name)
         # Sampled all at once, so that the images do not depend on the batch size.
         samples = self.sample(name, (FIXED, SPLITS.index(name)), self.split_images[name])
         samples[:, 0] = torch.arange(len(samples)) % len(self.digits[name].labels)
-        for first in range(rank * self.batch_size, len(samples), world * self.batch_size):
-            part = slice(first, first + self.batch_size)
-            yield self.batch(name, samples[part], range(len(samples))[part])
+        return slices(
+            lambda part: self.batch(name, samples[part], range(len(samples))[part]),
+            len(samples), self.batch_size, rank=rank, world=world,
+        )  # fmt: skip
 
     def checksum(self, name: str) -> str:
         """Return the first 16 digits of the SHA-256 of a fixed set: all pixels as bytes, then all labels."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.console import printable
+from vision_attn.data.counted import Counted
 from vision_attn.data.images import in_threads
 from vision_attn.data.labels import Labelled, find_labelled
 from vision_attn.data.pixels import open_pixels
@@ -136,7 +137,7 @@ class LabelledImages(Source):
         jobs = [[(items[index], self.flips and bool(mirrored[index])) for index in part] for part in parts[skip:]]
         return self._batches(jobs)
 
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[LabelledBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[LabelledBatch]:
         if name not in SPLITS:
             raise ValueError(f"photographs have no split {name!r}; choose one of {', '.join(SPLITS)}")
         items = [(item, False) for item in self.splits[name]]
@@ -144,8 +145,8 @@ class LabelledImages(Source):
             kept = ", ".join(split for split in SPLITS if self.splits[split])
             raise ValueError(f"no photograph has the split {name}; there are some for {kept}")
         size = self.evaluation_batch_size
-        jobs = [items[first : first + size] for first in range(0, len(items), size)]
-        return self._batches(jobs[rank::world])
+        jobs = [items[first : first + size] for first in range(0, len(items), size)][rank::world]
+        return Counted(self._batches(jobs), len(jobs))
 
     def open(self, path: Path) -> Sliced:
         """Open any image in the way of this data set. Raises ValueError naming the file if it is no image."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from vision_attn.console import progress
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.characters import Characters, composed
+from vision_attn.data.counted import Counted, slices
 from vision_attn.data.images import in_threads
 from vision_attn.data.photographs import decoded
 from vision_attn.data.records import check_inside, read_records
@@ -120,13 +121,12 @@ class Lines(VocabularySource):
             members = order[index * self.batch_size : (index + 1) * self.batch_size]
             yield self.batch([lines[number] for number in members], rank, world)
 
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """The lines of a split, longest transcript first."""
         if name not in SPLITS:
             raise ValueError(f"lines have no split {name!r}; choose one of {', '.join(SPLITS)}")
         lines = sorted(self.lines[name], key=lambda line: -len(line.text))
-        for first in range(rank * self.batch_size, len(lines), world * self.batch_size):
-            yield self.batch(lines[first : first + self.batch_size])
+        return slices(lambda part: self.batch(lines[part]), len(lines), self.batch_size, rank=rank, world=world)
 
     def references(self) -> Iterator[list[str]]:
         return ([line.text] for line in self.lines["train"])

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision_attn.attention.images import Images
+from vision_attn.data.counted import Counted, slices
 from vision_attn.data.streams import stream
 from vision_attn.files import find
 from vision_attn.ranges import check_range
@@ -120,12 +121,11 @@ class MNIST(DigitSource):
             images, labels, boxes = plain(digits, order[batch][part])
             yield DigitBatch(moved(images, moves[batch][part], self.shift) if self.shift else images, labels, boxes)
 
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[DigitBatch]:
         self.check_split(name)
         digits = self.digits[name]
-        members = torch.arange(len(digits.labels), device=digits.labels.device).split(self.batch_size)
-        for part in members[rank::world]:
-            yield plain(digits, part)
+        members = torch.arange(len(digits.labels), device=digits.labels.device)
+        return slices(lambda part: plain(digits, members[part]), len(members), self.batch_size, rank=rank, world=world)
 
 
 def plain(digits: Digits, members: Int[Tensor, "B"]) -> DigitBatch:

@@ -15,6 +15,7 @@ from torch import Tensor
 from vision_attn.contracts import END, PAD
 from vision_attn.data import scene_grammar as grammar
 from vision_attn.data.batches import CaptionBatch
+from vision_attn.data.counted import Counted, slices
 from vision_attn.data.scene_canvas import Arrangement, arrange, draw
 from vision_attn.data.streams import FIXED, FRESH, stream
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, VocabularySource
@@ -97,16 +98,16 @@ class Scenes(VocabularySource):
             part = slice(rank, None, world)
             yield self.batch(scenes.take(part), ids[part])
 
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """Fixed scenes, the same in every run. "train" yields as many as "val", with combinations of training."""
         if name not in SPLITS:
             raise ValueError(f"scenes have no split {name!r}; choose one of {', '.join(SPLITS)}")
         # Arranged all at once, so that the scenes do not depend on the batch size.
         ids = range(self.split_images[name])
         scenes = self.arrange(name, (FIXED, SPLITS.index(name)), len(ids))
-        for first in range(rank * self.batch_size, len(ids), world * self.batch_size):
-            part = slice(first, first + self.batch_size)
-            yield self.batch(scenes.take(part), ids[part])
+        return slices(
+            lambda part: self.batch(scenes.take(part), ids[part]), len(ids), self.batch_size, rank=rank, world=world
+        )
 
     def arrange(self, split: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:
         return arrange(stream(*numbers), num_images, split, self.mixture, self.size)

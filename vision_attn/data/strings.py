@@ -17,6 +17,7 @@ from torch import Tensor
 from vision_attn.contracts import END, PAD
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.characters import Characters
+from vision_attn.data.counted import Counted, slices
 from vision_attn.data.mnist import SIDE, Digits, DigitSource
 from vision_attn.data.scene_canvas import integers
 from vision_attn.data.streams import FIXED, FRESH, stream
@@ -179,16 +180,18 @@ class Strings(VocabularySource, DigitSource):
             ids = np.arange(first, first + self.batch_size)
             yield self.batch("train", layout.take(part), ids[part], _padded_width(layout))
 
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """Fixed strips, the same in every run. "train" yields as many as "val", with training digits."""
         self.check_split(name)
         # Laid out all at once, so that the strips do not depend on the batch size.
         layout = self.layout(name, (FIXED, SPLITS.index(name)), self.split_images[name])
         order = np.argsort(-layout.length, kind="stable")
-        for first in range(rank * self.batch_size, len(order), world * self.batch_size):
-            ids = order[first : first + self.batch_size]
-            part = layout.take(ids)
-            yield self.batch(name, part, ids, _padded_width(part))
+
+        def batch(members: slice) -> CaptionBatch:
+            part = layout.take(order[members])
+            return self.batch(name, part, order[members], _padded_width(part))
+
+        return slices(batch, len(order), self.batch_size, rank=rank, world=world)
 
     def references(self) -> Iterator[list[str]]:
         """Transcripts of a batch of training strips. Their digits are all that the vocabulary needs."""

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vision_attn.data.counted import Counted, slices
 from vision_attn.data.scene_canvas import Arrangement, arrange, draw, uniform
 from vision_attn.data.scene_grammar import COLOURS, MAX_OBJECTS, SHAPES
 from vision_attn.data.streams import FIXED, FRESH, stream
@@ -77,14 +78,14 @@ class Targets(Source):
             scenes = self.arrange((FRESH, seed % 2**64, epoch, index), self.batch_size)
             yield self.batch(scenes.take(slice(rank, None, world)))
 
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[TargetBatch]:
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[TargetBatch]:
         """Fixed scenes, the same in every run."""
         if name not in SPLITS:
             raise ValueError(f"targets have no split {name!r}; choose one of {', '.join(SPLITS)}")
         # Arranged all at once, so that the scenes do not depend on the batch size.
-        scenes = self.arrange((FIXED, SPLITS.index(name)), self.split_images[name])
-        for first in range(rank * self.batch_size, self.split_images[name], world * self.batch_size):
-            yield self.batch(scenes.take(slice(first, first + self.batch_size)))
+        number = self.split_images[name]
+        scenes = self.arrange((FIXED, SPLITS.index(name)), number)
+        return slices(lambda part: self.batch(scenes.take(part)), number, self.batch_size, rank=rank, world=world)
 
     def arrange(self, numbers: tuple[int, ...], num_images: int) -> Arrangement:
         """Sample scenes; their objects are chosen independently of the splits of captions, and the first is a star."""

@@ -5,13 +5,14 @@ its captioner averages the probabilities of theirs (`models/ensemble.py`), so de
 of a single run. Its data is that of the first run, with the cached annotation vectors of each encoder.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from copy import copy
 from itertools import accumulate
 
 import torch
 
 from vision_attn.contracts import Encoder
+from vision_attn.data.counted import Counted
 from vision_attn.encoders.joined import Joined
 from vision_attn.models.ensemble import Ensemble, Share
 from vision_attn.task import Batch, Source, Task
@@ -26,7 +27,9 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
     """
     first = tasks[0]
     if any(-1 in task.encoder.grid for task in tasks):
-        raise ValueError("an ensemble is of captioners: runs that read lines, of any width, cannot be averaged yet")
+        raise ValueError(
+            "an ensemble is of captioners: runs that read lines are not averaged; vision-attn transcribe reads with one"
+        )
     for number, task in enumerate(tasks[1:], start=2):
         if task.vocabulary.words != first.vocabulary.words:
             raise ValueError(
@@ -74,7 +77,9 @@ class Together(Source):
             source.prepare(each)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        return self._joined([source.split(name, rank=rank, world=world) for source in self.sources])
+        parts = [source.split(name, rank=rank, world=world) for source in self.sources]
+        batches = self._joined(parts)
+        return Counted(batches, len(parts[0])) if isinstance(parts[0], Sized) else batches
 
     def _joined(self, parts: Sequence[Iterable[Batch]]) -> Iterator[Batch]:
         """Batches of annotation vectors, or of pixels if all encoders take the same."""

@@ -1,0 +1,25 @@
+"""Batches of a fixed set whose number is known, so that a progress bar can tell the time that is left."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Counted(Iterator[T], Generic[T]):
+    """An iterator with a length: `number`, that of all its items."""
+
+    def __init__(self, items: Iterable[T], number: int) -> None:
+        self.items, self.number = iter(items), number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __next__(self) -> T:
+        return next(self.items)
+
+
+def slices(batch: Callable[[slice], T], count: int, size: int, *, rank: int, world: int) -> Counted[T]:
+    """batch(slice) of every `world`-th slice of `size` of `count` items, beginning with number `rank`."""
+    starts = range(rank * size, count, world * size)
+    return Counted((batch(slice(first, first + size)) for first in starts), len(starts))
