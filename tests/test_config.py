@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from vision_attn.config import build, claim, dump, find_best, open_run, read
+from vision_attn.config import build, claim, dump, find_best, open_run, read, training
 from vision_attn.engine.folders import claim as lock
 from vision_attn.engine.loop import fit
 
@@ -203,6 +203,17 @@ def test_a_run_under_way_is_left_alone(config_file: Path) -> None:
     with lock(Path("busy")), pytest.raises(ValueError, match="busy is being trained by process"):
         claim(read(config_file, ["--run.folder=busy", "--task.hidden=9"]))
     assert yaml.safe_load(Path("busy/config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
+
+
+def test_a_command_keeps_others_out_before_training_begins(config_file: Path) -> None:
+    """Else the weights of one would lie beside the config of the other."""
+    one, other = (read(config_file, ["--run.folder=new", f"--task.hidden={size}"]) for size in (8, 9))
+    with training(one) as folder:
+        with pytest.raises(ValueError, match="new is being trained by process"), training(other):
+            pass
+        fit(**build(one))
+    assert yaml.safe_load((folder / "best/config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
+    assert not [path for path in folder.iterdir() if path.name in (".lock", ".command")]
 
 
 def test_a_run_is_opened_from_best_alone(trained: Path, tmp_path: Path) -> None:

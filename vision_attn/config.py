@@ -110,6 +110,15 @@ def claim(config: Namespace) -> Path:
     return folder
 
 
+@contextmanager
+def training(config: Namespace) -> Iterator[Path]:
+    """`claim`, and refuse other commands that would train in the folder as long as this context is entered: also before
+    `fit` locks it, so that none writes another config in between."""
+    first = os.environ.get("RANK", "0") == "0"
+    with lock(Path(config.run.folder), ".command") if first else nullcontext():
+        yield claim(config)
+
+
 def dump(config: Namespace) -> str:
     """The resolved config as YAML, with every default spelled out."""
     shown = config.clone()

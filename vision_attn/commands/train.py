@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read the config, claim the folder, build and train. Raises ValueError for errors in config, data or folder."""
     with collected_later():
-        from vision_attn.config import build, claim
+        from vision_attn.config import build, training
         from vision_attn.engine.loop import fit
         from vision_attn.metrics.variety import sameness
 
@@ -37,11 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     first = os.environ.get("RANK", "0") == "0"
     if first:
         writable(Path(config.run.folder), "--run.folder")
-    folder = claim(config)
-    if first:
-        epochs = f"{config.run.epochs} epoch" + "s" * (config.run.epochs != 1)
-        say(f"training {arguments.config} for {epochs} into {folder}")
-    metrics = fit(**parts)
+    with training(config) as folder:
+        if first:
+            epochs = f"{config.run.epochs} epoch" + "s" * (config.run.epochs != 1)
+            say(f"training {arguments.config} for {epochs} into {folder}")
+        metrics = fit(**parts)
     if first:
         best = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         say(f"best on validation: {best or 'not validated'}")

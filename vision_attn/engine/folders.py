@@ -85,12 +85,13 @@ def _flush(path: Path) -> None:
 
 
 @contextmanager
-def claim(folder: Path) -> Iterator[None]:
-    """Lock a run folder. The operating system releases the lock when this process ends, even if it is killed.
+def claim(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Lock a run folder by a file of this `name`. The operating system releases the lock when this process ends, even
+    if it is killed.
 
     Raises ValueError if another process holds the lock, or if the folder or its lock cannot be created.
     """
-    path = folder / ".lock"
+    path = folder / name
     lock = FileLock(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
