@@ -134,3 +134,14 @@ def test_weights_that_come_along_read_digits(name, data_folder, tmp_path, monkey
     said = [answer for answer, _ in lines(capsys).values()]
     assert sum(answer == str(int(label)) for answer, label in zip(said, digits.labels[:8], strict=True)) >= 7
     assert len(list(Path("look").iterdir())) == 8
+
+
+def test_what_is_unlike_the_training_images_is_said(ram, tmp_path, capsys):
+    for name, size, level in (("large.png", (600, 90), 0), ("paper.png", (28, 28), 250), ("fine.png", (40, 40), 9)):
+        Image.new("L", size, level).save(tmp_path / name)
+    assert main(["classify", str(ram), str(tmp_path)]) == 0
+    large, paper = (line for line in capsys.readouterr().err.splitlines() if "the model learned from" in line)
+    assert "large.png has 600 x 90 pixels, but the model learned from 28 x 28" in large
+    assert "paper.png is mostly bright" in paper and "--invert" in paper
+    assert main(["classify", str(ram), str(tmp_path / "paper.png"), "--invert"]) == 0
+    assert "learned from" not in capsys.readouterr().err

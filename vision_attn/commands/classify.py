@@ -54,12 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive, endings=OPENED)
-    complaints, drawn = list(found.complaints), 0
+    complaints, doubts, drawn = list(found.complaints), list[str](), 0
     for number, (path, images, answer) in enumerate(answers(opened, found.files, arguments, complaints), start=1):
         if arguments.json:
             say(record(opened.task, path, answer))
         else:
             say(str(path), answer.name, f"{answer.probabilities.max():.3f}")
+        doubts += doubted(opened, path, images)
         if arguments.out:
             place = arguments.out / picture_name(number, path.name)
             drawn += opened.task.draw(images, answer, place, title=path.name) is not None
@@ -67,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         complain("no pictures: this model sees the whole image at once")
     elif drawn:
         complain(f"drawn: {drawn} file{'s' * (drawn != 1)} in {arguments.out}")
-    for line in (*found.notes, *complaints):
+    several = [f"{len(doubts) - 3} more images are unlike those that the model learned from"] * (len(doubts) > 3)
+    for line in (*found.notes, *doubts[:3], *several, *complaints):
         complain(line)
     return 1 if complaints else 0
 
@@ -99,6 +101,22 @@ def seen(opened: Opened, path: Path, invert: bool) -> Any:
 
     pixels = opened.source.open(path) if isinstance(opened.source, LabelledImages) else open_pixels(path)
     return opened.task.seen(Inverted(pixels) if invert else pixels)
+
+
+def doubted(opened: Opened, path: Path, images: Any) -> list[str]:
+    """Why an answer is hardly to be trusted, as far as one can tell without the model."""
+    from vision_attn.attention.images import Images, overview
+    from vision_attn.data.labelled import LabelledImages
+
+    height, width = opened.task.image_shape[1:]
+    (X, Y), known = images.extents[0].tolist() if isinstance(images, Images) else (width, height), f"{width} x {height}"
+    if width and max(X / width, Y / height) > 2:
+        return [
+            f"{path} has {X} x {Y} pixels, but the model learned from {known}: objects larger than there are misread"
+        ]
+    if not isinstance(opened.source, LabelledImages) and overview(images, 16).mean() > 0.5:
+        return [f"{path} is mostly bright, but the model learned from white digits on black: --invert swaps them"]
+    return []
 
 
 def record(task: Any, path: Path, answer: Any) -> str:
