@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vision_attn.viz import attention
 from vision_attn.viz import sheet as drawing
 from vision_attn.viz.attention import RIM, attention_sheet, cell, light, squared, write_sheet
 from vision_attn.viz.page import Looked, write_page
@@ -439,3 +440,11 @@ def test_real_photograph(data_folder, tmp_path):
     assert plain.tobytes() == fitted(photograph).tobytes() == photograph.convert("RGB").tobytes()
     path = write_page(tmp_path / "page.html", [Looked(photographs[0].name, photograph, ["dog"], alpha)])
     assert path.stat().st_size < 100_000
+
+
+def test_the_words_whose_map_is_nearly_even_are_marked():
+    alpha = torch.full((2, 2, 2), 0.25)
+    alpha[1] = torch.tensor([[0.9, 0.1], [0, 0]])
+    assert attention._notes(["a", "dog"], alpha, [0.0, math.log(0.5)]) == ["even · p 1.00", "p 0.50"]
+    assert attention._notes(["a", "dog"], alpha, None) == ["even", ""]
+    assert attention._notes(["a"], None, None) == [""]

@@ -106,7 +106,7 @@ def attention_sheet(
     check(words, alpha, log_prob, regions, title or "attention_sheet")
     plain = fitted(picture, panel)
     panels = [Panel(plain, note="picture")]
-    notes = [""] * len(words) if log_prob is None else [f"p {math.exp(value):.2f}" for value in log_prob]
+    notes = _notes(words, alpha, log_prob)
     lights = [] if alpha is None else light(alpha, plain.height, plain.width)
     for step, (word, note, lit) in enumerate(zip(words, notes, lights, strict=alpha is not None)):
         pictures = [glowing(plain, lit)]
@@ -116,6 +116,15 @@ def attention_sheet(
         panels.append(Panel(above, word, note, *below))
     caption = (" ".join(words) or "no words") if caption is None else caption
     return sheet(panels, caption=caption, title=title, remark=_remark(words, alpha, boxes or {}), legend=LEGEND)
+
+
+def _notes(
+    words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, log_prob: Sequence[float | int] | Tensor | None
+) -> list[str]:
+    """What is said beside each word: whether its map is nearly even, and its probability."""
+    evenly = ["even" * flat for flat in even(alpha).tolist()] if alpha is not None else [""] * len(words)
+    likely = [""] * len(words) if log_prob is None else [f"p {math.exp(value):.2f}" for value in log_prob]
+    return [" · ".join(filter(None, both)) for both in zip(evenly, likely, strict=True)]
 
 
 def _remark(words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, boxes: Mapping[str, Sequence[Box]]) -> str:
