@@ -155,7 +155,7 @@ def test_what_is_neither_a_run_nor_a_photograph_is_named(shipped, tmp_path, monk
     assert main(["caption", "missing.jpg"]) == 1
     assert "missing.jpg" in capsys.readouterr().err
     assert main(["caption", "runs/missing", str(PHOTOGRAPHS[0])]) == 1
-    assert "runs/missing is not a folder: give the folder of a run" in capsys.readouterr().err
+    assert "runs/missing does not exist: give the folder of a run" in capsys.readouterr().err
     monkeypatch.setattr(_opened, "SHIPPED", tmp_path / "nothing")
     assert main(["caption", str(PHOTOGRAPHS[0])]) == 1
     assert f"{tmp_path / 'nothing'}, the captioner that comes with the project" in capsys.readouterr().err

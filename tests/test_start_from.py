@@ -170,7 +170,7 @@ def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_p
     assert again.task.init_args.beams == 7 and again.task.init_args.max_words == 6
     whole = read(CONFIGS / "sat_soft_scenes.yaml", start)
     assert whole.task.init_args.model.init_args.hidden_size != 8, "a config with a task of its own keeps it"
-    with pytest.raises(ValueError, match="nowhere is not a folder: give the folder of a run"):
+    with pytest.raises(ValueError, match="nowhere does not exist: give the folder of a run"):
         read(CONFIGS / "finetune_photographs.yaml", ["--run.start_from=nowhere"])
     written = tmp_path / "first/best/config.yaml"
     written.write_text(written.read_text().replace("vision_attn.encoders.convnet.ConvNet", "mine.Encoder"))

@@ -193,7 +193,8 @@ def find_best(folder: Path) -> Path:
         if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
             return candidate
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder: give the folder of a run, such as runs/demo")
+        what = "is not a folder" if os.path.lexists(folder) else "does not exist"
+        raise ValueError(f"{folder} {what}: give the folder of a run, such as weights/photographs")
     if (folder / "last").exists():
         raise ValueError(f"{folder} has no best/ yet: the run must reach its first validation")
     raise ValueError(f"{folder} is no run: neither it nor its best/ holds model.safetensors and config.yaml")

@@ -22,9 +22,9 @@ class Interrupt:
         return self.signal is not None
 
     def __enter__(self) -> "Interrupt":
+        self.process = os.getpid()
         if threading.current_thread() is threading.main_thread():  # Python delivers signals to no other thread.
             self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-            self.process = os.getpid()
         return self
 
     def __exit__(self, *_: object) -> None:
