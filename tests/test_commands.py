@@ -198,7 +198,7 @@ def test_processes_prepare_on_a_gpu_each_and_the_first_one_exports(tmp_path: Pat
         (["train", SCENES, "--run.epochs=0"], "run.epochs is 0"),
         (["train", SCENES, "--run.device=tpu"], "device"),
         (["train", SCENES, "--run.metric=BLUE", *TINY], "run.metric is 'BLUE'"),
-        (["eval", "nothing"], "nothing is not a folder"),
+        (["eval", "nothing"], "nothing does not exist"),
         (["eval", "{run}", "--split=tset"], "tset"),
         (["eval", "{run}", "--beams=0"], "--beams is 0"),
         (["eval", "{run}", "--data.batchsize=2"], "data.batchsize: there is no such key; did you mean batch_size"),

@@ -271,7 +271,7 @@ def test_trust_ends_with_the_run_it_was_given_for(trained: Path) -> None:
 
 
 def test_what_is_wrong_with_a_run_folder_is_said(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nothing is not a folder"):
+    with pytest.raises(ValueError, match="nothing does not exist"):
         find_best(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty is no run"):
