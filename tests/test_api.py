@@ -101,7 +101,7 @@ def test_mistakes_say_what_to_do(runs) -> None:
     ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             model.classify(image)
-    with pytest.raises(ValueError, match="runs/missing is not a folder"):
+    with pytest.raises(ValueError, match="runs/missing does not exist"):
         vision_attn.load("runs/missing")
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         vision_attn.lod  # noqa: B018

@@ -174,7 +174,7 @@ def test_mistakes_in_python_say_what_to_do(tiny: str, photographs: Path) -> None
         ("vit_b_15", "vit_b_15 is neither a run folder nor a network of torchvision; did you mean vit_b_16"),
         (tiny, "runs the code of tiny_model: add --trust tiny_model"),
         ("timm:nothing", "timm:nothing cannot be opened"),
-        ("runs/missing", "runs/missing is not a folder"), ("hf://none", "give hf://USER/NAME"),
+        ("runs/missing", "runs/missing does not exist"), ("hf://none", "give hf://USER/NAME"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             vision_attn.load(name)
