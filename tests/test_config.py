@@ -206,7 +206,7 @@ def test_a_run_under_way_is_left_alone(config_file: Path) -> None:
 
 
 def test_a_command_keeps_others_out_before_training_begins(config_file: Path) -> None:
-    """Else the weights of one would lie beside the config of the other."""
+    """Otherwise the folder could hold the weights of one and the config of the other."""
     one, other = (read(config_file, ["--run.folder=new", f"--task.hidden={size}"]) for size in (8, 9))
     with training(one) as folder:
         with pytest.raises(ValueError, match="new is being trained by process"), training(other):

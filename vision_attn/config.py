@@ -112,8 +112,10 @@ def claim(config: Namespace) -> Path:
 
 @contextmanager
 def training(config: Namespace) -> Iterator[Path]:
-    """`claim`, and refuse other commands that would train in the folder as long as this context is entered: also before
-    `fit` locks it, so that none writes another config in between."""
+    """Claim the run folder, and keep other training commands out of it within this context.
+
+    `fit` locks the folder too, but later: without this, another command could replace the config in between.
+    """
     first = os.environ.get("RANK", "0") == "0"
     with lock(Path(config.run.folder), ".command") if first else nullcontext():
         yield claim(config)

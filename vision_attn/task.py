@@ -43,7 +43,7 @@ class Source:
         return ""
 
     def only(self, split: str) -> None:
-        """Say before `prepare` that only this split will be read, as an evaluation does: then `prepare` can do less."""
+        """Tell the source, before `prepare`, that only this split will be read, so that it can prepare less."""
 
     def prepare(self, task: "Task") -> None:
         """Read, check and cache the data that `task` needs. Idempotent."""

@@ -128,11 +128,11 @@ class Filterbank(nn.Module):
 
     def write(self, patches: Float[Tensor, "B R C N N"], window: Window) -> Float[Tensor, "B R C Y X"]:
         """F_Y^T w F_X / gamma of patches w (Gregor et al. 2015, eq. 29)."""
-        B, R = window.stride.shape
-        require("patches", patches, "B R C N N", "float", B=B, R=R, N=self.size)
+        (B, R), N = window.stride.shape, self.size
+        require("patches", patches, "B R C N N", "float", B=B, R=R, N=N)
         if _fused(patches, window):
             return _Write.apply(patches, self.height, self.width, *window)
-        (B, R, C, N, _), Y, X = patches.shape, self.height, self.width
+        C, Y, X = patches.shape[2], self.height, self.width
         F_x, F_y = self.filters(window)
         with torch.autocast(patches.device.type, enabled=False):
             side_by_side = _scaled(precise(patches), 1 / window.intensity).transpose(2, 3)

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(record(opened.task, path, answer))
         else:
             say(str(path), answer.name, f"{answer.probabilities.max():.3f}")
-        doubts += doubted(opened, path, images)
+        doubts += reasons_to_doubt(opened, path, images)
         if arguments.out:
             place = arguments.out / picture_name(number, path.name)
             drawn += opened.task.draw(images, answer, place, title=path.name) is not None
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         complain("no pictures: this model sees the whole image at once")
     elif drawn:
         complain(f"drawn: {drawn} file{'s' * (drawn != 1)} in {arguments.out}")
-    several = [f"{len(doubts) - 3} more images are unlike those that the model learned from"] * (len(doubts) > 3)
+    several = [f"{len(doubts) - 3} more images are unlike the training images"] * (len(doubts) > 3)
     for line in (*found.notes, *doubts[:3], *several, *complaints):
         complain(line)
     return 1 if complaints else 0
@@ -103,17 +103,17 @@ def seen(opened: Opened, path: Path, invert: bool) -> Any:
     return opened.task.seen(Inverted(pixels) if invert else pixels)
 
 
-def doubted(opened: Opened, path: Path, images: Any) -> list[str]:
-    """Why an answer is hardly to be trusted, as far as one can tell without the model."""
+def reasons_to_doubt(opened: Opened, path: Path, images: Any) -> list[str]:
+    """Return why an answer may be wrong: the image is much larger than the training images, or not white on black."""
     from vision_attn.attention.images import Images, overview
     from vision_attn.data.labelled import LabelledImages
 
-    height, width = opened.task.image_shape[1:]
-    (X, Y), known = images.extents[0].tolist() if isinstance(images, Images) else (width, height), f"{width} x {height}"
-    if width and max(X / width, Y / height) > 2:
-        return [
-            f"{path} has {X} x {Y} pixels, but the model learned from {known}: objects larger than there are misread"
-        ]
+    height, width = opened.task.image_shape[1:]  # 0 if training images differ in size
+    if width and isinstance(images, Images):
+        X, Y = images.extents[0].tolist()
+        if max(X / width, Y / height) > 2:
+            known = f"the model learned from {width} x {height}"
+            return [f"{path} has {X} x {Y} pixels, but {known}: larger objects may be misread"]
     if not isinstance(opened.source, LabelledImages) and overview(images, 16).mean() > 0.5:
         return [f"{path} is mostly bright, but the model learned from white digits on black: --invert swaps them"]
     return []

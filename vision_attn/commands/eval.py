@@ -86,7 +86,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
             seed_all(opened.config.get("run", {}).get("seed", 0))
             paths = opened.task.show(on_device(batch, opened.device), out / "pictures")
-            more = f", and {len(paths) - 1} more beside it" * (len(paths) > 1)
+            more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             say(f"pictures: {paths[0]}{more}" if paths else "no pictures")
     if arguments.json:
         say(json.dumps(read_json(written)))

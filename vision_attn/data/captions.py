@@ -129,8 +129,8 @@ class Captions(VocabularySource):
         self._only = _known(split)
 
     def prepare(self, task: Task) -> None:
-        """Find the photographs, and cache the outputs of the part of `task.encoder` that is not trained: of those of
-        one split after `only`, unless the cache of all has been begun.
+        """Find the photographs, and cache the outputs of the part of `task.encoder` that is not trained. After `only`,
+        caches one split alone, unless a cache of all splits has been begun.
 
         Photographs that are missing or cannot be read are logged and left out; without a cache, those that cannot be
         read are found when their batch is.
@@ -139,18 +139,18 @@ class Captions(VocabularySource):
         if self._prepared is encoder:
             return
         found = locate(self.photographs, self._folders())
-        views = Views(found, flips=self.flips and self._only in (None, "train"))
-        frozen = None if self.cache is None else encoder.frozen_part()
-        if frozen is not None and self._only and not begun(Path(self.cache).expanduser(), frozen, views.unmirrored):
+        views = Views(found, flips=self.flips and self._only is None)  # an evaluation mirrors nothing
+        cache = None if self.cache is None else Path(self.cache).expanduser()
+        frozen = None if cache is None else encoder.frozen_part()
+        if frozen is not None and self._only and not begun(cache, frozen, views):
             found = {
                 split: members.selected(np.full(len(members), split == self._only)) for split, members in found.items()
             }
-            views = Views(found, flips=self.flips and self._only == "train")
+            views = Views(found, flips=False)
         if frozen is None:
             self._pictures: Features | Pixels = Pixels(views, encoder.resolution)
         else:
-            parts = [views.unmirrored, views[len(views.photographs) :]]  # so flips use an existing cache
-            cache = Path(self.cache).expanduser()
+            parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
             folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]
             device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
             self._pictures = Features(folders, self.residency, device)

@@ -1,4 +1,4 @@
-"""Batches of a fixed set whose number is known, so that a progress bar can tell the time that is left."""
+"""Batches of a fixed set. Their number is known, so a progress bar can estimate the time left."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar

@@ -156,10 +156,6 @@ class Views(Sequence[View]):
         """The views that follow once more, mirrored."""
         self.numbers = range(len(self.photographs) + len(self.mirrored))
 
-    @property
-    def unmirrored(self) -> "Views":
-        return self[: len(self.photographs)]
-
     @overload
     def __getitem__(self, number: int) -> View: ...
     @overload

@@ -22,13 +22,13 @@ _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends
 _arrange = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, after: str = "none") -> Tensor:
-    """input weight^T + bias, without a gradient, by the faster library; `after` is "none" or "relu"."""
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectified: bool = False) -> Tensor:
+    """input weight^T + bias, without a gradient, by the faster library; followed by a ReLU if `rectified`."""
     if _by_onednn(input, weight):
         output = _onednn(input, _arranged(input, weight), bias, "none", [], "")  # its own "relu" makes 0 of NaN
     else:
         output = F.linear(input, weight, bias)
-    return output.relu_() if after == "relu" else output
+    return output.relu_() if rectified else output
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
         if _by_onednn(input, self.weight):
-            return _product(input, self.weight, self.bias, "none")
+            return _product(input, self.weight, self.bias, rectified=False)
         return super().forward(input)
 
 
@@ -101,26 +101,26 @@ class Rectified(Linear):
 
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
         if _by_onednn(input, self.weight):
-            return _product(input, self.weight, self.bias, "relu")
+            return _product(input, self.weight, self.bias, rectified=True)
         return F.relu(F.linear(input, self.weight, self.bias))
 
 
-def _product(input: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
+def _product(input: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool) -> Tensor:
     """`_Product` of rows in any number of dimensions. Views are made here: one that a custom function returns cannot
     be changed in place."""
     if not torch.is_grad_enabled():
-        return linear(input, weight, bias, after=after)
-    output = _Product.apply(input.reshape(-1, input.shape[-1]), weight, bias, after)
+        return linear(input, weight, bias, rectified=rectified)
+    output = _Product.apply(input.reshape(-1, input.shape[-1]), weight, bias, rectified)
     return output.view(*input.shape[:-1], output.shape[-1])
 
 
 class _Product(torch.autograd.Function):
-    """input weight^T + bias, followed by a ReLU if `after` is "relu"."""
+    """input weight^T + bias, followed by a ReLU if `rectified`."""
 
     @staticmethod
-    def forward(ctx, input: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
-        output = linear(input, weight, bias, after=after)
-        ctx.save_for_backward(input, weight, output if after == "relu" else None)
+    def forward(ctx, input: Tensor, weight: Tensor, bias: Tensor | None, rectified: bool) -> Tensor:
+        output = linear(input, weight, bias, rectified=rectified)
+        ctx.save_for_backward(input, weight, output if rectified else None)
         return output
 
     @staticmethod

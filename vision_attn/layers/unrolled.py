@@ -61,7 +61,7 @@ class _Steps:
     def __init__(self, num_steps: int, layer: nn.Linear):
         self.num_steps, self.number = num_steps, 0
         self.weight, self.bias, self.version = layer.weight, layer.bias, layer.weight._version
-        self.after = "relu" if isinstance(layer, Rectified) else "none"
+        self.rectified = isinstance(layer, Rectified)
         self.inputs = self.grads = layer.weight.new_empty(0)
         self.parts: dict[tuple[int, int], Tensor] = {}
         self.task, self.arrived = -1, set()
@@ -118,8 +118,8 @@ class _Step(torch.autograd.Function):
     def forward(ctx, steps: _Steps, weights: Tensor, *inputs: Tensor) -> Tensor:
         ctx.steps, ctx.sizes = steps, [input.shape[-1] for input in inputs]
         ctx.step, input = steps.input(inputs)
-        output = linear(input, steps.weight, steps.bias, after=steps.after)
-        ctx.save_for_backward(output if steps.after == "relu" else None)
+        output = linear(input, steps.weight, steps.bias, rectified=steps.rectified)
+        ctx.save_for_backward(output if steps.rectified else None)
         return output
 
     @staticmethod

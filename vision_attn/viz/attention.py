@@ -121,10 +121,10 @@ def attention_sheet(
 def _notes(
     words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, log_prob: Sequence[float | int] | Tensor | None
 ) -> list[str]:
-    """What is said beside each word: whether its map is nearly even, and its probability."""
-    evenly = ["even" * flat for flat in even(alpha).tolist()] if alpha is not None else [""] * len(words)
-    likely = [""] * len(words) if log_prob is None else [f"p {math.exp(value):.2f}" for value in log_prob]
-    return [" · ".join(filter(None, both)) for both in zip(evenly, likely, strict=True)]
+    """The note next to each word: whether its map is nearly even, and its probability."""
+    marks = [""] * len(words) if alpha is None else ["even" * flat for flat in even(alpha).tolist()]
+    probabilities = [""] * len(words) if log_prob is None else [f"p {math.exp(value):.2f}" for value in log_prob]
+    return [" · ".join(filter(None, both)) for both in zip(marks, probabilities, strict=True)]
 
 
 def _remark(words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, boxes: Mapping[str, Sequence[Box]]) -> str:
