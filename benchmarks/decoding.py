@@ -3,6 +3,8 @@
 Untrained captioners do not end their captions, and two trained ones would end them at different words. So the ends are
 forced on both sides: at each word the logit of END is set to +1000 for images whose caption ends there, and to -1000
 for the others.
+
+Weights are constant from batch to batch, as in `vision-attn eval`.
 """
 
 from functools import partial
@@ -16,6 +18,7 @@ from benchmarks.shapes import END, Shapes, random_batch, random_lengths
 from benchmarks.show_attend_tell import ours
 from vision_attn.contracts import Captioner
 from vision_attn.decode import beam_search, greedy
+from vision_attn.layers.linear import constant_weights
 
 BEAMS = 3
 
@@ -76,7 +79,7 @@ def _rows(shapes: Shapes, repeats: int, device: str, *, bf16: bool) -> list[tupl
     rows = []
     for name, (our_run, plain_run) in runs.items():
         what = f"{name}, {shapes.lengths}{', bf16 autocast' * bf16}"
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+        with constant_weights(), torch.autocast(device, torch.bfloat16, enabled=bf16):
             taken = seconds({"ours": our_run, "plain": plain_run}, repeats, what)
         rate = {side: shapes.images / spent for side, spent in taken.items()}
         rows.append((what, f"{rate['ours']:.1f}", f"{rate['plain']:.1f}", f"{rate['ours'] / rate['plain']:.1f}x"))

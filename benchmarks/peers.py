@@ -22,7 +22,7 @@ from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_atte
 from benchmarks.shapes import Batch, Shapes, random_batch
 from benchmarks.show_attend_tell import Side, Step, ours, plain, training_step
 from vision_attn.decode import beam_search, greedy
-from vision_attn.layers.linear import Linear
+from vision_attn.layers.linear import Linear, constant_weights
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PRODUCTS = 4
@@ -131,7 +131,7 @@ def operations(shapes: Shapes, words: int) -> float:
 
 
 def decoding(shapes: Shapes, repeats: int) -> str:
-    """The table of decoding speed. Ends of captions are forced, as in `benchmarks.decoding`."""
+    """The table of decoding speed. Ends of captions are forced, and weights constant, as in `benchmarks.decoding`."""
     regions, ends = random_batch(shapes).regions, random_ends(shapes)
     most = ends.shape[1]
     mine = Ending(ours(shapes).model.eval(), ends)
@@ -150,7 +150,7 @@ def decoding(shapes: Shapes, repeats: int) -> str:
     }
     rows = []
     for name, dtype in PRECISIONS.items():
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        with constant_weights(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             taken = seconds(runs, repeats, f"decoding, {name}")
         for what, (us, them) in compared.items():
             speed = (f"{shapes.images / taken[side]:.1f}" for side in (us, them))

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from vision_attn.attention.additive import additive_score, gradient_of_keys
-from vision_attn.layers.accumulate import accumulating, leading, total_of, weighted_sum
+from vision_attn.layers.accumulate import accumulating, leading, total_of
+from vision_attn.layers.weighted_sum import weighted_sum
 
 IMAGES = (4, 4, 3, 1)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from vision_attn.layers import linear as linear_module
 from vision_attn.layers.linear import Linear, Rectified, constant_weights
 
 pytestmark = pytest.mark.usefixtures("onednn_for_small_products")
@@ -66,6 +67,52 @@ def test_constant_weights_give_the_same_results_and_notice_another_weight(monkey
         layers[0].weight.add_(1)
         with constant_weights():
             torch.testing.assert_close(layers[0](many), nn.functional.linear(many, layers[0].weight, layers[0].bias))
+
+
+def test_constant_weights_are_shared_with_inner_contexts_and_later_ones(monkeypatch):
+    monkeypatch.setattr("vision_attn.layers.linear.is_intel", lambda: False)
+    calls = []
+    monkeypatch.setattr("vision_attn.layers.linear._arrange", lambda weight, rows: calls.append(weight) or weight)
+    layer, rows, arranged = Linear(64, 64), torch.randn(32, 64), {}
+    with torch.no_grad():
+        for _ in range(2):
+            with constant_weights(arranged), constant_weights():
+                layer(rows)
+        assert len(calls) == len(arranged) == 1
+        for _ in range(2):
+            with constant_weights():
+                layer(rows)
+    assert len(calls) == 3
+
+
+def test_constant_weights_in_half_precision_give_the_same_results() -> None:
+    layers = [Linear(33, 17), Linear(33, 17, bias=False), Rectified(33, 17)]
+    inputs = [torch.randn(2, 33), torch.randn(5, 8, 33), torch.randn(40, 33).bfloat16(), torch.randn(0, 33)]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        plain = [layer(rows) for layer in layers for rows in inputs]
+        arranged = {}
+        with constant_weights(arranged):
+            for _ in range(2):
+                found = [layer(rows) for layer in layers for rows in inputs]
+                torch.testing.assert_close(found, plain, rtol=0.01, atol=0.01)
+                assert len(arranged) == (3 if linear_module._HALF else 0)
+        with constant_weights(arranged), torch.autocast("cpu", enabled=False):
+            exact = [layer(rows) for layer in layers[:1] for rows in inputs[:2]]
+    assert all(each.dtype == torch.float32 for each in exact)
+    assert all(each.dtype == torch.bfloat16 for each in found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(3, 5), (5, 3)])
+def test_a_transposed_product(dtype: torch.dtype, sizes: tuple[int, int]) -> None:
+    a, b = (torch.randn(7, size).to(dtype) for size in sizes)
+    torch.testing.assert_close(linear_module.transposed_product(a, b), a.T @ b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_product_with_a_bias(dtype: torch.dtype) -> None:
+    input, weight, bias = (torch.randn(*size).to(dtype) for size in ((4, 65), (33, 65), (33,)))
+    torch.testing.assert_close(linear_module.linear(input, weight, bias), nn.functional.linear(input, weight, bias))
 
 
 @pytest.mark.parametrize("intel", [True, False])

@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice
-from vision_attn.layers.accumulate import weighted_sum
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
+from vision_attn.layers.weighted_sum import weighted_sum
 
 
 class Seen(NamedTuple):

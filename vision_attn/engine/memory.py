@@ -15,7 +15,7 @@ def keep_freed_memory() -> None:
     """
     if (mallopt := _in_c_library("mallopt")) is not None:
         mallopt(M_MMAP_THRESHOLD, LARGEST)
-        mallopt(M_TRIM_THRESHOLD, 2 * LARGEST - 1)
+        mallopt(M_TRIM_THRESHOLD, -1)  # never
 
 
 def return_freed_memory() -> None:

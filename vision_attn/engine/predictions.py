@@ -8,6 +8,7 @@ import torch
 from vision_attn.console import progress
 from vision_attn.engine.batches import on_device
 from vision_attn.engine.distributed import World, seed_all
+from vision_attn.layers.linear import constant_weights
 from vision_attn.task import Batch, Source, Task
 
 
@@ -37,7 +38,7 @@ def predictions(
         full: see `Task.predict`.
         asked: whether this process was asked to stop; then all processes raise Stopped before their next batch.
     """
-    number = world.rank
+    number, arranged = world.rank, {}  # weights that all batches share
     batches = iter(progress(batches, what=what, unit="batch") if world.first else batches)
     while True:
         batch = next(batches, None)
@@ -49,7 +50,8 @@ def predictions(
         prediction = None
         if batch is not None:
             seed_all(seed + number)
-            prediction = task.predict(on_device(batch, world.device), full=full)
+            with constant_weights(arranged):
+                prediction = task.predict(on_device(batch, world.device), full=full)
             number += world.size
             if world.size > 1:
                 prediction = on_device(prediction, torch.device("cpu"))

@@ -62,11 +62,6 @@ def total_of(tensor: Tensor) -> Callable[[], Tensor] | None:
     return None if total is None else lambda: total.of(images)
 
 
-def weighted_sum(weights: Float[Tensor, "B R L"], vectors: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
-    """weights @ vectors, for vectors that may be accumulating."""
-    return weights @ vectors if _total(vectors) is None else _WeightedSum.apply(weights, vectors)
-
-
 def _total(tensor: Tensor) -> Total | None:
     return None if torch.compiler.is_compiling() else getattr(tensor.grad_fn, "total", None)
 
@@ -107,19 +102,3 @@ class _Leading(torch.autograd.Function):
             whole[: len(grad)] = grad
             grad = whole
         return None, grad, None
-
-
-class _WeightedSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, weights: Tensor, vectors: Tensor) -> Tensor:
-        ctx.sum_of_vectors = total_of(vectors)
-        ctx.save_for_backward(weights, vectors)
-        return weights @ vectors
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weights, vectors = ctx.saved_tensors
-        grad = grad.to(vectors.dtype)  # of the product, which autocast computes in half precision
-        ctx.sum_of_vectors().baddbmm_(weights.mT, grad)
-        return grad @ vectors.mT if ctx.needs_input_grad[0] else None, None
