@@ -95,7 +95,7 @@ def test_evaluation(source, tmp_path, capsys):
     metrics = task.evaluate(source.split("val"), tmp_path)
     wanted = {"BLEU-4", "BLEU-4-no-brevity", "METEOR", "ROUGE-L", "CIDEr", "nll", "pointing", "pointing_uniform"}
     assert wanted <= metrics.keys()
-    assert ("SPICE" in metrics) != ("SPICE" in capsys.readouterr().out)
+    assert ("SPICE" in metrics) != ("SPICE" in capsys.readouterr().err)
     assert 0 <= metrics["pointing_uniform"] < 0.15
     results = json.loads((tmp_path / "captions.json").read_text())
     assert len(results) == 12 and {result["image_id"] for result in results} == set(range(12))

@@ -112,14 +112,19 @@ def test_train_eval_and_caption_go_together(
     assert main(["eval", str(captioner), "--out", str(out), "--beams", "2", "--show", "2", "--device=cpu"]) == 0
     record = json.loads((out / "metrics_test.json").read_text())
     assert {"BLEU-4", "BLEU-4-no-brevity", "METEOR", "ROUGE-L", "CIDEr", "pointing", "pointing_uniform"} <= set(record)
-    assert (record["split"], record["beams"], record["seed"]) == ("test", 2, 0)
+    assert (record["split"], record["images"], record["beams"], record["seed"]) == ("test", 4, 2, 0)
     assert {"hardware", "versions", "seconds", "time", "run"} <= set(record)
     results = json.loads((out / "captions_test.json").read_text())
     assert len(results) == 4 and set(results[0]) == {"image_id", "caption"}
     assert (out / "pictures" / "index.html").is_file() and len(list((out / "pictures").glob("*.png"))) == 2
     assert not list(out.glob(".*"))
     table = capsys.readouterr().out
-    assert "BLEU-4" in table and "pointing_uniform" in table and str(out / "metrics_test.json") in table
+    assert (
+        table.startswith("test: 4 images\n")
+        and "BLEU-4" in table
+        and "pointing_uniform" in table
+        and str(out / "metrics_test.json") in table
+    )
 
     best = tmp_path / "best"  # what a user would send to a friend
     (captioner / "best").rename(best)
@@ -151,7 +156,7 @@ def test_eval_overrides_reach_the_data_and_the_same_caption_is_counted(
     share = max(map(captions.count, captions)) / len(captions)
     assert len(captions) == 6 and share > 0.7, "after two steps it cannot tell scenes apart"
     assert json.loads((tmp_path / "metrics_test.json").read_text())["same_caption"] == share
-    assert f"{share:.0%} of the images have the same caption" in capsys.readouterr().out
+    assert f"{share:.0%} of the images have the same caption" in capsys.readouterr().err
 
 
 def test_the_same_command_goes_on(captioner: Path, capsys: pytest.CaptureFixture) -> None:
@@ -279,7 +284,7 @@ def test_two_processes_evaluate_as_one_does(captioner: Path, tmp_path: Path) -> 
     assert records[1].pop("processes") == 2 and "processes" not in records[0]
     for record in records:
         del record["seconds"], record["time"]
-    assert records[0] == records[1]
+    assert records[0] == records[1] and records[0]["images"] == 5
     assert (one / "captions_test.json").read_bytes() == (two / "captions_test.json").read_bytes()
     assert len(json.loads((two / "captions_test.json").read_text())) == 5
 

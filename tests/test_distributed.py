@@ -120,3 +120,10 @@ def test_one_signal_stops_both_after_the_same_step(server, tmp_path):
 def test_both_name_the_batch_that_is_not_finite(server, tmp_path):
     for code, output in train_two(server, tmp_path, bad=20):
         assert code == 1 and "the loss is not finite; ids of its batch: " in output and "point20" in output, output
+
+
+def test_weights_without_a_gradient_are_named(server, tmp_path):
+    code, output = server.train(tmp_path / "one", idle=True)
+    assert code == 0, output
+    for code, output in train_two(server, tmp_path / "two", idle=True):
+        assert code == 1 and "every weight needs a gradient in each step, and idle.weight has none, as 1 more" in output

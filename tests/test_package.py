@@ -2,10 +2,12 @@
 
 import email
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
 import venv
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 
 from tests.untrained import SIZES
 from vision_attn.commands import _hints, main
+from vision_attn.commands.keys import GENERAL, descriptions
 
 ROOT = Path(__file__).parents[1]
 NEEDED = "building the package needs hatchling, of the extra [dev]"
@@ -127,7 +130,7 @@ def test_a_config_is_found_by_its_name(tmp_path, monkeypatch) -> None:
 def test_options_may_stand_before_the_config_with_their_value_as_the_next_word(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["keys", "--run.epochs", "3", "--optimizer.lr", "1e-3", "sat_soft_scenes", "--run.seed", "-1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = [line.partition("  # ")[0] for line in capsys.readouterr().out.splitlines()]
     assert {"--run.epochs=3", "--optimizer.lr=0.001", "--run.seed=-1"} <= set(lines)
     assert "--task.model=vision_attn.models.show_attend_tell.ShowAttendTell" in lines
     assert main(["keys", "--run.epoch", "3", "sat_soft_scenes"]) == 1
@@ -139,10 +142,51 @@ def test_options_may_stand_before_the_config_with_their_value_as_the_next_word(t
 
 def test_every_key_that_is_listed_can_be_overridden(capsys) -> None:
     assert main(["keys", "sat_soft_scenes"]) == 0
-    listed = [line for line in capsys.readouterr().out.splitlines() if not line.endswith("=null")]
-    assert len(listed) > 60
-    assert main(["keys", "sat_soft_scenes", *listed]) == 0
-    assert [line for line in capsys.readouterr().out.splitlines() if not line.endswith("=null")] == listed
+    printed = capsys.readouterr().out
+    listed = shlex.split(printed, comments=True)  # as a shell reads what is pasted
+    assert len(listed) > 60 and all(option.startswith("--") for option in listed)
+    assert main(["keys", "sat_soft_scenes", *(option for option in listed if not option.endswith("=null"))]) == 0
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize("config", sorted(path.stem for path in (ROOT / "configs").glob("*.yaml")))
+def test_every_key_of_every_config_is_explained(config: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["keys", config]) == 0
+    lines = [line.split("  # ") for line in capsys.readouterr().out.splitlines()]
+    own = [line for line in lines if not line[0].startswith(("--optimizer", "--schedule"))]
+    assert [line for line in own if len(line) != 2] == []
+    assert all(text == text.strip(" .;") or text.endswith("..") for _, text in own)
+
+
+def test_descriptions_are_found_in_docstrings_of_any_style() -> None:
+    @dataclass
+    class Parent:
+        """First sentence of the class. Second."""
+
+        depth: int
+        """How deep, e.g. 3. More of it."""
+
+    class Child(Parent):
+        """A class that goes `far` away; it stops there.
+
+        `width`, `height`: in pixels (Xu et al. 2015, eq. 4). Later. size: both, so
+        that they are equal. Other: nothing.
+
+        ways: a, b, ...
+        """
+
+        def __init__(self, depth, width, height, size, ways, far, dropout, rate, unknown):
+            """
+            Args:
+                rate (float, optional): the `rate`; default: 3
+            """
+
+    assert descriptions(Child) == {
+        "depth": "How deep, e.g. 3", "width": "in pixels (Xu et al. 2015, eq. 4)",
+        "height": "in pixels (Xu et al. 2015, eq. 4)", "size": "both, so that they are equal", "ways": "a, b, ...",
+        "far": "A class that goes far away", "dropout": GENERAL["dropout"], "rate": "the rate", "unknown": "",
+    }  # fmt: skip
+    assert descriptions(None) == {}
 
 
 def test_completion_knows_verbs_and_options(capsys) -> None:

@@ -217,6 +217,20 @@ def test_random_locations_are_uniform_and_learn_nothing():
     torch.testing.assert_close(locations.var(0), torch.full((2,), 1 / 3), rtol=0.05, atol=0)
 
 
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("options", [{"policy": Anywhere}, {"num_glimpses": 1, "first": "centre"}, {}])
+def test_every_weight_that_is_not_frozen_gets_a_gradient(core, options):
+    """Without a choice of locations, what would make it is frozen: several processes would wait for its gradient."""
+    model = build(core, **options)
+    glance = model(images(), R)
+    loss = glance.log_prob.sum() + (0 if glance.choice is None else glance.choice.log_prob.sum())
+    loss.backward()
+    idle = {name for name, weight in model.named_parameters() if weight.grad is None}
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    chooses = bool(list(model.policy.parameters())) or isinstance(model.core, ContextLSTM)
+    assert idle == frozen and bool(frozen) == (chooses and not model.reinforced)
+
+
 @pytest.mark.parametrize("kind", [FullyConnected, Convolutional])
 def test_baselines_see_the_whole_image(kind):
     model = kind((2, 24, 31), N)

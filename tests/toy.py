@@ -85,9 +85,11 @@ class Points(Source):
 class Plane(Task):
     """A small network with dropout, a tied weight, a frozen layer and a moving average in a buffer."""
 
-    def __init__(self, source: Source, *, dropout: float = 0.3, hidden: int = 16) -> None:
+    def __init__(self, source: Source, *, dropout: float = 0.3, hidden: int = 16, idle: bool = False) -> None:
         super().__init__()
         self.source = source
+        if idle:
+            self.idle = nn.Linear(1, 1)  # which no loss reaches
         self.frozen = nn.Linear(4, 4).requires_grad_(False)
         self.first = nn.Linear(4, hidden)
         self.second = nn.Linear(hidden, hidden)
@@ -161,6 +163,7 @@ def train_toy(
     bad: int | None = None,
     dropout: float = 0.3,
     hidden: int = 16,
+    idle: bool = False,
     batch: int = 8,
     **settings: object,
 ) -> dict:
@@ -170,7 +173,7 @@ def train_toy(
         heartbeat.INTERVAL, heartbeat.PATIENCE = 0.1, float(os.environ["TOY_PATIENCE"])
     everything = {"average": 0.9, "accumulate": 2, "warmup": 2, "clip": 5.0, "log_every": 4, "show": 2, **settings}
     return fit(
-        task=lambda source: Plane(source, dropout=dropout, hidden=hidden),
+        task=lambda source: Plane(source, dropout=dropout, hidden=hidden, idle=idle),
         data=Points(bad=bad, batch=batch),
         optimizer=adam,
         schedule=cosine,

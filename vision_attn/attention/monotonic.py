@@ -33,6 +33,7 @@ class Monotonic(Attention):
     advance: the smallest number of columns from one character to the next; 0 in the paper. With 1 or more, a column can
         say "stop" by what it shows alone. With 0, only its position tells it from the column that was just read, and
         positions are not learned beyond the lengths of training.
+    at_test: "online" searches; "expectation" looks as in training.
 
     Differs from the paper: a search that reaches the last column stops there, so that weights sum to 1; the paper reads
     nothing then.

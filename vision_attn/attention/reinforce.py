@@ -39,6 +39,8 @@ class Choice(NamedTuple):
 class MovingAverage(nn.Module):
     """Exponential moving average of rewards, b_k = 0.9 b_{k-1} + 0.1 R_k (Xu et al. 2015, section 4.1).
 
+    decay: the weight of b_{k-1}, 0.9.
+
     Kept in buffers, so that checkpoints contain it. Averages the reward per term, so that it serves long and short
     captions. The gradient uses the value before the update, because b may not depend on the sample; only the first call
     has no such value and uses the mean of its own batch.
@@ -114,8 +116,9 @@ class Reinforce(nn.Module):
     For hard attention this is Xu et al. 2015, eq. 12 with baseline and entropy term; it estimates the gradient of the
     bound of eq. 10, whose exact form is eq. 11. For RAM it is Mnih et al. 2014, eq. 2, or with a baseline eq. 3.
 
-    `credit`: which rewards count for a sample: "all" of its row, as in the papers, or those "to go", from its own time
-    step on. `reward_weight` is lambda_r; 1 gives the gradient of the expected reward. `entropy_weight` is lambda_e.
+    `baseline`: b_t, constructed with the size of the state. `credit`: which rewards count for a sample: "all" of its
+    row, as in the papers, or those "to go", from its own time step on. `reward_weight`: lambda_r; 1 gives the gradient
+    of the expected reward. `entropy_weight`: lambda_e.
 
     Differs from the authors' code (Xu et al.): rewards are summed over words, and the loss is a mean over captions.
     Their cost is a mean over the batch too, but the gradient that they pass to alpha is not divided by the batch size

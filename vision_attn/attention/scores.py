@@ -203,6 +203,8 @@ class ContentLocation(Score):
 
     f = F * alpha_{t-1} (Chorowski et al. 2015, eq. 8) and e_i = v^T tanh(W_a a_i + W_h h + U f_i + b) (eq. 9).
 
+    num_filters, filter_size: the number of filters F, and their width, which must be odd.
+
     Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time. A grid of (1, -1)
     is the paper's: one row of any number of columns.
 

@@ -78,6 +78,9 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         metrics = evaluate(opened, arguments.split, out, world, runs=folders, overrides=arguments.overrides)
         if not world.first:
             return 0
+        images = read_json(written)["images"]
+        if not arguments.json:
+            say(f"{arguments.split}: {images:,} image{'s' * (images != 1)}")
         width = max(map(len, metrics))
         for name, value in metrics.items() if not arguments.json else ():
             say(f"{name:{width}}  {value:8.4f}")
@@ -107,13 +110,14 @@ def evaluate(
     source.only(split)
     source.prepare(task)
     seed = config.get("run", {}).get("seed", 0)
-    began = time.perf_counter()
+    began, sizes = time.perf_counter(), list[int]()
     with torch.no_grad():
         predicted = predictions(
-            task, batches_of(source, split, world), world, seed=seed, what=f"evaluate {split}", full=True
+            task, batches_of(source, split, world), world, seed=seed, what=f"evaluate {split}", full=True, sizes=sizes
         )
         if not world.first:
             deque(predicted, maxlen=0)
+            world.collect(sum(sizes))
             return {}
         # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
         with scratch("eval", out) as folder:
@@ -124,6 +128,7 @@ def evaluate(
     record: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     record |= {
         "split": split,
+        "images": sum(world.collect(sum(sizes))),
         "run": runs[0] if len(runs) == 1 else list(runs),
         "seed": config.get("run", {}).get("seed"),
     }

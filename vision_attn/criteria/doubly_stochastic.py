@@ -11,7 +11,7 @@ class DoublyStochastic(Criterion):
     """weight * sum_i (1 - sum_t alpha_ti)^2 (Xu et al. 2015, eq. 14), a mean over captions. Logs it as `penalty`,
     unweighted.
 
-    Adds nothing for a captioner without a map.
+    weight: lambda of the paper. Adds nothing for a captioner without a map.
     """
 
     def __init__(self, model: Captioner, *, weight: float = 1.0):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from vision_attn.console import progress
-from vision_attn.engine.batches import on_device
+from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.distributed import World, seed_all
 from vision_attn.layers.linear import constant_weights
 from vision_attn.task import Batch, Source, Task
@@ -25,6 +25,7 @@ def predictions(
     seed: int,
     what: str,
     full: bool = False,
+    sizes: list[int] | None = None,
     asked: Callable[[], bool] = lambda: False,
 ) -> Iterator[Any]:
     """Predict the batches of this process. The first process yields the predictions of all, in the order of the split;
@@ -36,6 +37,7 @@ def predictions(
     Args:
         what: the name of the progress bar.
         full: see `Task.predict`.
+        sizes: the number of images of each batch of this process is appended to it.
         asked: whether this process was asked to stop; then all processes raise Stopped before their next batch.
     """
     number, arranged = world.rank, {}  # weights that all batches share
@@ -50,6 +52,8 @@ def predictions(
         prediction = None
         if batch is not None:
             seed_all(seed + number)
+            if sizes is not None:
+                sizes.append(size(batch))
             with constant_weights(arranged):
                 prediction = task.predict(on_device(batch, world.device), full=full)
             number += world.size

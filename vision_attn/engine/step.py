@@ -100,6 +100,8 @@ class Step:
                 scalars = self._backward(on_device(batch, self.world.device), number, last=index == number)
                 for name, value in scalars.items():
                     totals[name] = totals.get(name, 0) + value.detach() / number
+            if self.world.size > 1:
+                self._check_gradients()
             self.scaler.unscale_(self.optimizer)
             totals["gradient"] = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
             self._watch(totals)
@@ -116,6 +118,16 @@ class Step:
                 scalars = self.model(*batch)
             self.scaler.scale(scalars["loss"] / number).backward()
         return scalars
+
+    def _check_gradients(self) -> None:
+        """Raise ValueError if a weight has no gradient, for which the other processes would wait in vain."""
+        idle = [name for name, weight in self.task.named_parameters() if weight.requires_grad and weight.grad is None]
+        if idle:
+            more = f", as {len(idle) - 1} more" * (len(idle) > 1)
+            raise ValueError(
+                f"with several processes every weight needs a gradient in each step, and {idle[0]} has none{more}: "
+                "freeze what is not trained (requires_grad_(False)), or train with one process"
+            )
 
     def _update(self, totals: dict[str, Tensor]) -> None:
         if self.run.clip is not None:

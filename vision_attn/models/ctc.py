@@ -37,6 +37,8 @@ class CTC(Captioner):
     """A bidirectional recurrent network that labels columns: p(k, l) = softmax of its output (Graves et al. 2006,
     section 3.1). Spaces of transcripts are characters like others.
 
+    encoder: "gru" or "lstm". both_ways: False for a network that reads from left to right only.
+
     Alignments are monotonic: it sorts only as far as its recurrent network does. A strip needs a column for each
     character, and one more between equal neighbours.
 

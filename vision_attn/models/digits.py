@@ -38,7 +38,10 @@ class FullyConnected(Whole):
 
 class Convolutional(Whole):
     """8 convolutional filters of 10x10 pixels with stride 5, then 256 rectified units (Mnih et al. 2014, tables 1 and
-    2)."""
+    2).
+
+    size, stride: of filters, in pixels.
+    """
 
     def __init__(
         self,

@@ -23,6 +23,8 @@ class ConvolutionalGlimpse(nn.Module):
     """The glimpse network of DRAM: g_t = G_image(patches) * G_loc(location), element by element (Ba et al. 2015,
     section 3.1). It tells shapes better than RAM's, which has no convolutions.
 
+    glimpse_size: the size of g_t.
+
     Differs from the paper: smaller (`PatchFeatures`; the paper has three convolutions of 64 to 128 filters and 1,024
     units), and the bias of G_loc, which is linear, starts at 1: at first every location passes on what patches show.
     """

@@ -102,6 +102,8 @@ class EncoderDecoder(Captioner):
     """The RNN encoder-decoder with one fixed vector c, the last state of the encoder (Cho et al. 2014, section 2.2):
     h_t = f(h_{t-1}, y_{t-1}, c), p(y_t) = g(h_t, y_{t-1}, c). No attention: the whole line has to fit into c.
 
+    encoder_size: hidden size of each direction of the encoder. encoder: "gru" or "lstm".
+
     Differs from the paper: c comes from both directions, and f is an LSTM.
     """
 

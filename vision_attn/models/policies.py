@@ -23,8 +23,8 @@ Way = Literal["sample", "mean"]
 class Gaussian(nn.Module):
     """The location network of RAM (Mnih et al. 2014): l_t ~ N(tanh(f_l(h_t)), sigma^2 I).
 
-    `first_sigma`: the initial sigma. It decays exponentially to `sigma` over the first `batches_to_sigma` training
-    batches.
+    `sigma`: the standard deviation at test time. `first_sigma`: that of the first training batch; it decays
+    exponentially to `sigma`. `batches_to_sigma`: the number of training batches that this takes.
 
     Differs from the paper: f_l has a hidden layer, without which replications did not reach the paper's numbers
     (`hidden_size: null` gives the paper's linear f_l); and a tanh keeps its means inside the image.

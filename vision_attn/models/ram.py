@@ -89,6 +89,8 @@ class ContextLSTM(nn.Module):
     The lower LSTM never sees the context, so the context cannot determine the class. The upper LSTM is trained by
     REINFORCE only.
 
+    hidden_size, place_size: of the lower and of the upper LSTM.
+
     Differs from the paper: no gradient flows from the upper LSTM to the lower one.
     """
 
@@ -111,6 +113,11 @@ class ContextLSTM(nn.Module):
         self.pixels = self.context.pixels
         self.initial = Linear(self.context.size, 2 * place_size)
 
+    @property
+    def policy_parts(self) -> tuple[nn.Module, ...]:
+        """What the policy alone reads, and so REINFORCE alone trains."""
+        return self.place_gates, self.context, self.initial
+
     def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
         zeros = images.new_zeros(images.shape[0], rows, self.hidden_size)
         upper, upper_cell = self.initial(self.context(images))[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
@@ -129,6 +136,8 @@ class GlimpseNetwork(nn.Module):
 
     g_t = ReLU(Linear(h_g) + Linear(h_l)) with h_g = ReLU(Linear(rho)) of the patches and h_l = ReLU(Linear(l)) of the
     location (Mnih et al. 2014, section 4).
+
+    what_size, where_size, glimpse_size: of h_g, h_l and g_t.
     """
 
     def __init__(
@@ -194,6 +203,9 @@ class RAM(Classifier):
         self.state_size = self.core.place_size
         self.reinforced = self.policy.reinforced and (num_glimpses > 1 or first == "policy")
         self.pixels = num_glimpses * prod(patch_shape) + self.core.pixels
+        if not self.reinforced:  # no loss reaches what chooses locations
+            for part in (self.policy, *getattr(self.core, "policy_parts", ())):
+                part.requires_grad_(False)
 
     def forward(self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, way: Way = "sample") -> Glance:
         """Classify `rows` independent copies of each image. `way`: "sample" samples locations from the policy, "mean"

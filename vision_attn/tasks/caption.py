@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.console import say
+from vision_attn.console import complain
 from vision_attn.contracts import END, PAD, Captioner, Criterion, Described, Encoder, Evaluator, Results
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
@@ -224,7 +224,7 @@ class Captioning(Task):
             if folder is not None:
                 evaluator.write(folder)
             for line in evaluator.notes:
-                say(line)
+                complain(line)
         return metrics | {name: sum(values) / len(values) for name, values in measured.items()}
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
