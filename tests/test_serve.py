@@ -77,7 +77,13 @@ def test_photographs_and_digits_are_answered_with_a_page(served, capfd) -> None:
     assert found["text"] == load_text(served) and found["page"].startswith("<!doctype html>")
     one, other = (ask(served, "/digit?model=2&clutter=3", picture()).json() for _ in range(2))
     assert one == other and "data:image/gif" in one["page"] and one["text"].split(",")[0].isdigit()
-    assert ask(served, "/classify?model=2", picture((60, 40), "JPEG")).status == 200
+    answer = ask(served, "/classify?model=2", picture((60, 40), "JPEG"))
+    assert answer.status == 200 and sum(answer.json()["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    glimpses = answer.json()["locations"]
+    assert len(glimpses) > 1 and all(-1 <= x <= 1 and -1 <= y <= 1 for x, y in glimpses)
+    assert [word["word"] for word in found["words"]] == found["text"].split()
+    for word in found["words"]:
+        assert word["log_prob"] < 0 and sum(map(sum, word["map"])) == pytest.approx(1, abs=1e-4)
     assert capfd.readouterr() == ("", "")
 
 
@@ -141,7 +147,11 @@ def test_uploads_that_cannot_be_used_get_a_message(served, monkeypatch) -> None:
         ("/caption?model=0", PHOTOGRAPH.read_bytes()[:9000], 413, "million pixels"),
         ("/caption?model=0", bytes(100_001), 413, "file is too large"),
         ("/caption?model=0", picture()[:-30], 400, "broken"), ("/caption?model=9", picture(), 404, "no such model"),
-        ("/caption?model=2", picture(), 400, "writes captions"), ("/else?model=0", picture(), 404, "no such page"),
+        ("/caption?model=2", picture(), 400, " classifies: ask /classify"),
+        ("/classify?model=0", picture(), 400, " writes captions: ask /caption"),
+        ("/digit?model=0", picture(), 400, " writes captions: ask /caption"),
+        ("/caption?model=4", picture(), 400, "ask /look"), ("/look", None, 405, "POST"),
+        ("/caption", None, 405, "POST"), ("/else", None, 404, "no such page"), ("/else?model=0", picture(), 404, "no such page"),
     ):  # fmt: skip
         answer = ask(served, path, body)
         assert answer.status == status and said in answer.json()["error"]

@@ -2,7 +2,7 @@
 
 POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
 takes a `text=`, which may be repeated, and a `method=`. /digit takes a picture of 28 x 28 pixels, and puts it among
-clutter first. The answer is JSON: `{"text":, "page":}` or `{"error":}`.
+clutter first. The answer is JSON: `{"text":, "page":}` and what `details` says, or `{"error":}`.
 """
 
 import io
@@ -25,6 +25,7 @@ from vision_attn.console import printable
 from vision_attn.data.photographs import MAX_PIXELS
 from vision_attn.layers.fused import without_loops
 from vision_attn.looking import Looker, sees_photographs
+from vision_attn.shown import Answer, Captioned, Shown
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.transcribe import Transcription
@@ -34,6 +35,10 @@ LARGEST = 32_000_000
 DIGIT, PIECE = 28, 8
 """Pixels of a drawn digit, and of a piece of clutter."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
+TASKS = {"/caption": Captioning, "/classify": Classification, "/digit": Classification}
+"""The task whose models answer a request."""
+DOES = {Captioning: ("writes captions", "/caption"), Classification: ("classifies", "/classify")}
+"""What models of a task do, and the request that asks for it."""
 
 
 class Refused(ValueError):
@@ -81,6 +86,22 @@ def _described(model: Model | Looker) -> dict[str, str]:
     return {"kind": next((kind for task, kind in kinds.items() if isinstance(model.task, task)), "")}
 
 
+def details(result: Shown) -> dict[str, Any]:
+    """The numbers behind a result: of a caption its `words`, each with `log_prob` in nats and its `map`, rows of
+    weights that sum to 1; of a class the `probabilities` of all, and the `locations` (x, y) of glimpses, from -1 to 1.
+    """
+    if isinstance(result, Captioned):
+        maps = [None] * len(result.words) if result.alpha is None else result.alpha.tolist()
+        log_prob = result.log_prob or [None] * len(result.words)
+        parts = zip(result.words, log_prob, maps, strict=True)
+        return {"words": [{"word": word, "log_prob": number, "map": rows} for word, number, rows in parts]}
+    if isinstance(result, Answer):
+        names = result.names or [str(number) for number in range(result.probabilities.shape[1])]
+        where = None if result.locations is None else result.locations.tolist()
+        return {"probabilities": dict(zip(names, result.probabilities[-1].tolist(), strict=True)), "locations": where}
+    return {}
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
@@ -96,6 +117,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, page.encode(), "text/html; charset=utf-8")
         elif path == "/models":
             self._json(200, [{"name": name, **_described(model)} for name, model in self.server.models])
+        elif path in (*TASKS, "/look"):
+            self._json(405, {"error": f"{path} takes an image: send its file with POST (curl --data-binary @FILE)"})
         else:
             self._json(404, {"error": "there is no such page"})
 
@@ -115,6 +138,8 @@ class Handler(BaseHTTPRequestHandler):
     def _answered(self) -> dict[str, Any]:
         address = urlsplit(self.path)
         options = parse_qs(address.query)
+        if address.path not in (*TASKS, "/look"):
+            raise Refused(404, "there is no such page")
         model = self._model(options.get("model", ["0"])[0])
         image = self._image()
         image.filename = Path(options.get("name", [""])[0]).name  # the title of the page
@@ -122,26 +147,27 @@ class Handler(BaseHTTPRequestHandler):
             return self._looked(image, model, options)
         if isinstance(model, Looker):
             raise Refused(400, f"{model.name} is not a run of this package: ask /look")
+        if not isinstance(model.task, TASKS[address.path]):
+            does, instead = next(
+                (DOES[kind] for kind in DOES if isinstance(model.task, kind)), ("draws", "another model")
+            )
+            raise Refused(400, f"{model.name} {does}: ask {instead}")
         with self.server.busy, torch.inference_mode(), without_loops():
             if address.path == "/caption":
                 result = model.transcribe(image) if isinstance(model.task, Transcription) else model.caption(image)
-                return {"text": result.text, "page": result.page()}
-            if address.path == "/classify":
-                result = model.classify(image)
-            elif address.path == "/digit":
+                return {"text": result.text, "page": result.page()} | details(result)
+            if address.path == "/digit":
                 clutter = options.get("clutter", [""])[0]
-                result = model.classify(
-                    self._scattered(image, model, min(int(clutter), 20) if clutter.isdigit() else 0)
-                )
-            else:
-                raise Refused(404, "there is no such page")
-            return {"text": f"{result.label}, p {float(result.probabilities[-1].max()):.2f}", "page": result.page()}
+                image = self._scattered(image, model, min(int(clutter), 20) if clutter.isdigit() else 0)
+            result = model.classify(image)
+            text = f"{result.name}, p {float(result.probabilities[-1].max()):.2f}"
+            return {"text": text, "page": result.page()} | details(result)
 
     def _looked(self, image: Image.Image, model: Model | Looker, options: dict[str, list[str]]) -> dict[str, Any]:
         """Where a model looked. Its maps may need gradients."""
         with self.server.busy, without_loops():
             result = model.look(image, options.get("text"), method=options.get("method", ["auto"])[0])
-        return {"text": result.text, "page": result.page()}
+        return {"text": result.text, "page": result.page()} | details(result)
 
     def _model(self, number: str) -> Model | Looker:
         if not number.isdigit() or int(number) >= len(self.server.models):
