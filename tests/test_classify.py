@@ -286,8 +286,8 @@ def test_within_is_inside_both_ways():
 
 def test_pictures(tmp_path):
     paths = small().eval().show(batch(2), tmp_path)
-    assert [path.name for path in paths] == ["gallery.png", "01.png", "01.gif", "02.png", "02.gif"]
-    assert Image.open(paths[2]).n_frames == 3
+    assert [path.name for path in paths] == ["index.html", "gallery.png", "01.png", "01.gif", "02.png", "02.gif"]
+    assert Image.open(paths[3]).n_frames == 3
     assert Classification(SOURCE, model=FullyConnected).show(batch(2), tmp_path) == []
 
 
@@ -296,8 +296,8 @@ def test_pictures_of_reads(tmp_path):
     with torch.no_grad():
         task.model.filterbank.numbers.bias[4] = 5.0  # reads are 150 times as bright; pictures are not
     paths = task.show(batch(2), tmp_path)
-    assert [path.name for path in paths] == ["reads.png", "reads.gif"]
-    assert Image.open(paths[1]).n_frames == 4
+    assert [path.name for path in paths] == ["index.html", "reads.png", "reads.gif"]
+    assert Image.open(paths[2]).n_frames == 4
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -146,7 +146,7 @@ def test_binarisation_applies_to_training():
 
 def test_pictures(tmp_path):
     paths = small().show(batch(3), tmp_path)
-    assert [path.name for path in paths] == ["samples.png", "samples.gif", "reconstructions.png"]
+    assert [path.name for path in paths] == ["index.html", "samples.gif", "samples.png", "reconstructions.png"]
     assert Image.open(paths[1]).n_frames > 1
     whole = Generation(Nothing(), model=partial(DRAW, num_steps=2, read=ReadImage, write=WriteImage))
     assert all(path.exists() for path in whole.show(batch(3), tmp_path / "whole"))

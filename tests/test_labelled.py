@@ -247,7 +247,7 @@ def test_a_run_is_trained_evaluated_and_shown(run, classes, tmp_path):
     metrics = json.loads((tmp_path / "metrics_test.json").read_text())
     assert 0 <= metrics["error"] <= 100 and "last_look_on_digit" not in metrics
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == {
-        "gallery.png", "01.png", "01.gif", "02.png", "02.gif"
+        "index.html", "gallery.png", "01.png", "01.gif", "02.png", "02.gif"
     }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -157,6 +158,9 @@ def test_a_run_is_measured_and_shown(digits, tmp_path):
     assert measured["last_look_on_digit"] == on_digit / right
     assert measured["pixels"] == GLIMPSES * 2 * 6 * 6 + 12 * 12  # of the context
     assert measured["multiply_adds"] > GLIMPSES * 4 * 16 * (256 + 16)  # the core alone
-    shown = [Image.open(path) for path in sorted((out / "pictures").iterdir())]
+    page, *pictures = sorted((out / "pictures").iterdir(), key=lambda path: (path.suffix != ".html", path))
+    sources = re.findall(r'src="(.*?)"', page.read_text())
+    assert page.name == "index.html" and sources == ["gallery.png", "01.gif", "02.gif"]
+    shown = [Image.open(path) for path in pictures]
     assert [Path(image.filename).name for image in shown] == ["01.gif", "01.png", "02.gif", "02.png", "gallery.png"]
     assert shown[0].n_frames == GLIMPSES and min(min(image.size) for image in shown) > 36

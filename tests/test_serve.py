@@ -151,7 +151,8 @@ def test_uploads_that_cannot_be_used_get_a_message(served, monkeypatch) -> None:
         ("/classify?model=0", picture(), 400, " writes captions: ask /caption"),
         ("/digit?model=0", picture(), 400, " writes captions: ask /caption"),
         ("/caption?model=4", picture(), 400, "ask /look"), ("/look", None, 405, "POST"),
-        ("/caption", None, 405, "POST"), ("/else", None, 404, "no such page"), ("/else?model=0", picture(), 404, "no such page"),
+        ("/caption", None, 405, "POST"), ("/else", None, 404, "no such page"),
+        ("/else?model=0", picture(), 404, "no such page"),
     ):  # fmt: skip
         answer = ask(served, path, body)
         assert answer.status == status and said in answer.json()["error"]

@@ -74,7 +74,7 @@ def test_draw_draws_digits(name, options, data_folder, tmp_path):
     metrics = task.eval().evaluate(first)
     assert metrics["bound"] == pytest.approx(told["nll_bound"], abs=1.5)
     paths = task.show(DigitBatch(*(part[:3] for part in first[0])), tmp_path)
-    assert [path.name for path in paths] == ["samples.png", "samples.gif", "reconstructions.png"]
+    assert [path.name for path in paths] == ["index.html", "samples.gif", "samples.png", "reconstructions.png"]
 
 
 def test_draw_reads_cluttered_digits(data_folder, tmp_path):
@@ -88,4 +88,4 @@ def test_draw_reads_cluttered_digits(data_folder, tmp_path):
     assert metrics["error_low"] <= told["error"] <= metrics["error_high"] and told["error"] < 5
     assert metrics["pixels"] == told["pixels"] == (4 + 1) * 12 * 12 and metrics["last_look_on_digit"] > 0.9
     paths = task.show(DigitBatch(*(part[:3] for part in some[0])), tmp_path)
-    assert [path.name for path in paths] == ["reads.png", "reads.gif"]
+    assert [path.name for path in paths] == ["index.html", "reads.png", "reads.gif"]

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="an image, or a folder of them")
     parser.add_argument("--recursive", action="store_true", help="classify the images in subfolders too")
     parser.add_argument("--invert", action="store_true", help="swap black and white: for dark digits on white paper")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also draw there where the model looked: PNGs")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also draw there where the model looked")
     parser.add_argument(
         "--json", action="store_true", help="print a JSON object for each image, with all probabilities"
     )
@@ -41,8 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.images:
         raise ValueError(missing("classify", arguments.folder))
     opened = open_with(arguments)
+    from vision_attn.contracts import Reads
     from vision_attn.data.pixels import OPENED
     from vision_attn.tasks.classify import Classification  # has been imported to open the run
+    from vision_attn.viz.classified import write_answers
+    from vision_attn.viz.index import Entry
     from vision_attn.viz.sheet import picture_name
 
     if not isinstance(opened.task, Classification):
@@ -54,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive, endings=OPENED)
-    complaints, doubts, drawn = list(found.complaints), list[str](), 0
+    complaints, doubts, drawn = list(found.complaints), list[str](), list[Entry]()
     for number, (path, images, answer) in enumerate(answers(opened, found.files, arguments, complaints), start=1):
         if arguments.json:
             say(record(opened.task, path, answer))
@@ -63,11 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
         doubts += reasons_to_doubt(opened, path, images)
         if arguments.out:
             place = arguments.out / picture_name(number, path.name)
-            drawn += opened.task.draw(images, answer, place, title=path.name) is not None
+            if opened.task.draw(images, answer, place, title=path.name):
+                drawn.append(Entry(place, f"{path}: {answer.name}, p {answer.probabilities.max():.2f}"))
     if arguments.out and not drawn and not complaints:
         complain("no pictures: this model sees the whole image at once")
     elif drawn:
-        complain(f"drawn: {drawn} file{'s' * (drawn != 1)} in {arguments.out}")
+        complain(f"drawn: {write_answers(arguments.out, drawn, reads=isinstance(answer.view, Reads))}")
     several = [f"{len(doubts) - 3} more images are unlike the training images"] * (len(doubts) > 3)
     for line in (*found.notes, *doubts[:3], *several, *complaints):
         complain(line)

@@ -16,6 +16,9 @@ from vision_attn.files import replacing
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles, write_animation, write_strips
+from vision_attn.viz.index import Entry, write_index
+
+GUIDE = "A rectangle is the grid of filters, its line as thick as their sigma: orange is written, blue is read."
 
 
 class Predicted(NamedTuple):
@@ -118,23 +121,26 @@ class Generation(Task):
 
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
-        """Write pictures of how images are drawn: as many new images as the batch has, as strips and as an animation;
-        and the reconstructions of the batch, as strips."""
+        """Write pictures of how images are drawn, and first a page that shows them: as many new images as the batch
+        has, as strips and as an animation; and the reconstructions of the batch, as strips."""
         new = self.model.sample(len(batch.images), generator=torch.Generator().manual_seed(0))
         images = fixed(batch.images)
         reconstructed = self.model(images)
         samples = (pictures(new.canvases), rectangles(self.model.write, new.writes))
-        return [
-            write_strips(folder / "samples.png", *samples),
-            write_animation(folder / "samples.gif", *samples),
-            write_strips(
-                folder / "reconstructions.png",
-                pictures(reconstructed.canvases),
-                rectangles(self.model.write, reconstructed.writes),
-                reads=rectangles(self.model.read, reconstructed.reads),
-                images=images,
-            ),
+        entries = [
+            Entry(write_animation(folder / "samples.gif", *samples), "new images, drawn step by step"),
+            Entry(write_strips(folder / "samples.png", *samples), "the same, a row for each image"),
         ]
+        drawn = write_strips(
+            folder / "reconstructions.png",
+            pictures(reconstructed.canvases),
+            rectangles(self.model.write, reconstructed.writes),
+            reads=rectangles(self.model.read, reconstructed.reads),
+            images=images,
+        )
+        entries.append(Entry(drawn, "images on the left, and how they are drawn again"))
+        page = write_index(folder / "index.html", entries, title="How images are drawn", guide=GUIDE)
+        return [page, *(entry.path for entry in entries)]
 
 
 def pictures(canvases: tuple[Float[Tensor, "B C Y X"], ...]) -> Float[Tensor, "B T C Y X"]:

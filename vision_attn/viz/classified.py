@@ -1,6 +1,6 @@
 """Pictures of what a classifier saw and said: glimpses of a retina, or reads of a filterbank."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxtyping import Float
@@ -11,8 +11,12 @@ from vision_attn.console import progress
 from vision_attn.contracts import Glance, Glimpses, Reads
 from vision_attn.viz.canvases import Rectangles
 from vision_attn.viz.glimpses import Glimpsed, write_animation, write_gallery, write_glimpses
+from vision_attn.viz.index import Entry, write_index
 from vision_attn.viz.reads import write_reads, write_reads_animation
 
+GLIMPSES = "Numbered points are glimpses, brighter from first to last; squares are what the last one saw."
+READS = "A rectangle is the grid of filters, its line as thick as their sigma; below it what was read, and the answer."
+JUDGED = " Green is correct, red is wrong."
 DRAWN = 704
 """Pixels, at most, of the longer side of an image in pictures."""
 
@@ -27,24 +31,37 @@ def write_classified(
 ) -> list[Path]:
     """Write pictures of where the model looked in each image of a batch and what it saw there. Returns their paths.
 
-    For glimpses: a picture and an animation of each image, and a gallery of all. For reads: one picture and one
-    animation of all images. For a model that sees the whole image: nothing.
+    First a page that shows them all. For glimpses: a picture and an animation of each image, and a gallery of all. For
+    reads: one picture and one animation of all images. For a model that sees the whole image: nothing.
     """
     if view is None:
         return []
     if isinstance(view, Reads):
         reads, answers = Rectangles(view.boxes, view.sigma), (labels, glance.log_prob[:, 0].exp(), names)
-        return [
-            write_reads(folder / "reads.png", images, reads, view.patches, *answers),
-            write_reads_animation(folder / "reads.gif", images, reads, *answers),
-        ]
+        still = write_reads(folder / "reads.png", images, reads, view.patches, *answers)
+        moving = write_reads_animation(folder / "reads.gif", images, reads, *answers)
+        return [_index(folder, READS + JUDGED, {still: "all reads", moving: "the same, moving"}), still, moving]
     items = _glimpsed(images, glance, view, labels, names)
     paths = [write_gallery(folder / "gallery.png", items)]
+    shown = {paths[0]: "all images: correct answers on the left, wrong ones on the right"}
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         fields = item._asdict()
         paths.append(write_glimpses(folder / f"{number:02d}.png", **fields))
         paths.append(write_animation(folder / f"{number:02d}.gif", **fields))
-    return paths
+        shown[paths[-1]] = f"image {number}"
+    return [_index(folder, GLIMPSES + JUDGED, shown), *paths]
+
+
+def write_answers(folder: Path, answers: Sequence[Entry], *, reads: bool) -> Path:
+    """Write the page of images whose class is not known, drawn by `write_answer`. `reads`: by a filterbank."""
+    return write_index(
+        folder / "index.html", answers, title="Where the model looked", guide=READS if reads else GLIMPSES
+    )
+
+
+def _index(folder: Path, guide: str, shown: Mapping[Path, str]) -> Path:
+    entries = [Entry(path, text) for path, text in shown.items()]
+    return write_index(folder / "index.html", entries, title="Where the model looked", guide=guide)
 
 
 def write_answer(
