@@ -54,7 +54,7 @@ def main() -> None:
         help=f"which of {', '.join(TABLES)} (default: all that this machine can run, except compiled)",
     )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    parser.add_argument("--repeats", type=int, default=3, help="measurements of each side, after one warm-up")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each side, after a warm-up")
     parser.add_argument("--quick", action="store_true", help="small sizes, once: tests that it runs, measures nothing")
     options = parser.parse_args()
     unknown = [name for name in options.tables if name not in TABLES]

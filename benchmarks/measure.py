@@ -18,18 +18,21 @@ from benchmarks.shapes import QUICK, Shapes
 from vision_attn.console import progress
 
 MiB = 1024**2
+WARM_UP = 3
+"""Rounds, at most, until runs use the memory that they freed before. The plain ones map new pages for seconds first."""
 
 
 def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -> dict[str, float]:
-    """Median seconds of each run. Runs are interleaved, so that a busy machine slows all of them equally. The first
-    round is warm-up."""
+    """Median seconds of each run. Runs are interleaved, so that a busy machine slows all of them equally. As many
+    rounds, at most `WARM_UP`, come first and do not count."""
+    warm_up = min(repeats, WARM_UP)
     taken: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in progress(range(1 + repeats), what=what, unit="round"):
+    for _ in progress(range(warm_up + repeats), what=what, unit="round"):
         for name, run in runs.items():
             start = time.perf_counter()
             run()
             taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times[1:]) for name, times in taken.items()}
+    return {name: statistics.median(times[warm_up:]) for name, times in taken.items()}
 
 
 def peak_memory(target: str, shapes: Shapes, *arguments: object) -> float:
