@@ -1,8 +1,10 @@
 """Which weights are kept as the best."""
 
 import json
+import math
 from contextlib import suppress
 
+import pytest
 from test_engine import lines, train_plain
 from toy import Plane
 
@@ -68,3 +70,11 @@ def test_not_a_number_is_better_than_no_weights_only():
     for mode in ("min", "max"):
         values = [{"error": value} for value in (nan, nan, 3.0, nan)]
         assert chosen(values, metric="error", mode=mode) == [True, False, True, False]
+
+
+def test_what_is_no_number_is_written_as_strict_json(tmp_path, monkeypatch):
+    monkeypatch.setattr(Plane, "judge", lambda *_: {"error": 1.0, "spread": float("nan"), "largest": float("inf")})
+    best = train_plain(tmp_path / "run", metric="error", mode="min", epochs=1, rehearse=False)
+    assert best["error"] == 1.0 and math.isnan(best["spread"])
+    text = (tmp_path / "run" / "best" / "metrics_val.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["spread"] is None

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from types import NoneType
 from typing import Literal
 
 from torch import nn
@@ -71,18 +72,21 @@ def keep(folder: Path, task: nn.Module, data: Source, position: Position, metric
         if (folder / "config.yaml").exists():
             shutil.copyfile(folder / "config.yaml", best / "config.yaml")
         epoch = position.epoch + (position.batch > 0)
-        text = json.dumps({"step": position.step, "epoch": epoch, **metrics}, indent=2)
+        written = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        text = json.dumps({"step": position.step, "epoch": epoch, **written}, indent=2)
         (best / "metrics_val.json").write_text(text + "\n")
 
 
 def best_metrics(folder: Path) -> dict[str, float]:
-    """Read the validation metrics of best/ of the run in `folder`. Prints why and returns {} where they are lost."""
+    """Read the validation metrics of best/ of the run in `folder`; NaN stands for what is no number. Prints why and
+    returns {} where they are lost."""
     path = folder / "best" / "metrics_val.json"
     try:
         metrics = read_json(path)
-        if not isinstance(metrics, dict) or not all(type(value) in (int, float) for value in metrics.values()):
+        if not isinstance(metrics, dict) or not all(type(each) in (int, float, NoneType) for each in metrics.values()):
             raise ValueError(f"{path} is damaged: it must map names to numbers")
     except ValueError as error:
         say(f"{error}; the metrics of the best weights are unknown")
         return {}
-    return {name: value for name, value in metrics.items() if name not in ("step", "epoch")}
+    numbers = {name: math.nan if value is None else value for name, value in metrics.items()}
+    return {name: value for name, value in numbers.items() if name not in ("step", "epoch")}
