@@ -465,7 +465,7 @@ def test_ids_that_differ_in_kind_are_named(folder, kind):
 
 
 def test_an_evaluation_computes_the_vectors_of_its_split_alone(folder):
-    """Unless the cache of all has been begun: then that one is used and completed."""
+    """Unless there is a complete cache of all: then that one is used."""
 
     def computed(**options) -> list[int]:
         evaluated = source(folder, prepare=False, **options)
@@ -481,6 +481,9 @@ def test_an_evaluation_computes_the_vectors_of_its_split_alone(folder):
         if json.loads((cache / "index.json").read_text())["shape"][0] == 4:
             shutil.rmtree(cache)
     assert computed() == [19]
+    next(folder.glob("cache/*/00000.npy")).unlink()
+    (folder / "cache" / "interrupted").mkdir()
+    assert computed() == [4, 19]
 
 
 def test_flips_compute_the_mirrored_training_photographs_alone(folder):

@@ -199,7 +199,7 @@ def test_a_damaged_index_is_computed_again(views, tmp_path, caplog, damage):
     assert "\n" not in str(refused.value)
     encoder = Pool()
     assert cached_features(tmp_path / "cache", encoder, views) == folder
-    assert contents(folder) == whole and "of 3 parts are missing or damaged" in caplog.text
+    assert contents(folder) == whole and "of 3 parts are unfinished or damaged" in caplog.text
     assert encoder.calls == (3 if "1 of 3" not in caplog.text else 1)
 
 

@@ -10,6 +10,7 @@ import venv
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -158,6 +159,12 @@ def test_every_key_of_every_config_is_explained(config: str, capsys: pytest.Capt
     assert all(text == text.strip(" .;") or text.endswith("..") for _, text in own)
 
 
+class Seeded:
+    """Something else. seed: where it begins."""
+
+    def __init__(self, seed: int): ...
+
+
 def test_descriptions_are_found_in_docstrings_of_any_style() -> None:
     @dataclass
     class Parent:
@@ -173,18 +180,22 @@ def test_descriptions_are_found_in_docstrings_of_any_style() -> None:
         that they are equal. Other: nothing.
 
         ways: a, b, ...
+        seed: as for `Seeded`.
         """
 
-        def __init__(self, depth, width, height, size, ways, far, dropout, rate, unknown):
+        def __init__(
+            self, depth, width, height, size, ways, far, dropout, rate, kind: Literal["a", "b"] | None, seed, unknown
+        ):
             """
             Args:
                 rate (float, optional): the `rate`; default: 3
             """
 
     assert descriptions(Child) == {
-        "depth": "How deep, e.g. 3", "width": "in pixels (Xu et al. 2015, eq. 4)",
-        "height": "in pixels (Xu et al. 2015, eq. 4)", "size": "both, so that they are equal", "ways": "a, b, ...",
-        "far": "A class that goes far away", "dropout": GENERAL["dropout"], "rate": "the rate", "unknown": "",
+        "depth": "How deep, e.g. 3. More of it", "width": "in pixels (Xu et al. 2015, eq. 4). Later",
+        "height": "in pixels (Xu et al. 2015, eq. 4). Later", "size": "both, so that they are equal. Other: nothing",
+        "ways": "a, b, ...", "far": "A class that goes far away", "dropout": GENERAL["dropout"],
+        "rate": "the rate; default: 3", "kind": "(a or b)", "seed": "where it begins", "unknown": "",
     }  # fmt: skip
     assert descriptions(None) == {}
 

@@ -76,7 +76,7 @@ class Retina(nn.Module):
     pixels are squares of constant intensity. A patch of even width falls on whole pixels when centred on a corner
     between pixels, such as the centre of an image of even width; a patch of odd width does when centred on a pixel.
 
-    size: g, in pixels. num_scales: K.
+    size: g, the width of patches in pixels. num_scales: K, the number of patches of a glimpse.
 
     Has no gradient: locations are sampled, and images are data. Runs in float32 or wider also under autocast.
     """

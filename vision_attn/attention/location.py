@@ -21,7 +21,8 @@ class GaussianMixture(Score):
     score is log phi, so that `Soft` gives phi divided by its sum. u counts columns from 0. The keys are empty: only the
     number of columns matters.
 
-    num_components: K. step: the initial distance, in columns, that a component moves for each character.
+    num_components: K, the number of Gaussians.
+    step: the initial distance, in columns, that a component moves for each character.
 
     Differs from the paper: weights sum to 1 over columns (without which a narrow component between two columns sees
     nothing), and alpha sums to 1 over components.

@@ -66,7 +66,10 @@ class MovingAverage(nn.Module):
 
 class Learned(nn.Module):
     """Learned baseline, b_t = f(state_t) per term, trained by squared error against the returns (b_t in
-    Mnih et al. 2014, eq. 3). The state gets no gradient. f has one hidden layer, or is linear (`hidden_size: null`)."""
+    Mnih et al. 2014, eq. 3). The state gets no gradient.
+
+    hidden_size: of the hidden layer of f; null makes f linear.
+    """
 
     num_runs = 1
 
@@ -117,8 +120,8 @@ class Reinforce(nn.Module):
     bound of eq. 10, whose exact form is eq. 11. For RAM it is Mnih et al. 2014, eq. 2, or with a baseline eq. 3.
 
     `baseline`: b_t, constructed with the size of the state. `credit`: which rewards count for a sample: "all" of its
-    row, as in the papers, or those "to go", from its own time step on. `reward_weight`: lambda_r; 1 gives the gradient
-    of the expected reward. `entropy_weight`: lambda_e.
+    row, as in the papers, or those "to go", from its own time step on. `reward_weight`: lambda_r, the weight of
+    rewards; 1 gives the gradient of the expected reward. `entropy_weight`: lambda_e, the weight of the entropy.
 
     Differs from the authors' code (Xu et al.): rewards are summed over words, and the loss is a mean over captions.
     Their cost is a mean over the batch too, but the gradient that they pass to alpha is not divided by the batch size

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(record(opened.task, path, answer))
         else:
             say(str(path), answer.name, f"{answer.probabilities.max():.3f}")
-        doubts += reasons_to_doubt(opened, path, images)
+        doubts += reasons_to_doubt(opened, path, images, inverted=arguments.invert)
         if arguments.out:
             place = arguments.out / picture_name(number, path.name)
             if opened.task.draw(images, answer, place, title=path.name):
@@ -107,7 +107,7 @@ def seen(opened: Opened, path: Path, invert: bool) -> Any:
     return opened.task.seen(Inverted(pixels) if invert else pixels)
 
 
-def reasons_to_doubt(opened: Opened, path: Path, images: Any) -> list[str]:
+def reasons_to_doubt(opened: Opened, path: Path, images: Any, *, inverted: bool) -> list[str]:
     """Return why an answer may be wrong: the image is much larger than the training images, or not white on black."""
     from vision_attn.attention.images import Images, overview
     from vision_attn.data.labelled import LabelledImages
@@ -119,7 +119,8 @@ def reasons_to_doubt(opened: Opened, path: Path, images: Any) -> list[str]:
             known = f"the model learned from {width} x {height}"
             return [f"{path} has {X} x {Y} pixels, but {known}: larger objects may be misread"]
     if not isinstance(opened.source, LabelledImages) and overview(images, 16).mean() > 0.5:
-        return [f"{path} is mostly bright, but the model learned from white digits on black: --invert swaps them"]
+        then = "after --invert; leave it out" if inverted else "--invert swaps them"
+        return [f"{path} is mostly bright, but the model learned from white digits on black: {then}"]
     return []
 
 

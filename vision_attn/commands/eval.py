@@ -63,6 +63,8 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     """The part of this process; the first one prints and writes, and returns the exit status."""
     names, arguments.overrides = names_after_options(arguments.overrides, lambda word: is_run(shipped(word)))
     arguments.others = [*arguments.others, *names]
+    if arguments.show < 0:
+        raise ValueError(f"--show is {arguments.show}, but must not be negative")
     opened = open_with(arguments)
     from vision_attn.engine.batches import few, on_device
     from vision_attn.engine.distributed import seed_all

@@ -1,7 +1,7 @@
 """List the keys of a config that can be overridden, with their values and what they mean.
 
-Prints --KEY=VALUE, as `train` and `prepare` take it, a line for each key of CONFIG, defaults included; behind a #, the
-first sentence of its description. With overrides, of the config that they give: --task.model=CLASS lists the keys of
+Prints --KEY=VALUE, as `train` and `prepare` take it, a line for each key of CONFIG, defaults included; behind a #, what
+it means. With overrides, of the config that they give: --task.model=CLASS lists the keys of
 that class.
 """
 
@@ -13,10 +13,11 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from vision_attn.commands._hints import read_config
 from vision_attn.console import say
@@ -27,7 +28,11 @@ NAMED = re.compile(r"(?:^[ \t]*|(?<=[.;] ))(`?\w+`?(?:, `?\w+`?)*)(?: \([^)]*\))
 ABBREVIATED = r"(?<!\bal)(?<!\beq)(?<!\be\.g)(?<!\.)"
 """Not behind these, a full stop ends a sentence."""
 
+LONGEST = 200
+"""Characters of a description, as far as it consists of several sentences."""
 GENERAL = {
+    "folder": "where the four files of MNIST are",
+    "download": "whether to download what is missing",
     "batch_size": "images in a batch",
     "dropout": "the probability with which each number is set to 0 in training",
     "hidden_size": "the size of the hidden state",
@@ -52,7 +57,7 @@ class Setting(NamedTuple):
     key: str
     value: Any
     text: str
-    """The first sentence of its description; of the class, if the value is one. Empty where there is none."""
+    """Its description; the first sentence of that of the class, if the value is one. Empty where there is none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,54 +107,84 @@ def imported(class_path: str) -> Any:
 
 
 def descriptions(constructor: Any) -> dict[str, str]:
-    """The first sentence of the description of each parameter, from the docstrings of a class or function and, of a
-    dataclass, from those of its fields."""
+    """The description of each parameter, from the docstrings of a class or function and, of a dataclass, from those of
+    its fields; with its choices, where it has some."""
+    try:
+        parameters = inspect.signature(constructor).parameters
+    except (TypeError, ValueError):  # nothing that can be called, or nothing that says how
+        return {}
     kinds = inspect.getmro(constructor)[:-1] if inspect.isclass(constructor) else [constructor]
     found: dict[str, str] = {}
     for kind in reversed(kinds):
         documented = [kind.__doc__, kind.__init__.__doc__] if inspect.isclass(kind) else [kind.__doc__]
         for text in filter(None, documented):
-            found |= in_docstring(inspect.cleandoc(text))
+            found |= in_docstring(inspect.cleandoc(text), parameters)
         if is_dataclass(kind):
             found |= of_fields(kind)
     prose = sentences(inspect.getdoc(constructor) or "")
 
     def description(name: str) -> str:
-        if name in found and not found[name].startswith("as for"):
-            return found[name]
+        own = found.get(name, "")
+        if elsewhere := re.match(r"as for (\w+)", own):
+            other = getattr(sys.modules[constructor.__module__], elsewhere[1], None)
+            own = GENERAL.get(name) or descriptions(other).get(name) or own
         mentioned = next((plain(sentence) for sentence in prose if f"`{name}`" in sentence), "")
-        return GENERAL.get(name) or found.get(name) or mentioned
+        return own or GENERAL.get(name) or mentioned
 
-    try:
-        return {name: description(name) for name in inspect.signature(constructor).parameters}
-    except (TypeError, ValueError):  # nothing that can be called, or nothing that says how
-        return {}
+    return {name: with_choices(description(name), each.annotation) for name, each in parameters.items()}
 
 
-def in_docstring(text: str) -> dict[str, str]:
-    """The first sentence of each description "name: text" of a docstring; it ends at an empty line or at the next."""
+def with_choices(text: str, annotation: Any) -> str:
+    """A description with the values that a parameter may have, if these are few and not all are mentioned."""
+    values = dict.fromkeys(choices(annotation))
+    if all(str(value) in text for value in values):
+        return text
+    return f"{text} ({' or '.join(map(str, values))})".strip()
+
+
+def choices(annotation: Any) -> Iterator[Any]:
+    """The values of a Literal, also within a union."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from choices(part)
+
+
+def in_docstring(text: str, known: Iterable[str]) -> dict[str, str]:
+    """Each description "name: text" of a docstring; it ends at an empty line or at the next."""
     found: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
-        starts = list(NAMED.finditer(paragraph))
+        starts = [start for start in NAMED.finditer(paragraph) if set(re.findall(r"\w+", start[1])) & set(known)]
         ends = [*(start.start() for start in starts[1:]), len(paragraph)]
         for start, end in zip(starts, ends, strict=False):
-            found |= dict.fromkeys(re.findall(r"\w+", start[1]), first_sentence(paragraph[start.end() : end]))
+            found |= dict.fromkeys(re.findall(r"\w+", start[1]), shortened(paragraph[start.end() : end]))
     return found
 
 
 def of_fields(kind: type) -> dict[str, str]:
-    """The first sentence of the docstring below each field of a dataclass."""
+    """The docstring below each field of a dataclass."""
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
     except (OSError, SyntaxError):  # an installation without sources
         return {}
     return {
-        field.target.id: first_sentence(inspect.cleandoc(below.value.value))
+        field.target.id: shortened(inspect.cleandoc(below.value.value))
         for field, below in pairwise(body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(below, ast.Expr)
         and isinstance(getattr(below.value, "value", None), str)
     }
+
+
+def shortened(text: str) -> str:
+    """The first sentences of a description, of `LONGEST` characters together unless the first one is longer."""
+    first, *others = sentences(text)
+    for sentence in others:
+        if len(first) + len(sentence) > LONGEST:
+            break
+        first += (". " if sentence[:1].isupper() else "; ") + sentence
+    return plain(first)
 
 
 def first_sentence(text: str) -> str:

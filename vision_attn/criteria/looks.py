@@ -14,7 +14,7 @@ from vision_attn.contracts import Caption, Captioner, Criterion
 class ReinforceLooks(Criterion):
     """The score-function estimator of hard attention (Xu et al. 2015, eq. 12): its reward is log p of each word.
 
-    baseline, credit, reward_weight, entropy_weight: see `attention.reinforce.Reinforce`.
+    baseline, credit, reward_weight, entropy_weight: as for `Reinforce`.
 
     Logs `look_variance`, the mean squared length of the gradient of one sampled region with respect to its scores; not
     for glimpses, which choose no region. Adds nothing for a captioner that samples nothing.

@@ -13,7 +13,7 @@ from torch import nn
 from vision_attn.console import printable
 from vision_attn.data.annotations import Photograph, read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
-from vision_attn.data.features import Features, begun, cached_features
+from vision_attn.data.features import Features, cached_features, complete_in
 from vision_attn.data.images import Pixels
 from vision_attn.data.photograph_store import Photographs, Views, locate, stored
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
@@ -130,7 +130,7 @@ class Captions(VocabularySource):
 
     def prepare(self, task: Task) -> None:
         """Find the photographs, and cache the outputs of the part of `task.encoder` that is not trained. After `only`,
-        caches one split alone, unless a cache of all splits has been begun.
+        caches one split alone, unless there is a complete cache of all splits.
 
         Photographs that are missing or cannot be read are logged and left out; without a cache, those that cannot be
         read are found when their batch is.
@@ -142,7 +142,7 @@ class Captions(VocabularySource):
         views = Views(found, flips=self.flips and self._only is None)  # an evaluation mirrors nothing
         cache = None if self.cache is None else Path(self.cache).expanduser()
         frozen = None if cache is None else encoder.frozen_part()
-        if frozen is not None and self._only and not begun(cache, frozen, views):
+        if frozen is not None and self._only and not complete_in(cache, frozen, views):
             found = {
                 split: members.selected(np.full(len(members), split == self._only)) for split, members in found.items()
             }

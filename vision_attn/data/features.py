@@ -144,9 +144,10 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
     return folder
 
 
-def begun(cache: Path, encoder: nn.Module, views: Sequence[View]) -> bool:
-    """Return whether `cache` holds features of all these `views`, or a part of them."""
-    return (cache / folder_name(make_header(encoder, views))).is_dir()
+def complete_in(cache: Path, encoder: nn.Module, views: Sequence[View]) -> bool:
+    """Return whether `cache` holds the features of all these `views`."""
+    header = make_header(encoder, views)
+    return _finished(cache / folder_name(header), header)
 
 
 def _finished(folder: Path, header: dict[str, Any]) -> bool:
@@ -166,7 +167,7 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
     shards = existing_shards(folder, header, SHARD)
     if None in shards and ((folder / "index.json").exists() or (folder / APPENDED).exists()):
         log.warning(
-            "%s: %d of %d parts are missing or damaged; computing them", folder, shards.count(None), len(shards)
+            "%s: %d of %d parts are unfinished or damaged; computing them", folder, shards.count(None), len(shards)
         )
     parts = [views[first : first + SHARD] for first in range(0, len(views), SHARD)]
     left = sum(len(part) for part, shard in zip(parts, shards, strict=True) if not shard)

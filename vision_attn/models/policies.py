@@ -23,11 +23,13 @@ Way = Literal["sample", "mean"]
 class Gaussian(nn.Module):
     """The location network of RAM (Mnih et al. 2014): l_t ~ N(tanh(f_l(h_t)), sigma^2 I).
 
-    `sigma`: the standard deviation at test time. `first_sigma`: that of the first training batch; it decays
-    exponentially to `sigma`. `batches_to_sigma`: the number of training batches that this takes.
+    `hidden_size`: of the hidden layer of f_l; null makes f_l linear.
+    `sigma`: the standard deviation of locations at test time, and in training after `batches_to_sigma` batches.
+    `first_sigma`: the standard deviation in the first training batch; it decays exponentially to `sigma`.
+    `batches_to_sigma`: training batches in which the standard deviation decays from `first_sigma` to `sigma`.
 
     Differs from the paper: f_l has a hidden layer, without which replications did not reach the paper's numbers
-    (`hidden_size: null` gives the paper's linear f_l); and a tanh keeps its means inside the image.
+    (null as its `hidden_size` gives the paper's linear f_l); and a tanh keeps its means inside the image.
     """
 
     reinforced = True

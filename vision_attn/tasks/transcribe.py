@@ -22,7 +22,9 @@ from vision_attn.viz.foveated import Glimpsed
 
 
 class Transcription(Captioning):
-    """Captioning whose words are characters: same arguments, other metrics. `validate_with` is not used.
+    """Captioning whose words are characters: same arguments, other metrics.
+
+    `validate_with`: not used.
 
     A model that labels columns (CTC) is decoded by prefix beam search with `beams`, or by its best path if `beams` is
     1; of the other settings of decoding only `max_words` counts for it.
