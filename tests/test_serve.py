@@ -7,6 +7,8 @@ import json
 import math
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -106,7 +108,7 @@ def test_other_models_are_looked_into_with_a_photograph(served) -> None:
         ("/look?model=4&text=tensh", "the classifier has no class 'tensh'; did you mean tench"),
         ("/look?model=4&method=magic", "there is no method 'magic'; choose one of auto, attention, rollout"),
         ("/look?model=5&method=rollout", "no layer of this model attends to the whole image"),
-        ("/look?model=2", "does not see whole photographs"), ("/caption?model=4", "is not a run of this package"),
+        ("/look?model=2", "does not answer /look"), ("/caption?model=4", "vit_b_32 does not answer /caption"),
     ):  # fmt: skip
         answer = ask(served, path, PHOTOGRAPH.read_bytes())
         assert answer.status == 400 and said in answer.json()["error"]
@@ -147,15 +149,41 @@ def test_uploads_that_cannot_be_used_get_a_message(served, monkeypatch) -> None:
         ("/caption?model=0", PHOTOGRAPH.read_bytes()[:9000], 413, "million pixels"),
         ("/caption?model=0", bytes(100_001), 413, "file is too large"),
         ("/caption?model=0", picture()[:-30], 400, "broken"), ("/caption?model=9", picture(), 404, "no such model"),
-        ("/caption?model=2", picture(), 400, " classifies: ask /classify"),
-        ("/classify?model=0", picture(), 400, " writes captions: ask /caption"),
-        ("/digit?model=0", picture(), 400, " writes captions: ask /caption"),
-        ("/caption?model=4", picture(), 400, "ask /look"), ("/look", None, 405, "POST"),
+        ("/caption?model=2", picture(), 400, "ask /caption?model=0 (one)"),
+        ("/classify?model=0", picture(), 400, "ask /classify?model=2 (ram)"), ("/models", b"", 405, "ask with GET"),
+        ("/digit?model=0", picture(), 400, "ask /digit?model=2"),
+        ("/look?model=2", picture(), 400, "ask /look?model=0"),
+        ("/digit?model=2&clutter=21", picture(), 400, "from 0 to 20"),
+        ("/digit?model=2&clutter=-5", picture(), 400, "to 20"),
+        ("/digit?model=2&clutter=%C2%B2", picture(), 400, "to 20"),
+        ("/caption?model=%C2%B2", picture(), 404, "no such model"),
+        ("/caption?model=4", picture(), 400, "ask /caption?model=0"), ("/look", None, 405, "POST"),
         ("/caption", None, 405, "POST"), ("/else", None, 404, "no such page"),
         ("/else?model=0", picture(), 404, "no such page"),
     ):  # fmt: skip
         answer = ask(served, path, body)
         assert answer.status == status and said in answer.json()["error"]
+
+
+def test_requests_that_break_off_are_answered_or_dropped_in_silence(served, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(server.Handler, "timeout", 0.3)
+    address = "127.0.0.1", served.server_port
+    head = f"POST /caption HTTP/1.1\r\nHost: 127.0.0.1:{served.server_port}\r\nContent-Length: 1000\r\n\r\n".encode()
+    with socket.create_connection(address, timeout=10) as short:
+        short.sendall(head + b"too short")
+        answer = short.makefile("rb").read().decode()
+    assert " 408 " in answer.splitlines()[0] and json.loads(answer.splitlines()[-1])["error"].startswith(
+        "the request is"
+    )
+    with socket.create_connection(address, timeout=10) as gone:
+        gone.sendall(head.replace(b"1000", str(len(PHOTOGRAPH.read_bytes())).encode()) + PHOTOGRAPH.read_bytes())
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets the connection
+    with socket.create_connection(address, timeout=10) as other:
+        other.sendall(b"PUT / HTTP/1.1\r\n\r\n")
+        answer = other.makefile("rb").read().decode()
+    assert " 501 " in answer.splitlines()[0] and "PUT" in json.loads(answer.splitlines()[-1])["error"]
+    assert ask(served, "/caption", PHOTOGRAPH.read_bytes()).status == 200  # behind the one that has gone
+    assert capfd.readouterr() == ("", "")
 
 
 def test_other_sites_are_refused(served) -> None:

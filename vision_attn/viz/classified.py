@@ -17,6 +17,7 @@ from vision_attn.viz.reads import write_reads, write_reads_animation
 GLIMPSES = "Numbered points are glimpses, brighter from first to last; squares are what the last one saw."
 READS = "A rectangle is the grid of filters, its line as thick as their sigma; below it what was read, and the answer."
 JUDGED = " Green is correct, red is wrong."
+SAMPLED = " Glimpses were sampled for these pictures, and may differ from those that were measured."
 DRAWN = 704
 """Pixels, at most, of the longer side of an image in pictures."""
 
@@ -28,11 +29,14 @@ def write_classified(
     view: Glimpses | Reads | None,
     labels: Sequence[int],
     names: Sequence[str],
+    *,
+    sampled: bool = False,
 ) -> list[Path]:
     """Write pictures of where the model looked in each image of a batch and what it saw there. Returns their paths.
 
     First a page that shows them all. For glimpses: a picture and an animation of each image, and a gallery of all. For
-    reads: one picture and one animation of all images. For a model that sees the whole image: nothing.
+    reads: one picture and one animation of all images. For a model that sees the whole image: nothing. `sampled`:
+    whether another run of the model would look elsewhere, which the page says.
     """
     if view is None:
         return []
@@ -49,7 +53,7 @@ def write_classified(
         paths.append(write_glimpses(folder / f"{number:02d}.png", **fields))
         paths.append(write_animation(folder / f"{number:02d}.gif", **fields))
         shown[paths[-1]] = f"image {number}"
-    return [_index(folder, GLIMPSES + JUDGED, shown), *paths]
+    return [_index(folder, GLIMPSES + JUDGED + SAMPLED * sampled, shown), *paths]
 
 
 def write_answers(folder: Path, answers: Sequence[Entry], *, reads: bool) -> Path:
