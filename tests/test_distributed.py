@@ -123,7 +123,7 @@ def test_both_name_the_batch_that_is_not_finite(server, tmp_path):
 
 
 def test_weights_without_a_gradient_are_named(server, tmp_path):
-    code, output = server.train(tmp_path / "one", idle=True)
+    code, output = server.train(tmp_path / "one", environment={"TOY_IDLE": "1"})
     assert code == 0, output
-    for code, output in train_two(server, tmp_path / "two", idle=True):
+    for code, output in train_two(server, tmp_path / "two", environment={"TOY_IDLE": "1"}):
         assert code == 1 and "every weight needs a gradient in each step, and idle.weight has none, as 1 more" in output

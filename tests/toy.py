@@ -85,10 +85,10 @@ class Points(Source):
 class Plane(Task):
     """A small network with dropout, a tied weight, a frozen layer and a moving average in a buffer."""
 
-    def __init__(self, source: Source, *, dropout: float = 0.3, hidden: int = 16, idle: bool = False) -> None:
+    def __init__(self, source: Source, *, dropout: float = 0.3, hidden: int = 16) -> None:
         super().__init__()
         self.source = source
-        if idle:
+        if "TOY_IDLE" in os.environ:
             self.idle = nn.Linear(1, 1)  # which no loss reaches
         self.frozen = nn.Linear(4, 4).requires_grad_(False)
         self.first = nn.Linear(4, hidden)
@@ -163,7 +163,6 @@ def train_toy(
     bad: int | None = None,
     dropout: float = 0.3,
     hidden: int = 16,
-    idle: bool = False,
     batch: int = 8,
     **settings: object,
 ) -> dict:
@@ -173,7 +172,7 @@ def train_toy(
         heartbeat.INTERVAL, heartbeat.PATIENCE = 0.1, float(os.environ["TOY_PATIENCE"])
     everything = {"average": 0.9, "accumulate": 2, "warmup": 2, "clip": 5.0, "log_every": 4, "show": 2, **settings}
     return fit(
-        task=lambda source: Plane(source, dropout=dropout, hidden=hidden, idle=idle),
+        task=lambda source: Plane(source, dropout=dropout, hidden=hidden),
         data=Points(bad=bad, batch=batch),
         optimizer=adam,
         schedule=cosine,

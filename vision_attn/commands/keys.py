@@ -1,8 +1,7 @@
 """List the keys of a config that can be overridden, with their values and what they mean.
 
 Prints --KEY=VALUE, as `train` and `prepare` take it, a line for each key of CONFIG, defaults included; behind a #, what
-it means. With overrides, of the config that they give: --task.model=CLASS lists the keys of
-that class.
+it means. With overrides, of the config that they give: --task.model=CLASS lists the keys of that class.
 """
 
 import argparse
@@ -30,6 +29,7 @@ ABBREVIATED = r"(?<!\bal)(?<!\beq)(?<!\be\.g)(?<!\.)"
 
 LONGEST = 200
 """Characters of a description, as far as it consists of several sentences."""
+
 GENERAL = {
     "folder": "where the four files of MNIST are",
     "download": "whether to download what is missing",
@@ -93,8 +93,9 @@ def settings(node: Any, described: Mapping[str, Any], path: tuple[str, ...] = ()
     if "class_path" in node:
         found = imported(node["class_path"])
         yield Setting(".".join(path), node["class_path"], first_sentence(inspect.getdoc(found) or ""))
+        below = descriptions(found)
         for key, value in (node.get("init_args") or {}).items():
-            yield from settings(value, descriptions(found), (*path, key))
+            yield from settings(value, below, (*path, key))
         return
     for key, value in node.items():
         yield from settings(value, text if isinstance(text, dict) else described, (*path, str(key)))

@@ -54,5 +54,5 @@ def write_index(path: Path, entries: Sequence[Entry], *, title: str, guide: str)
 
 
 def _figure(picture: Path, text: str) -> str:
-    source, told = quote(picture.as_posix()), escape(text)
+    source, told = quote(picture.as_posix(), errors="surrogateescape"), escape(text)
     return f'<figure><img src="{source}" alt="{told}" loading="lazy"><figcaption>{told}</figcaption></figure>'
