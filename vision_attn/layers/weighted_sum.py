@@ -18,8 +18,8 @@ once, which batched products of so few rows do not on every processor."""
 
 def weighted_sum(weights: Float[Tensor, "B R L"], vectors: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
     """weights @ vectors, for vectors that may be accumulating."""
-    if total_of(vectors) is None and _loops(weights, vectors) is None:
-        return weights @ vectors
+    if torch.compiler.is_compiling() or (total_of(vectors) is None and _loops(weights, vectors) is None):
+        return weights @ vectors  # a compiled program may take any number of images
     return _WeightedSum.apply(weights, vectors)
 
 
@@ -50,7 +50,7 @@ class _WeightedSum(torch.autograd.Function):
 def _loops(weights: Tensor, vectors: Tensor) -> ModuleType | None:
     """The module with compiled loops, if it serves these tensors; matrix products do the same."""
     images, rows, length = weights.shape
-    unsupported = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or vectors.device.type != "cpu"
+    unsupported = torch.is_autocast_enabled("cpu") or vectors.device.type != "cpu"
     if unsupported or rows > FEW or (images, length) != vectors.shape[:2]:
         return None
     return _numba() if weights.dtype == vectors.dtype == torch.float32 else None
