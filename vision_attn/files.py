@@ -3,13 +3,14 @@
 import errno
 import hashlib
 import json
+import math
 import os
 import platform
 import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,11 @@ def _json_lines(text: str) -> list[Any] | None:
         return [json.loads(line) for line in lines] if len(lines) > 1 else None
     except (ValueError, RecursionError):
         return None
+
+
+def finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers by name as JSON has them: None for NaN and infinities."""
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 def brief(value: Any, most: int = 60) -> str:

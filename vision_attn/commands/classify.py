@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.contracts import Reads
     from vision_attn.data.pixels import OPENED
     from vision_attn.tasks.classify import Classification  # has been imported to open the run
-    from vision_attn.viz.classified import write_answers
+    from vision_attn.viz.classified import GLIMPSES, READS, write_looks
     from vision_attn.viz.index import Entry
     from vision_attn.viz.sheet import picture_name
 
@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out and not drawn and not complaints:
         complain("no pictures: this model sees the whole image at once")
     elif drawn:
-        complain(f"drawn: {write_answers(arguments.out, drawn, reads=isinstance(answer.view, Reads))}")
+        guide = READS if isinstance(answer.view, Reads) else GLIMPSES
+        complain(f"drawn: {write_looks(arguments.out, drawn, guide)}")
     several = [f"{len(doubts) - 3} more images are unlike the training images"] * (len(doubts) > 3)
     for line in (*found.notes, *doubts[:3], *several, *complaints):
         complain(line)

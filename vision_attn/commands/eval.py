@@ -27,7 +27,7 @@ from vision_attn.commands._collection import collected_later
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
 from vision_attn.commands._places import writable
 from vision_attn.console import say
-from vision_attn.files import ours, read_json, shipped
+from vision_attn.files import finite, ours, shipped
 from vision_attn.machine import processor
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -77,12 +77,11 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")
     written = out / f"metrics_{arguments.split}.json"
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
-        metrics = evaluate(opened, arguments.split, out, world, runs=folders, overrides=arguments.overrides)
+        metrics, record = evaluate(opened, arguments.split, out, world, runs=folders, overrides=arguments.overrides)
         if not world.first:
             return 0
-        images = read_json(written)["images"]
         if not arguments.json:
-            say(f"{arguments.split}: {images:,} image{'s' * (images != 1)}")
+            say(f"{arguments.split}: {record['images']:,} image{'s' * (record['images'] != 1)}")
         width = max(map(len, metrics))
         for name, value in metrics.items() if not arguments.json else ():
             say(f"{name:{width}}  {value:8.4f}")
@@ -94,15 +93,15 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             say(f"pictures: {paths[0]}{more}" if paths else "no pictures")
     if arguments.json:
-        say(json.dumps(read_json(written)))
+        say(json.dumps(record))
     return 1 if any(math.isnan(value) for value in metrics.values()) else 0
 
 
 def evaluate(
     opened: Opened, split: str, out: Path, world: "World", *, runs: Sequence[str], overrides: Sequence[str] = ()
-) -> dict[str, float]:
-    """The metrics of `split`. The first process returns them, and writes them into `out` with all that one needs to
-    know of how they came about; the others return nothing."""
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """The metrics of `split`, and the record that holds them and all that one needs to know of how they came about. The
+    first process returns both, and writes the record into `out`; the others return nothing."""
     import torch
 
     from vision_attn.engine.predictions import batches_of, predictions
@@ -120,15 +119,14 @@ def evaluate(
         if not world.first:
             deque(predicted, maxlen=0)
             world.collect(sum(sizes))
-            return {}
+            return {}, {}
         # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
         with scratch("eval", out) as folder:
             metrics = task.judge(predicted, folder)
             for file in folder.iterdir():
                 os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
     seconds = time.perf_counter() - began
-    record: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    record |= {
+    record = finite(metrics) | {
         "split": split,
         "images": sum(world.collect(sum(sizes))),
         "run": runs[0] if len(runs) == 1 else list(runs),
@@ -140,7 +138,7 @@ def evaluate(
     record |= {"seconds": round(seconds, 1), "time": time.strftime("%Y-%m-%d %H:%M:%S %z")}
     with replacing(out / f"metrics_{split}.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    return metrics
+    return metrics, record
 
 
 def hardware(device: Any) -> str:

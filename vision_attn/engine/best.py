@@ -13,7 +13,7 @@ from vision_attn.console import say
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.folders import replacing_folder
 from vision_attn.engine.weights import save_weights
-from vision_attn.files import read_json
+from vision_attn.files import finite, read_json
 from vision_attn.task import Source
 
 ZERO = 1e-3
@@ -72,8 +72,7 @@ def keep(folder: Path, task: nn.Module, data: Source, position: Position, metric
         if (folder / "config.yaml").exists():
             shutil.copyfile(folder / "config.yaml", best / "config.yaml")
         epoch = position.epoch + (position.batch > 0)
-        written = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        text = json.dumps({"step": position.step, "epoch": epoch, **written}, indent=2)
+        text = json.dumps({"step": position.step, "epoch": epoch, **finite(metrics)}, indent=2)
         (best / "metrics_val.json").write_text(text + "\n")
 
 
@@ -88,5 +87,5 @@ def best_metrics(folder: Path) -> dict[str, float]:
     except ValueError as error:
         say(f"{error}; the metrics of the best weights are unknown")
         return {}
-    numbers = {name: math.nan if value is None else value for name, value in metrics.items()}
-    return {name: value for name, value in numbers.items() if name not in ("step", "epoch")}
+    measured = metrics.keys() - {"step", "epoch"}
+    return {name: math.nan if value is None else value for name, value in metrics.items() if name in measured}

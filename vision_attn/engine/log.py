@@ -1,7 +1,6 @@
 """Logging of training and validation to metrics.jsonl and, optionally, to Weights & Biases."""
 
 import json
-import math
 import os
 import re
 import secrets
@@ -19,7 +18,7 @@ from vision_attn.bounded_yaml import read_yaml
 from vision_attn.console import say
 from vision_attn.engine.distributed import World
 from vision_attn.engine.run import Run
-from vision_attn.files import replacing
+from vision_attn.files import finite, replacing
 
 
 class Log:
@@ -66,7 +65,7 @@ class Log:
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.file:
-            line = {name: value if math.isfinite(value) else None for name, value in line.items()}  # JSON has no others
+            line = finite(line)
             try:
                 self.file.write(json.dumps(line).encode() + b"\n")
                 self.file.flush()

@@ -121,8 +121,9 @@ class Step:
 
     def _check_gradients(self) -> None:
         """Raise ValueError if a weight has no gradient, for which the other processes would wait in vain."""
-        idle = [name for name, weight in self.task.named_parameters() if weight.requires_grad and weight.grad is None]
-        if idle:
+        if any(weight.grad is None for weight in self.parameters):
+            weights = self.task.named_parameters()
+            idle = [name for name, weight in weights if weight.requires_grad and weight.grad is None]
             more = f", as {len(idle) - 1} more" * (len(idle) > 1)
             raise ValueError(
                 f"with several processes every weight needs a gradient in each step, and {idle[0]} has none{more}: "

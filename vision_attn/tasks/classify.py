@@ -216,8 +216,7 @@ class Classification(Task):
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
         """Write pictures of where the model looked in each image and what it saw there: see `write_classified`. Of
-        several copies, the first is shown. Glimpses are sampled anew, so an answer may differ from the one that was
-        counted."""
+        several copies, the first is shown. Glimpses are sampled again: an answer may differ from the measured one."""
         glance, sampled = self.model(batch.images, **self.options(self.at_test)), self.at_test != "mean"
         view, labels = self.model.view(batch.images, glance), batch.labels.tolist()
         return write_classified(folder, batch.images, glance, view, labels, self.class_names, sampled=sampled)

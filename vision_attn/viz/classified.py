@@ -1,6 +1,6 @@
 """Pictures of what a classifier saw and said: glimpses of a retina, or reads of a filterbank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxtyping import Float
@@ -44,27 +44,21 @@ def write_classified(
         reads, answers = Rectangles(view.boxes, view.sigma), (labels, glance.log_prob[:, 0].exp(), names)
         still = write_reads(folder / "reads.png", images, reads, view.patches, *answers)
         moving = write_reads_animation(folder / "reads.gif", images, reads, *answers)
-        return [_index(folder, READS + JUDGED, {still: "all reads", moving: "the same, moving"}), still, moving]
+        entries = [Entry(still, "all reads"), Entry(moving, "the same, moving")]
+        return [write_looks(folder, entries, READS + JUDGED), still, moving]
     items = _glimpsed(images, glance, view, labels, names)
     paths = [write_gallery(folder / "gallery.png", items)]
-    shown = {paths[0]: "all images: correct answers on the left, wrong ones on the right"}
+    entries = [Entry(paths[0], "all images: correct answers on the left, wrong ones on the right")]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         fields = item._asdict()
         paths.append(write_glimpses(folder / f"{number:02d}.png", **fields))
         paths.append(write_animation(folder / f"{number:02d}.gif", **fields))
-        shown[paths[-1]] = f"image {number}"
-    return [_index(folder, GLIMPSES + JUDGED + SAMPLED * sampled, shown), *paths]
+        entries.append(Entry(paths[-1], f"image {number}"))
+    return [write_looks(folder, entries, GLIMPSES + JUDGED + SAMPLED * sampled), *paths]
 
 
-def write_answers(folder: Path, answers: Sequence[Entry], *, reads: bool) -> Path:
-    """Write the page of images whose class is not known, drawn by `write_answer`. `reads`: by a filterbank."""
-    return write_index(
-        folder / "index.html", answers, title="Where the model looked", guide=READS if reads else GLIMPSES
-    )
-
-
-def _index(folder: Path, guide: str, shown: Mapping[Path, str]) -> Path:
-    entries = [Entry(path, text) for path, text in shown.items()]
+def write_looks(folder: Path, entries: Sequence[Entry], guide: str) -> Path:
+    """Write the page of pictures of where a classifier looked. `guide`: such as `GLIMPSES` or `READS`."""
     return write_index(folder / "index.html", entries, title="Where the model looked", guide=guide)
 
 

@@ -105,8 +105,7 @@ def _described(model: Model | Looker) -> dict[str, str]:
         return {"kind": "look", "takes": model.kind}
     if sees_photographs(model.task):
         return {"kind": "look", "takes": "classifier"}
-    kinds = {Captioning: "caption", Classification: "classify"}
-    return {"kind": next((kind for task, kind in kinds.items() if isinstance(model.task, task)), "")}
+    return {"kind": next((path[1:] for path, task in TASKS.items() if isinstance(model.task, task)), "")}
 
 
 def details(result: Shown) -> dict[str, Any]:
