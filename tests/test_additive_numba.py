@@ -49,6 +49,31 @@ def test_fused_loops_equal_the_formula(shape) -> None:
         torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=2e-5 * shape[2] ** 0.5)
 
 
+@pytest.mark.parametrize("with_loops", [True, False])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_exponential_is_clipped_and_so_is_its_gradient(with_loops, turned, monkeypatch) -> None:
+    if not with_loops:
+        monkeypatch.setattr(additive, "_loops", lambda tensor: None)
+    x = torch.randn(7, 6, 33, generator=torch.Generator().manual_seed(0)).mul(20)
+    x[0, 0, :4] = torch.tensor([40.5, -40.5, 39.9, -39.9])
+    x = (x.mT if turned else x).requires_grad_()
+    output = additive.exponential(x, 40.0)
+    exact = x.detach().double().clamp(-40, 40).mul(2).exp()
+    torch.testing.assert_close(output.double(), exact, rtol=4e-6, atol=0)
+    grad = torch.linspace(-1, 2, x.numel()).view_as(x)
+    (ours,) = torch.autograd.grad(output, x, grad)
+    assert 1 < (x.abs() > 40).sum() < x.numel() / 2
+    expected = (2 * grad.double() * exact).masked_fill(x.abs() > 40, 0)
+    torch.testing.assert_close(ours.double(), expected, rtol=4e-6, atol=0)
+
+
+def test_the_exponential_of_nan_is_nan() -> None:
+    x = torch.full((3, 4), torch.nan).requires_grad_()
+    output = additive.exponential(x, 40.0)
+    (grad,) = torch.autograd.grad(output.sum(), x)
+    assert output.isnan().all() and grad.isnan().all()
+
+
 def test_without_numba_tensor_operations_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = inputs((2, 5, 196, 64))
     ours = gradients(fused, arguments)

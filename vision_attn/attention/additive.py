@@ -4,6 +4,7 @@ It is computed by fused loops on a CPU (`additive_numba`), by Triton kernels on 
 operations where neither can run or under `torch.compile`.
 """
 
+import math
 from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
@@ -11,15 +12,47 @@ from types import ModuleType
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from vision_attn.layers.accumulate import total_of
 from vision_attn.layers.fused import fused_loops
+from vision_attn.layers.precise import precise
 
 CACHED = 2**19
 """Elements of a tensor that fits into a CPU's cache with room to spare: 2 MiB in float32."""
 
 TRITON = find_spec("triton") is not None
 """Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
+
+
+def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
+    """e^{2x} with x clipped to +-limit, in float32 or wider also under autocast."""
+    x = precise(x)
+    if torch.compiler.is_compiling():
+        return x.clamp(-limit, limit).mul(2).exp()
+    return _Exponential.apply(x, limit)
+
+
+class _Exponential(torch.autograd.Function):
+    """Keeps its output alone, which the score keeps as well."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, limit: float) -> Tensor:
+        loops = _loops(x)
+        output = loops.exponential(x, limit) if loops else x.clamp(-limit, limit).mul_(2).exp_()
+        ctx.save_for_backward(output)
+        ctx.limit = limit
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        (output,) = ctx.saved_tensors
+        if loops := _loops(output):
+            return loops.gradient_of_exponential(grad, output, ctx.limit), None
+        smallest, largest = math.exp(-2 * ctx.limit), math.exp(2 * ctx.limit)
+        inside = torch.ops.aten.hardtanh_backward(grad, output, smallest, largest)
+        return inside.mul_(output).mul_(2), None
 
 
 def additive_score(
@@ -74,11 +107,11 @@ def _gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes
 
 def _fused(query: Tensor) -> ModuleType | None:
     """The module with kernels for `query`, if there is one; without numba, say, tensor operations do the same."""
-    if query.device.type == "cpu" and query.dtype == torch.float32:
-        return _numba()
-    if query.is_cuda and TRITON:
-        return _triton(query.device)
-    return None
+    return _triton(query.device) if query.is_cuda and TRITON else _loops(query)
+
+
+def _loops(tensor: Tensor) -> ModuleType | None:
+    return _numba() if tensor.device.type == "cpu" and tensor.dtype == torch.float32 else None
 
 
 def _triton(device: torch.device) -> ModuleType | None:

@@ -8,11 +8,29 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.layers.loops import compiled, in_threads
+from vision_attn.layers.loops import LOG2_E, compiled, exp2, in_threads
 
 ONE, TWO = np.float32(1), np.float32(2)
 LARGE = np.float32(1e30)
 """Products are limited to it: their reciprocal is 0 in effect, and approximate division stays finite."""
+
+
+def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
+    """e^{2x} of float32 numbers, with x clipped to +-limit, of at most 43."""
+    output = x.new_empty(x.shape)
+    rows = (part.view(-1, x.shape[-1]) for part in (x.contiguous(), output))
+    in_threads(_exponential, 4 * x.numel(), *rows, x.new_tensor([limit]))
+    return output
+
+
+def gradient_of_exponential(
+    grad: Float[Tensor, "*rows A"], output: Float[Tensor, "*rows A"], limit: float
+) -> Float[Tensor, "*rows A"]:
+    """The gradient of x, given that of `exponential` and what it returned; 0 where x was clipped."""
+    to = output.new_empty(output.shape)
+    rows = (part.view(-1, output.shape[-1]) for part in (grad.contiguous(), output, to))
+    in_threads(_gradient_of_exponential, output.numel(), *rows, output.new_tensor([limit]).mul_(2).exp_())
+    return to
 
 
 def scores(
@@ -42,6 +60,26 @@ def gradients(
     inputs = query, keys, weight.contiguous(), grad
     in_threads(_gradients, 4 * query.shape[1] * keys.numel(), *inputs, grad_query, slopes, sums)
     return grad_query, grad.sum() - 2 * sums.sum(dim=0)
+
+
+@compiled
+def _exponential(first, last, x, output, limits):
+    limit = limits[0]
+    for row in range(first, last):
+        values, to = x[row], output[row]
+        for a in range(len(values)):
+            value = limit if values[a] > limit else -limit if values[a] < -limit else values[a]
+            to[a] = exp2(TWO * LOG2_E * value)
+
+
+@compiled
+def _gradient_of_exponential(first, last, grad, output, to, limits):
+    largest = limits[0]
+    smallest = ONE / largest
+    for row in range(first, last):
+        g, y, x = grad[row], output[row], to[row]
+        for a in range(len(y)):
+            x[a] = np.float32(0) if y[a] >= largest or y[a] <= smallest else TWO * g[a] * y[a]
 
 
 @compiled

@@ -7,16 +7,13 @@ caption or a beam).
 Constructors raise ValueError for sizes of regions and queries that a score cannot compare.
 """
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from vision_attn.attention.additive import additive_score, gradient_of_keys
+from vision_attn.attention.additive import additive_score, exponential, gradient_of_keys
 from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
@@ -69,40 +66,15 @@ class Additive(Score):
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
         """e^{2k} with k = W_a a_i + b, in float32 or wider also under autocast."""
-        keys = self._exponential(self.key(regions))
+        keys = exponential(self.key(regions), self.LIMIT)
         return accumulating(keys, self.weight, finish=gradient_of_keys)
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
-        query = self._exponential(self.query(query))
+        query = exponential(self.query(query), self.LIMIT)
         return additive_score(query, keys, self.weight), None
-
-    def _exponential(self, projection: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():
-            return precise(projection).clamp(-self.LIMIT, self.LIMIT).mul(2).exp()
-        return _Exponential.apply(projection, self.LIMIT)
-
-
-class _Exponential(torch.autograd.Function):
-    """e^{2x} with x clipped to +-limit. Keeps its output alone, which the score keeps as well."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, limit: float) -> Tensor:
-        x = precise(x).clamp(-limit, limit)
-        output = x.mul_(2).exp_()
-        ctx.save_for_backward(output)
-        ctx.limit = limit
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        (output,) = ctx.saved_tensors
-        smallest, largest = math.exp(-2 * ctx.limit), math.exp(2 * ctx.limit)
-        inside = torch.ops.aten.hardtanh_backward(grad, output, smallest, largest)
-        return inside.mul_(output).mul_(2), None
 
 
 class Dot(Score):

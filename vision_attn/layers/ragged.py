@@ -1,8 +1,11 @@
 """Ragged batches: captions of unequal length without computing padding.
 
 `CaptionBatch` sorts images, and the captions of each image, by decreasing length, so the images and rows that still
-have a word at a time step come first. A time step computes only these leading images and rows.
+have a word at a time step come first. A time step computes only these leading images and rows, and whatever needs no
+image only the captions among them that have a word: its *packed* rows, in the order of images and rows.
 """
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -14,24 +17,62 @@ from vision_attn.layers.likelihood import word_log_prob
 from vision_attn.layers.nested import Nested, map_tensors
 
 
-def schedule(words: Int[Tensor, "B R T"]) -> list[tuple[int, int]]:
-    """For each time step, how many leading images and leading rows still have a word.
+class Step(NamedTuple):
+    """What a time step computes: N of the captions of B leading images and R leading rows."""
 
-    On a GPU every time step computes all images and rows: there a synchronisation costs more than padding.
+    images: int
+    rows: int
+    position: Int[Tensor, "N"]
+    """The index of the word of each packed row in `words.flatten()`."""
+    kept: Int[Tensor, "N"] | None
+    """The packed rows of the time step before that go on; None: all of them."""
+    places: Int[Tensor, "N"] | None
+    """The place of each packed row in a flattened (B, R); None: its own number, since all captions have a word."""
+    sources: Int[Tensor, "places"] | None
+    """The packed row for each place of a flattened (B, R), any for a caption without a word."""
+
+
+def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
+    """The time steps in which any caption has a word.
+
+    On a GPU every time step computes all captions: there a synchronisation costs more than padding.
     """
     B, R, T = words.shape
-    if words.is_cuda:
-        return [(B, R)] * T
-    alive = words != 0
-    images = (alive.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
-    rows = (alive.any(0) * torch.arange(1, R + 1)[:, None]).amax(0).tolist()
-    return [(b, r) for b, r in zip(images, rows, strict=True) if b]
-
-
-def positions(words: Int[Tensor, "B R T"], steps: list[tuple[int, int]]) -> Int[Tensor, "N"]:
-    """The index of each scheduled word in `words.flatten()`, time step by time step."""
     index = torch.arange(words.numel(), device=words.device).view(words.shape)
-    return torch.cat([index[:b, :r, t].flatten() for t, (b, r) in enumerate(steps)])
+    if words.is_cuda:
+        return [Step(B, R, index[..., t].flatten(), None, None, None) for t in range(T)]
+    said = words != 0
+    images = (said.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
+    rows = (said.any(0) * torch.arange(1, R + 1)[:, None]).amax(0).tolist()
+    steps, before = [], torch.ones(B, R, dtype=torch.bool)
+    for t, (b, r) in enumerate(zip(images, rows, strict=True)):
+        if not b:
+            break
+        now, leading = said[..., t], said[:b, :r, t].flatten()
+        places = leading.nonzero().squeeze(1)
+        full = len(places) == b * r
+        kept = None if now.equal(before) else now[before].nonzero().squeeze(1)
+        sources = None if full else (leading.cumsum(0) - 1).clamp(min=0)
+        steps.append(Step(b, r, index[:b, :r, t].flatten()[places], kept, None if full else places, sources))
+        before = now
+    return steps
+
+
+def spread(packed: Tensor, step: Step | None) -> Float[Tensor, "B R *sizes"]:
+    """Packed rows by image and row. A caption without a word gets those of some other. Without `step`, they are so
+    already."""
+    if step is None:
+        return packed
+    rows = packed if step.sources is None else packed.index_select(0, step.sources)
+    return rows.unflatten(0, (step.images, step.rows))
+
+
+def collect(rows: Float[Tensor, "B R *sizes"], step: Step | None) -> Tensor:
+    """Undo `spread`."""
+    if step is None:
+        return rows
+    rows = rows.flatten(0, 1)
+    return rows if step.places is None else rows.index_select(0, step.places)
 
 
 def leading(nested: Nested, images: int, rows: int | None = None) -> Nested:

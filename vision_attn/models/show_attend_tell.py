@@ -34,14 +34,21 @@ class Memory(NamedTuple):
 
 
 class State(NamedTuple):
-    """Held once per row; beams reorder it."""
+    """Held once per row; beams reorder it. In a loop over given words, h and c are packed rows (`layers.ragged`)."""
 
-    hidden: Float[Tensor, "B R H"]
-    cell: Float[Tensor, "B R H"]
+    hidden: Float[Tensor, "*rows H"]
+    cell: Float[Tensor, "*rows H"]
     carry: Nested
     """What the score remembers, such as the previous map."""
     seen_before: Nested = None
     """What the attention remembers, such as the column that it has reached."""
+
+    def leading(self, step: ragged.Step) -> "State":
+        """The state of the captions that have a word at `step`."""
+        hidden, cell = (
+            part if step.kept is None else part.index_select(0, step.kept) for part in (self.hidden, self.cell)
+        )
+        return State(hidden, cell, *ragged.leading((self.carry, self.seen_before), step.images, step.rows))
 
 
 class ShowAttendTell(Captioner):
@@ -135,59 +142,64 @@ class ShowAttendTell(Captioner):
     ) -> tuple[Float[Tensor, "B R V"], State, Look]:
         require("word", word, "B R", "integer", B=memory.regions.shape[0])
         embedded = self.embedding(word)
-        state, seen = self.look(self.word_to_lstm(embedded), state, memory)
-        logits = self.output(self.deep(embedded, state.hidden, seen.context))
+        state, seen, context = self.look(self.word_to_lstm(embedded), state, memory)
+        logits = self.output(self.deep(embedded, state.hidden, context))
         return logits, state, Look(seen.alpha, seen.region)
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        """Each time step runs on the images and rows that still have a word. What does not depend on the previous
-        state (embeddings, the deep output, the vocabulary layer) runs on all time steps at once."""
+        """Each time step runs on the captions that still have a word. What does not depend on the previous state
+        (embeddings, the deep output, the vocabulary layer) runs on all time steps at once."""
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
         if self.training and self.forget_after:
             self.batches += 1
         steps = ragged.schedule(words)
-        position = ragged.positions(words, steps)
+        position = torch.cat([step.position for step in steps])
         embedded = self.embedding(F.pad(words, (1, -1)).flatten()[position])
-        from_words = self.word_to_lstm(embedded).split([b * r for b, r in steps])
+        from_words = self.word_to_lstm(embedded).split([len(step.position) for step in steps])
 
         memory, state = self.start(regions, words.shape[1])
         memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
-        before, hidden, looks = [], [], []
-        for (b, r), from_word in zip(steps, from_words, strict=True):
-            memory, state = ragged.leading(memory, b), ragged.leading(state, b, r)
+        state = state._replace(hidden=state.hidden.flatten(0, 1), cell=state.cell.flatten(0, 1))
+        before, hidden, contexts, looks = [], [], [], []
+        for step, from_word in zip(steps, from_words, strict=True):
+            memory, state = ragged.leading(memory, step.images), state.leading(step)
             before.append(state.hidden)
-            state, seen = self.look(from_word.view(b, r, -1), state, memory, runs)
-            hidden.append(state.hidden.flatten(0, 1))
+            state, seen, context = self.look(from_word, state, memory, runs, step)
+            hidden.append(state.hidden)
+            contexts.append(context)
             looks.append(seen)
         del from_word, from_words  # the largest of what the loop read
 
-        context = torch.cat([seen.context.flatten(0, 1) for seen in looks])
-        deep = self.deep(embedded, torch.cat(hidden), context, runs)
+        deep = self.deep(embedded, torch.cat(hidden), torch.cat(contexts), runs)
         log_prob = ragged.caption_log_prob(self.output, deep, words, position)  # applies L_o and the softmax of eq. 7
         said = words != PAD
         alpha = ragged.padded([seen.alpha for seen in looks], words) * said[..., None]
         if looks[0].region is None:
             return Caption(log_prob, alpha)
         region = ragged.padded([seen.region for seen in looks], words)
-        seen_from = ragged.padded([state.detach() for state in before], words)
-        return Caption(log_prob, alpha, region, self.attention.choice(alpha, region, said, mask, seen_from))
+        states = [ragged.spread(hidden.detach(), step) for hidden, step in zip(before, steps, strict=True)]
+        choice = self.attention.choice(alpha, region, said, mask, ragged.padded(states, words))
+        return Caption(log_prob, alpha, region, choice)
 
-    def look(self, from_word: Tensor, state: State, memory: Memory, runs: int = 1) -> tuple[State, Seen]:
-        """One time step: attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM."""
-        scores, carry = self.score(state.hidden, memory.keys, state.carry)
+    def look(
+        self, from_word: Tensor, state: State, memory: Memory, runs: int = 1, step: ragged.Step | None = None
+    ) -> tuple[State, Seen, Tensor]:
+        """One time step: attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM. Also returns
+        z_t. With `step`, the input, h, c and z are packed rows."""
+        scores, carry = self.score(ragged.spread(state.hidden, step), memory.keys, state.carry)
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
-        context = self.gate(state.hidden).sigmoid() * seen.context
+        context = self.gate(state.hidden).sigmoid() * ragged.collect(seen.context, step)
         remembered = self.remembered(context, runs) if self.training and self.forget_looks else context
         gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(remembered)
-        return State(*lstm(gates, state.cell), carry, seen.carry), seen._replace(context=context)
+        return State(*lstm(gates, state.cell), carry, seen.carry), seen, context
 
     def remembered(self, context: Tensor, runs: int) -> Tensor:
         """z_t as the LSTM sees it in training: zero for some words, the same in all runs of a caption."""
         p = self.forget_looks * (self.batches > self.forget_after) if self.forget_after else self.forget_looks
-        images, rows, _ = context.shape
-        kept = torch.rand(images, rows // runs, 1, device=context.device) >= p
-        return context * kept.repeat_interleave(runs, dim=1)
+        *images, rows, _ = context.shape
+        kept = torch.rand(*images, rows // runs, 1, device=context.device) >= p
+        return context * kept.repeat_interleave(runs, dim=-2)
 
     def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor, runs: int = 1) -> Tensor:
         """The deep output (Xu et al. 2015, eq. 7) before L_o: tanh(E y_{t-1} + L_h h_t + L_z z_t), (..., E)."""
