@@ -110,6 +110,16 @@ def test_the_loss_by_hand(reward, by):
     assert found["error"] == 0
 
 
+def test_a_tie_is_an_answer_like_any_other():
+    """The answer is the first of equal classes, in training as in evaluation."""
+    glance = Glance(torch.zeros(4, 1, 1, 4), torch.zeros(4, 1, 1, 2), drawn(torch.zeros(4, 1, 1)))
+    labels = torch.arange(4)
+    averaged = partial(Reinforce, baseline=MovingAverage)
+    assert fixed(glance, reinforce=averaged)(torch.zeros(4, 1, 12, 12), labels)["error"] == 75
+    batches = [DigitBatch(torch.zeros(4, 1, 12, 12), labels, torch.zeros(4, 4))]
+    assert fixed(glance, reinforce=averaged).evaluate(batches)["error"] == 75
+
+
 def test_the_distance_from_the_box_by_hand():
     """Two images with one chosen location each: one outside the box in both axes, one inside."""
     boxes = torch.tensor([[-1.0, -1, 0, 0], [0, 0, 1, 1]])

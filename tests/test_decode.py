@@ -7,7 +7,7 @@ import torch
 
 from tests import references
 from vision_attn.attention.scores import Additive
-from vision_attn.contracts import END, Captioner
+from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode import beam_search, greedy, sample
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
@@ -141,6 +141,21 @@ def test_samples_are_seeded_and_top_p_narrows(model, regions):
     for options in ({"temperature": 0.0}, {"top_p": 0.0}):
         with pytest.raises(ValueError, match=f"{next(iter(options))} is 0.0"):
             draw(**options)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_top_p_is_a_share_of_the_words_that_may_be_said(model, regions, temperature):
+    """Also where the likeliest word is barred, whose probability would fill the share alone."""
+    memory, state = model.start(regions[:1], 1)
+    logits = model.step(torch.zeros(1, 1, dtype=torch.long), state, memory)[0].flatten()
+    logits[[PAD, END]] = -torch.inf
+    barred = int(logits.argmax())
+    logits[barred] = -torch.inf
+    p, order = (logits / temperature).softmax(-1).sort(descending=True)
+    top_p = p[:3].sum().item() - 1e-4
+    options = {"min_words": 1, "never": (barred,), "top_p": top_p, "temperature": temperature}
+    found = sample(model, regions[:1], rows=2000, max_words=1, **options).words.unique()
+    assert found.tolist() == sorted(order[:3].tolist())
 
 
 def test_a_beam_wider_than_the_language_ranks_whole_captions_only():

@@ -112,6 +112,8 @@ def test_samples_are_what_the_decoder_makes_of_the_prior():
 
 def test_samples_follow_the_seed():
     model = build()
+    with pytest.raises(ValueError, match="num_steps is 0, but must be from 1"):
+        model.sample(3, 0)
     first, again, other = (model.sample(3, generator=torch.Generator().manual_seed(seed)) for seed in (5, 5, 6))
     assert len(first.canvases) == T and torch.equal(first.canvases[-1], again.canvases[-1])
     assert not torch.equal(first.canvases[-1], other.canvases[-1])

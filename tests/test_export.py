@@ -7,20 +7,27 @@ run it with VISION_ATTN_SHAPES=0 -m compile.
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.config import open_run
 from vision_attn.data.images import read_image
+from vision_attn.data.photographs import open_photograph
 from vision_attn.decode import greedy
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.export import export
+from vision_attn.models.ram import RAM
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.task import Source
+from vision_attn.tasks.classify import Classification
 
 ROOT = Path(__file__).parents[1]
 PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
@@ -146,3 +153,32 @@ def test_what_cannot_be_exported_is_told(tmp_path, monkeypatch, capsys) -> None:
     assert main(call) == 1
     assert "pip install 'vision-attn[onnx]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+def test_exported_captioners_read_photographs_as_the_package_does(tmp_path) -> None:
+    """White where they are transparent, deep greys scaled, upright."""
+    pytest.importorskip("onnxruntime", reason="ONNX needs the extra [onnx]")
+    from vision_attn.caption_onnx import opened as read
+
+    rng = np.random.default_rng(0)
+    colours = rng.integers(0, 256, (20, 30, 4), dtype=np.uint8)
+    grey, turned = Image.fromarray(colours[..., 0]), Image.Exif()
+    turned[0x0112] = 6
+    for name, image, options in (
+        ("colour.png", Image.fromarray(colours[..., :3]), {}), ("clear.png", Image.fromarray(colours), {}),
+        ("grey.png", grey, {}), ("palette.gif", grey.quantize(8), {"transparency": 0}),
+        ("clear_grey.png", Image.merge("LA", [grey, grey.rotate(180)]), {}),
+        ("deep.png", Image.fromarray(rng.integers(0, 2**16, (20, 30), dtype=np.uint16)), {}),
+        ("float.tiff", Image.fromarray(rng.random((20, 30)).astype(np.float32)), {}),
+        ("turned.jpg", Image.fromarray(colours[..., :3]), {"exif": turned}),
+    ):  # fmt: skip
+        image.save(tmp_path / name, **options)
+        assert np.array_equal(np.array(read(str(tmp_path / name))), np.array(open_photograph(tmp_path / name))), name
+
+
+def test_what_cannot_be_exported_says_why(tmp_path) -> None:
+    source = Source()
+    source.image_shape, source.num_classes = (1, 0, 0), 4
+    task = Classification(source, model=partial(RAM, num_glimpses=2, first="centre")).eval()
+    with pytest.raises(ValueError, match="takes images of any size, which cannot be exported"):
+        export(task, tmp_path)

@@ -22,6 +22,14 @@ from vision_attn import api
 from vision_attn.commands import main
 from vision_attn.commands.look import add_arguments
 from vision_attn.data.scene_grammar import COLOURS
+from vision_attn.explain import captioners
+from vision_attn.explain.looks import look
+from vision_attn.explain.models import Model
+from vision_attn.looking import look_into
+from vision_attn.models.policies import Anywhere
+from vision_attn.models.ram import RAM
+from vision_attn.task import Source
+from vision_attn.tasks.classify import Classification
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "<image>", "[UNK]", "a", "photo", "of", "cat", "dog", "on", "the", "grass"]
 
@@ -653,6 +661,16 @@ def test_batches_of_scenes_depend_on_their_number_alone() -> None:
         Targets(batch_size=0)
 
 
+@pytest.mark.parametrize("glimpses, side", [(3, 12), (1, 12), (3, 0)])
+def test_a_classifier_of_glimpses_is_not_looked_into(glimpses: int, side: int) -> None:
+    """Also where its locations are random, or there is only one glimpse, so that nothing is reinforced."""
+    source = Source()
+    source.image_shape, source.num_classes = (3, side, side), 4
+    task = Classification(source, model=partial(RAM, num_glimpses=glimpses, policy=Anywhere))
+    with pytest.raises(ValueError, match="does not see whole photographs"):
+        look_into(task, source, "run", torch.device("cpu"))
+
+
 def test_a_classifier_of_a_run_is_looked_into(photographs: Path, tmp_path: Path, capsys: Any) -> None:
     """Train a tiny run of configs/vit_scenes.yaml, then look into it; a run without photographs is told."""
     config = Path(__file__).parents[1] / "configs" / "vit_scenes.yaml"
@@ -670,3 +688,22 @@ def test_a_classifier_of_a_run_is_looked_into(photographs: Path, tmp_path: Path,
     weights = Path(__file__).parents[1] / "weights" / "ram_cluttered60"
     assert main(["look", str(weights), str(photographs / "0.png"), "--out", str(out)]) == 1
     assert "holds a Classification that does not see whole photographs: vision-attn eval" in capsys.readouterr().err
+
+
+def test_words_of_a_tokenizer_that_cleans_up_spaces_keep_their_tokens() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
+    from tokenizers import Tokenizer, decoders, models
+
+    vocabulary = {word: number for number, word in enumerate(["[UNK]", "a", "dog", "'", "s", "tail", "##s"])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=True)
+    ids = [vocabulary[token] for token in ["a", "dog", "'", "s", "tail", "##s"]]
+    assert captioners._words(fast, ids) == (["a", "dog", "'", "s", "tails"], [[0], [1], [2], [3], [4, 5]])
+
+
+def test_a_text_for_a_model_without_an_answer_is_refused(photographs: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 4, 4))
+    model = Model(module, "encoder", lambda picture: {"input": torch.rand(1, 3, 32, 32)})
+    with pytest.raises(ValueError, match="this model has no answer: leave the text out"):
+        look(model, Image.open(photographs / "0.png"), texts=["a zebra"])

@@ -14,6 +14,7 @@ from vision_attn.models.digits import Convolutional, FullyConnected
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, ContextLSTM, GlimpseNetwork, Rectifier
+from vision_attn.models.vit import VisionTransformer
 
 CORES = [
     pytest.param(partial(Rectifier, hidden_size=7), id="rectifier"),
@@ -206,6 +207,9 @@ def test_sigma_decays_with_the_training_batches():
     torch.testing.assert_close(sigmas, [0.4 * 0.25 ** (min(i, 4) / 4) for i in range(6)])
     model.eval()(images())
     assert model.policy.state_dict()["batches"] == 6  # in every checkpoint; evaluation does not change it
+    model.policy.restart()
+    assert model.policy.sigma.item() == pytest.approx(0.1)  # at test time, also before the schedule has ended
+    assert model.policy.train().sigma.item() == pytest.approx(0.4)
 
 
 def test_random_locations_are_uniform_and_learn_nothing():
@@ -244,6 +248,11 @@ def test_operations_are_counted_by_hand():
     assert multiply_adds(Convolutional((1, 60, 60), 10), torch.rand(2, 1, 60, 60)) == convolutional
     connected = 3600 * 256 + 256 * 256 + 256 * 10
     assert multiply_adds(FullyConnected((1, 60, 60), 10), torch.rand(2, 1, 60, 60)) == connected
+
+    transformer = VisionTransformer((3, 8, 8), 5, patch=4, hidden_size=6, num_layers=2, num_heads=2, feedforward_size=7)
+    tokens, layer = 5, 4 * 6 * 6 + 2 * 6 * 7
+    expected = 4 * 6 * 3 * 4 * 4 + 2 * (tokens * layer + 2 * tokens**2 * 6) + 6 * 5
+    assert multiply_adds(transformer, torch.rand(3, 3, 8, 8)) == expected
 
     model = build(partial(LSTM, hidden_size=7), policy=Gaussian)
     patch = 2 * 2 * 4 * 4

@@ -1,5 +1,6 @@
 """Recording the attention of models that know nothing of it."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -282,3 +283,32 @@ def test_nothing_is_left_behind() -> None:
     assert F.scaled_dot_product_attention is fused and F.softmax is softmax
     assert torch.overrides.has_torch_function is overrides
     assert not model._forward_hooks and not model._forward_pre_hooks
+
+
+def test_threads_record_one_after_the_other() -> None:
+    """Each finds its own attention, and leaves the functions of torch as they were."""
+    torch.manual_seed(0)
+    model = nn.ModuleList(nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(4)).train()
+    fused, softmax, x = F.scaled_dot_product_attention, F.softmax, torch.rand(1, 5, 8)
+
+    def record(_: int) -> list[int]:
+        with record_attention(model) as found:
+            for attention in model:
+                attention(x, x, x)
+        return [one.maps.shape[1] for one in found]
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(record, range(60))) == [[2] * 4] * 60
+    assert F.scaled_dot_product_attention is fused and F.softmax is softmax
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model.modules())
+
+
+def test_products_may_name_what_they_multiply() -> None:
+    class Named(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            weights = (x @ x.mT).softmax(dim=-1)
+            return torch.bmm(input=weights, mat2=x) + torch.matmul(input=weights, other=x)
+
+    with record_attention(model := nn.Sequential(Named()), queries="all") as record:
+        model(torch.rand(2, 5, 4))
+    assert [one.maps.shape for one in record] == [(2, 1, 5, 5)] * 2

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from tests.architectures import HEADS, SMALL, images
+from vision_attn.explain.looks import look
+from vision_attn.explain.models import Model
 from vision_attn.explain.record import Attention, record_attention
 from vision_attn.explain.relevance import (
     activation_of,
@@ -157,6 +160,52 @@ def test_grad_cam_is_that_of_the_paper() -> None:
     expected = (slope.mean((2, 3), keepdim=True) * maps).sum(1).clamp(min=0)
     torch.testing.assert_close(grad_cam(activation.output, activation.gradient), expected)
     assert channels_first(torch.zeros(1, 7, 7, 5)).shape == (1, 5, 7, 7)
+
+
+class Stages(nn.Module):
+    """Two stages of attention, over the places of a map and over a quarter of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(3, 8, 4, 4)
+        self.attentions = nn.ModuleList(nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(3))
+        self.merge, self.output = nn.Conv2d(8, 8, 2, 2), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        for number, attention in enumerate(self.attentions):
+            x = self.merge(x) if number == 1 else x
+            tokens = x.flatten(2).mT
+            x = (tokens + attention(tokens, tokens, tokens)[0]).mT.unflatten(-1, x.shape[2:])
+        return self.output(x.mean((2, 3)))
+
+
+def test_of_a_model_in_stages_no_products_are_taken() -> None:
+    """They would be those of one stage alone."""
+    torch.manual_seed(0)
+    model = Model(Stages().eval(), "classifier", lambda picture: {"x": torch.rand(1, 3, 32, 32)}, list("abcde"))
+    picture = Image.new("RGB", (32, 32))
+    assert look(model, picture).method == "grad-cam" and look(model, picture).alpha.shape == (1, 4, 4)
+    for method in ("rollout", "relevance"):
+        with pytest.raises(ValueError, match="this model merges tokens between its stages"):
+            look(model, picture, method=method)
+    assert look(model, picture, layer=-1).alpha.shape == (1, 4, 4)
+
+
+def test_parts_of_an_attention_are_no_maps_of_the_image() -> None:
+    class SelfAttention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            heads = self.norm(x.flatten(2).mT.unflatten(-1, (2, 4)).transpose(1, 2))  # (B, heads, tokens, size)
+            return x + heads.mean((1, 2, 3))[:, None, None, None]
+
+    model = nn.Sequential(nn.Conv2d(3, 8, 4, 4), SelfAttention())
+    with activation_of(model) as activation:
+        output = model(torch.rand(1, 3, 32, 32))
+    assert activation.output is output
 
 
 def test_mistakes_are_named() -> None:

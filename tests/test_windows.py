@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from tests.architectures import ARCHITECTURES, images
+from vision_attn.explain.looks import look
+from vision_attn.explain.models import Model
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.windows import WindowAttention, Windows, window_layouts
 
@@ -146,3 +149,27 @@ def test_swin_of_transformers() -> None:
     assert [(one.rows, one.shift) for one in layouts.values()] == [(8, (0, 0)), (8, (2, 2)), (4, (0, 0)), (4, (0, 0))]
     for one, windows, attention in zip(found, layouts.values(), record, strict=True):
         torch.testing.assert_close(one, looped(windows, attention.maps))
+
+
+@pytest.mark.parametrize("kind", ["Swin", "Swinv2"])
+def test_grad_cam_of_swin_of_transformers_is_that_of_its_last_tokens(kind: str) -> None:
+    """Not of its biases by position, which have four axes too, nor of the patches that it begins with."""
+    hf = pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
+    torch.manual_seed(0)
+    config = getattr(hf, f"{kind}Config")(
+        image_size=64, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 2], window_size=4, num_labels=5
+    )
+    module = getattr(hf, f"{kind}ForImageClassification")(config).eval()
+    pixels = torch.rand(1, 3, 64, 64)
+    model = Model(module, "classifier", lambda picture: {"pixel_values": pixels}, [f"class {n}" for n in range(5)])
+    seen = look(model, Image.new("RGB", (64, 64)))
+    kept = []
+    last = module.get_submodule(kind.lower()).encoder.layers[-1].blocks[-1]
+    last.register_forward_hook(
+        lambda _, __, output: kept.append(output[0].detach().requires_grad_()) or (kept[-1], *output[1:])
+    )
+    module(pixel_values=pixels).logits[0].max().backward()
+    tokens, slopes = kept[0][0].unflatten(0, (8, 8)), kept[0].grad[0]
+    expected = (tokens * slopes.mean(dim=0)).sum(dim=-1).clamp(min=0).detach()
+    assert seen.method == "grad-cam" and expected.max() > 0
+    torch.testing.assert_close(seen.alpha[0], expected)

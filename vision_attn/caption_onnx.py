@@ -14,13 +14,30 @@ def call(session: onnxruntime.InferenceSession, tensors: dict) -> dict:
     return dict(zip([each.name for each in session.get_outputs()], session.run(None, given), strict=True))
 
 
+def opened(name: str) -> Image.Image:
+    """Upright, in RGB: white where it is transparent, greys of 16 bits and more scaled to 8."""
+    image = Image.open(name)
+    numbers = np.nan_to_num(np.asarray(image), posinf=0, neginf=0) if image.mode[0] in "IF" else None
+    if numbers is not None:
+        brightest = numbers.max(initial=0)
+        deep = image.mode.startswith("I;16") or brightest > 255
+        white = 1 if image.mode == "F" and brightest <= 1 else max(65535, brightest) if deep else 255
+        rgb = Image.fromarray((numbers.clip(0) * (255 / white)).round().astype(np.uint8)).convert("RGB")
+    elif image.has_transparency_data:
+        layers = Image.new("RGBA", image.size, "white"), image.convert("RGBA")
+        rgb = Image.alpha_composite(*layers).convert("RGB")
+    else:
+        rgb = image.convert("RGB")
+    rgb.info, rgb.getexif()[0x0112] = {}, image.getexif().get(0x0112, 1)
+    return ImageOps.exif_transpose(rgb)
+
+
 if __name__ == "__main__":
     folder = Path(__file__).parent
     facts = json.loads((folder / "captioner.json").read_text(encoding="utf-8"))
     encoder, start, step = (onnxruntime.InferenceSession(folder / f"{part}.onnx") for part in facts["parts"])
     for name in sys.argv[1:]:
-        upright = ImageOps.exif_transpose(Image.open(name)).convert("RGB")
-        square = ImageOps.fit(upright, [facts["resolution"]] * 2, Image.Resampling.BICUBIC)
+        square = ImageOps.fit(opened(name), [facts["resolution"]] * 2, Image.Resampling.BICUBIC)
         held = call(start, call(encoder, {"images": np.array(square).transpose(2, 0, 1)[None]}))
         held["word"], words = np.zeros((1, 1), np.int64), []
         while len(words) < facts["max_words"]:

@@ -101,6 +101,11 @@ def _parts(task: Task, number: int) -> list[Part]:
     if isinstance(task, Classification):
         if isinstance(task.model, RAM) and task.model.first == "random":
             raise ValueError("the first glimpse of this model is at a random place, which cannot be exported")
+        if 0 in task.image_shape:
+            raise ValueError(
+                "this model takes images of any size, which cannot be exported: train it with data.side and "
+                "data.square=true"
+            )
 
         def classify(images: Tensor) -> tuple[Tensor, ...]:
             glance = task.model(images, way="mean")

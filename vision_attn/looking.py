@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.config import open_run
+from vision_attn.contracts import Classifier
 from vision_attn.explain.looks import Method, look
 from vision_attn.explain.models import Model, open_model
 from vision_attn.explain.seen import Seen, chosen
@@ -222,8 +223,9 @@ def look_into(task: Any, source: Source | None, name: str, device: torch.device)
 
 
 def sees_photographs(task: Any) -> bool:
-    """Whether a task is a classifier that sees a whole photograph at once."""
-    return isinstance(task, Classification) and not task.model.reinforced and task.image_shape[0] == 3
+    """Whether a task is a classifier that sees a whole photograph at once, not glimpses of it."""
+    whole = isinstance(task, Classification) and type(task.model).view is Classifier.view
+    return whole and task.image_shape[0] == 3 and 0 not in task.image_shape
 
 
 class _Scores(nn.Module):

@@ -228,6 +228,9 @@ class Several(Shown, list):
             self.write_picture(folder / "picture.png")
             _embed(path, f"{len(self)} images", folder / "picture.png")
 
+    def _repr_png_(self) -> bytes | None:
+        return super()._repr_png_() if self else None
+
     def write_picture(self, path: Path) -> None:
         with scratch("pictures") as folder:
             drawn = []

@@ -177,7 +177,8 @@ class Reinforce(nn.Module):
 def look_variance(
     advantage: Float[Tensor, "B R T"], alpha: Float[Tensor, "B R T L"], choice: Choice
 ) -> Float[Tensor, ""]:
-    """Mean squared length of R (1[s] - alpha), the gradient of a sample's loss with respect to its scores.
+    """Mean squared length of R (1[s] - alpha), the gradient of a sample's loss with respect to the scores whose softmax
+    alpha is; of attention without a softmax, such as `HardMonotonic`, with respect to log alpha as such scores.
 
     Nearly the variance of that gradient, since its mean is small in comparison. A better baseline lowers it.
     """

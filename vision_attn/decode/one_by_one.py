@@ -58,7 +58,7 @@ def sample(
 
     def sample_word(logits: Tensor, barred: Tensor) -> tuple[Tensor, Tensor]:
         log_prob = all_words(logits, barred)
-        p = log_prob.exp() if temperature == 1 else (log_prob / temperature).softmax(dim=-1)
+        p = (log_prob / temperature).softmax(dim=-1)  # of the words that are not barred
         if top_p < 1:
             ordered, order = p.sort(dim=-1, descending=True)
             left_out = ordered.cumsum(dim=-1) - ordered >= top_p  # the first word always stays

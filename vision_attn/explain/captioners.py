@@ -176,7 +176,9 @@ def _words(tokenizer: Any, ids: list[int]) -> tuple[list[str], list[list[int]]]:
     for step in range(len(ids)):
         if ids[step] in tokenizer.all_special_ids:
             continue
-        words = tokenizer.decode(ids[: step + 1], skip_special_tokens=True).split()
+        # Cleaned up, later tokens would merge words before them.
+        text = tokenizer.decode(ids[: step + 1], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        words = text.split()
         if len(words) > len(groups):
             groups += [[] for _ in range(len(words) - len(groups))]
         if groups:

@@ -1,6 +1,6 @@
 """Where a model of another library looked: for its answer, for a text, or for each word that it generates."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,10 +11,10 @@ from torch import Tensor
 from vision_attn.explain.captioners import look_of_words
 from vision_attn.explain.models import Model
 from vision_attn.explain.record import Record, record_attention
-from vision_attn.explain.relevance import activation_of, channels_first, grad_cam
+from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam
 from vision_attn.explain.seen import Seen, chosen
-from vision_attn.explain.tokens import ImageAttention, map_shapes
-from vision_attn.explain.windows import NO_PRODUCT, WindowAttention, Windows, window_layouts
+from vision_attn.explain.tokens import NO_PRODUCT, ImageAttention, map_shapes
+from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts
 
 Method = Literal["auto", "attention", "rollout", "relevance", "grad-cam"]
 NO_ANSWER = "attention"  # the word under a map of a model without an answer
@@ -49,10 +49,10 @@ def look(
         if method not in ("auto", "attention", "relevance"):
             raise ValueError(f"for captioners there are the methods attention and relevance, not {method}")
         return look_of_words(model, picture, texts, layer, head, related=method == "relevance")
-    if model.kind == "matcher":
-        if not texts:
-            raise ValueError("this model compares images with texts: give a text")
-        return _answers(model, picture, list(texts), method, layer, head)
+    if model.kind == "matcher" and not texts:
+        raise ValueError("this model compares images with texts: give a text")
+    if model.kind == "encoder" and texts:
+        raise ValueError("this model has no answer: leave the text out")
     return _answers(model, picture, texts, method, layer, head)
 
 
@@ -67,12 +67,13 @@ def _answers(
     wanted: list[int] | None = None
     maps: list[Tensor] = []
     attention: ImageAttention | WindowAttention | None = None
+    block = last_tokens(model.module)
     while wanted is None or len(maps) < len(wanted):  # one backward pass for each answer
         with (
             torch.enable_grad(),
             map_shapes(model.module) as shapes,
             window_layouts(model.module) as layouts,
-            activation_of(model.module) as activation,
+            activation_of(model.module, block) as activation,
             record_attention(model.module, queries="all", gradients=True) as record,
         ):
             output = _scores(model.module(**inputs))
@@ -86,8 +87,9 @@ def _answers(
         if output is None and method in ("relevance", "grad-cam"):
             raise ValueError(f"{method} explains an answer, and this model has none: choose rollout, or a layer")
         if method == "auto":
-            method = _fitting(attention, has_answer=output is not None)
-        maps.append(_map(method, attention, activation, layer, head))
+            method = _fitting(attention, activation, has_answer=output is not None)
+        place = channels_first if block is None else layouts[block].picture
+        maps.append(_map(method, attention, activation, place, layer, head))
         model.module.zero_grad(set_to_none=True)
     words, log_prob = _named(model, output, wanted, texts)
     raw = None if attention is None else attention.raw()
@@ -110,13 +112,15 @@ def _attention(
         return None
 
 
-def _fitting(attention: ImageAttention | WindowAttention | None, *, has_answer: bool) -> Method:
+def _fitting(attention: ImageAttention | WindowAttention | None, activation: Activation, *, has_answer: bool) -> Method:
     """The method that "auto" stands for."""
     if attention is None:
         return "grad-cam"
     if not has_answer:
         return "attention"
-    return "grad-cam" if isinstance(attention, WindowAttention) else "relevance"
+    if not attention.in_stages:
+        return "relevance"
+    return "attention" if activation.gradient is None else "grad-cam"
 
 
 def _scores(output: Any) -> Float[Tensor, "1 N"] | None:
@@ -128,7 +132,7 @@ def _scores(output: Any) -> Float[Tensor, "1 N"] | None:
 
 def _wanted(model: Model, output: Tensor | None, texts: Sequence[str]) -> list[int]:
     """Which scores to explain."""
-    if model.kind == "encoder" or output is None:
+    if output is None:
         return [0]
     if model.kind == "matcher":
         return list(range(len(texts)))
@@ -146,7 +150,7 @@ def _wanted(model: Model, output: Tensor | None, texts: Sequence[str]) -> list[i
 def _named(
     model: Model, output: Tensor | None, wanted: list[int], texts: Sequence[str]
 ) -> tuple[list[str], list[float] | None]:
-    if model.kind == "encoder" or output is None:
+    if output is None:
         return [NO_ANSWER], None
     log_prob = output[0].detach().float().log_softmax(dim=-1)
     if model.kind == "matcher":
@@ -158,19 +162,20 @@ def _named(
 def _map(
     method: Method,
     attention: ImageAttention | WindowAttention | None,
-    activation: Any,
+    activation: Activation,
+    place: Callable[[Tensor], Tensor],
     layer: int | None,
     head: int | None,
 ) -> Float[Tensor, "1 Y X"]:
     if method == "grad-cam":
         if activation.output is None or activation.gradient is None:
             raise ValueError("no layer of this model gives a map (B, C, Y, X) that its answer depends on: no Grad-CAM")
-        return grad_cam(channels_first(activation.output), channels_first(activation.gradient))
+        return grad_cam(place(activation.output), place(activation.gradient))
     if attention is None:
         raise ValueError(
             "no layer of this model attends to the whole image, so it has no attention map of it: choose Grad-CAM"
         )
-    if method in ("rollout", "relevance") and isinstance(attention, WindowAttention):
+    if method in ("rollout", "relevance") and attention.in_stages:
         raise ValueError(NO_PRODUCT)
     if method == "rollout":
         return attention.rolled()

@@ -15,7 +15,7 @@ which changes the rounding of its outputs.
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Literal
 
 import torch
@@ -28,6 +28,9 @@ from vision_attn.explain.weights import attention_weights, four_axes, grouped_pr
 from vision_attn.layers.precise import precise
 
 Queries = int | Sequence[int] | Literal["all"]
+
+
+_one_at_a_time = threading.RLock()
 
 
 class Attention:
@@ -72,7 +75,8 @@ class Record(list[Attention]):
 def record_attention(
     model: nn.Module, *, queries: Queries = 0, layers: str = "", gradients: bool = False
 ) -> Iterator[Record]:
-    """Record the attention of `model` within this context, in this thread. Outputs stay the same, bit for bit.
+    """Record the attention of `model` within this context, in this thread. Outputs stay the same, bit for bit. Another
+    thread that records waits until the context ends, because functions of torch are replaced meanwhile.
 
     Args:
         queries: the queries whose rows are kept: a number or several (0 is a ViT's class token; -1 is the last, which
@@ -86,16 +90,15 @@ def record_attention(
     """
     _refuse_compiled(model)
     recorder = _Recorder(queries, re.compile(layers), gradients)
-    hooks = []
-    for name, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(_entering(recorder, name, module)))
-        hooks.append(module.register_forward_hook(recorder.leave, always_call=True))
-    try:
+    with _one_at_a_time, ExitStack() as hooks:
+        for name, module in model.named_modules():
+            for hook in (
+                module.register_forward_pre_hook(_entering(recorder, name, module)),
+                module.register_forward_hook(recorder.leave, always_call=True),
+            ):
+                hooks.callback(hook.remove)
         with recorder, _fast_paths():
             yield recorder.record
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager
@@ -252,7 +255,11 @@ class _Recorder(TorchFunctionMode):
 
     def product(self, func: Callable, *args: Any, **kwargs: Any) -> Tensor:
         """A marked softmax that is multiplied with something is attention."""
-        operands = args[1:] if isinstance(args[0], str) else args[:1]  # of einsum; of the others, the left one
+        if not args:  # named: the left one comes first in the signature of each
+            left = next((kwargs[name] for name in ("input", "self") if name in kwargs), None)
+            operands = (left,)
+        else:
+            operands = args[1:] if isinstance(args[0], str) else args[:1]  # of einsum; of the others, the left one
         for operand in operands[0] if operands and isinstance(operands[0], list | tuple) else operands:
             if (origin := _origin(operand)) is not None:
                 self.found(origin, four_axes(origin))

@@ -5,6 +5,7 @@ with record_attention(model, queries="all", gradients=True) as record:
 relevance(record)[:, 0, 1:]  # what led to the answer: the class token's row, without its own column
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -111,6 +112,10 @@ def _some(result: Tensor | None) -> Tensor:
     return result
 
 
+_ATTENTION = re.compile("Attention|Attn")
+"""Found in the names of classes of attention, in every library."""
+
+
 class Activation:
     """The last output that was held, and its gradient after `backward`."""
 
@@ -133,9 +138,11 @@ class Activation:
 
 @contextmanager
 def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activation]:
-    """Keep the output of `layer` (a name as in `model.named_modules()`), with its gradient after `backward`.
+    """Keep the output of `layer` (a name as in `model.named_modules()`), with its gradient after `backward`. Of a layer
+    that returns several, the first.
 
-    None: the last layer whose output is a map (B, C, Y, X) of more than one place, as Grad-CAM takes it. Raises
+    None: the last layer whose output is a map (B, C, Y, X) of more than one place, as Grad-CAM takes it. The parts of
+    an attention do not count: queries, keys and biases by position have four axes, and are no maps of the image. Raises
     ValueError if there is no such layer.
     """
     kept, modules = Activation(), dict(model.named_modules())
@@ -143,12 +150,13 @@ def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activa
         raise ValueError(f"the model has no layer {layer!r}")
 
     def hold(_: nn.Module, __: tuple, output: object) -> None:
+        output = output[0] if layer is not None and isinstance(output, tuple) else output
         if isinstance(output, Tensor) and (layer is not None or (output.dim() == 4 and _places(output) > 1)):
             kept.hold(output)
 
-    hooks = [modules[layer].register_forward_hook(hold)] if layer is not None else [
-        module.register_forward_hook(hold) for module in modules.values()
-    ]  # fmt: skip
+    attentions = tuple(f"{name}." for name, module in modules.items() if _ATTENTION.search(type(module).__name__))
+    searched = [module for name, module in modules.items() if not name.startswith(attentions)]
+    hooks = [module.register_forward_hook(hold) for module in (searched if layer is None else [modules[layer]])]
     try:
         yield kept
     finally:

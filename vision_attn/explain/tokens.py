@@ -16,6 +16,13 @@ MOST = 16
 """The largest number of tokens before the patches: a class token and registers."""
 
 
+NO_PRODUCT = (
+    "this model merges tokens between its stages, so rollout and relevance, products of the maps of all layers over "
+    "the same tokens, are not defined: choose Grad-CAM, or a layer"
+)
+"""What is said of a model with `in_stages`."""
+
+
 class Grid(NamedTuple):
     """The patches among the tokens of an image: `prefix` other tokens, then rows x columns patches."""
 
@@ -79,6 +86,9 @@ class ImageAttention:
         self.layers = [one for one in whole if one.num_queries == one.maps.shape[-1] == tokens]
         pools = [one for one in whole if one.num_queries == 1 and one.maps.shape[-1] == tokens]
         self.pool = pools[-1] if pools else None
+        others = [one for one in whole if one.num_queries > 1 and one.maps.shape[-1] > 1 and one not in self.layers]
+        self.in_stages = bool(others)
+        """Whether other layers attend over other tokens, so that products over all layers are not defined."""
 
     def answer(self, rows: Float[Tensor, "*rest N N"]) -> Float[Tensor, "*rest Y X"]:
         """The map of the answer, of weights between all tokens."""

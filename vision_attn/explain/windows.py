@@ -26,11 +26,6 @@ SHIFTED_FIRST = {
 }
 """The modules that cut a grid into windows, by library and class: whether they shift it before they pad it."""
 
-NO_PRODUCT = (
-    "this model attends within windows and merges tokens between its stages, so rollout and relevance, products of the "
-    "maps of all layers over the same tokens, are not defined: choose Grad-CAM, or a layer"
-)
-
 
 class Windows(NamedTuple):
     """How a layer cut its grid of tokens into windows."""
@@ -56,6 +51,10 @@ class Windows(NamedTuple):
         down, across = padded[0] // self.size[0], padded[1] // self.size[1]
         windows = grid.view(down, self.size[0], across, self.size[1]).transpose(1, 2)
         return windows.reshape(down * across, self.size[0] * self.size[1])
+
+    def picture(self, tokens: Float[Tensor, "B N C"]) -> Float[Tensor, "B C Y X"]:
+        """The tokens in their places."""
+        return tokens.mT.unflatten(-1, (self.rows, self.columns))
 
     def received(self, maps: Float[Tensor, "BW K N N"]) -> Float[Tensor, "B K Y X"]:
         """The attention that each token receives: the mean over the queries of its window, without those of padding.
@@ -90,6 +89,12 @@ def window_layouts(model: nn.Module) -> Iterator[dict[str, Windows]]:
             hook.remove()
 
 
+def last_tokens(model: nn.Module) -> str | None:
+    """The name of the last module that cuts a grid into windows, where it returns tokens (B, N, C) instead of a map."""
+    blocks = [name for name, module in model.named_modules() if (_kind(module) or "").startswith("transformers")]
+    return blocks[-1] if blocks else None
+
+
 def _kind(module: nn.Module) -> str | None:
     kinds = (f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(module).__mro__)
     return next((kind for kind in kinds if kind in SHIFTED_FIRST), None)
@@ -111,8 +116,10 @@ def _layout(kind: str, module: Any, args: tuple, given: dict[str, Any]) -> Windo
 class WindowAttention:
     """The attention of a model whose layers attend within windows, with full maps, as maps over the image.
 
-    Layers have grids and numbers of heads of their own. There is no rollout and no relevance: `NO_PRODUCT` says why.
+    Layers have grids and numbers of heads of their own. There is no rollout and no relevance: see `in_stages`.
     """
+
+    in_stages = True
 
     def __init__(self, record: Sequence[Attention], layouts: dict[str, Windows]) -> None:
         self.layers = [(layouts[place], one) for one in record if (place := _place(one.name, layouts)) is not None]

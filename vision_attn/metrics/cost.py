@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from vision_attn.attention.glimpse import Retina, Uncut
@@ -15,7 +16,7 @@ from vision_attn.attention.images import Images
 @torch.no_grad()
 def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"] | Images, **options: Any) -> int:
     """Count the multiply-adds per image of `model(images, **options)`, in linear and convolutional layers, in the
-    retina and in a filterbank.
+    products of attention, in the retina and in a filterbank.
 
     Elementwise operations are not counted: biases, rectifiers, the gates of an LSTM. The retina counts four for each
     interpolated value of a patch, and three for each pixel of the wider scales of the pyramid, which are averages of
@@ -53,7 +54,8 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"] | Images, *
         if isinstance(layer, kind)
     ]
     try:
-        with FlopCounterMode(display=False) as products:
+        # Attention as plain products: they are counted as such.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as products:
             model(images, **options)
     finally:
         for hook in hooks:

@@ -263,8 +263,10 @@ class DRAW(nn.Module):
 
         A `generator` of the CPU gives the same z on every device.
         """
+        num_steps = self.num_steps if num_steps is None else num_steps
+        check_range("DRAW.sample", 1, 1000, num_steps=num_steps)
         device = self.first_canvas.device
-        shape = (num_steps or self.num_steps, num_images, 1, self.latent_size)
+        shape = (num_steps, num_images, 1, self.latent_size)
         noise = torch.randn(shape, generator=generator, device=generator.device if generator else device).to(device)
         return self.decode(noise)
 

@@ -58,7 +58,9 @@ class Gaussian(nn.Module):
 
     @property
     def sigma(self) -> Float[Tensor, ""]:
-        """The current standard deviation of each coordinate."""
+        """The current standard deviation of each coordinate; at test time, that after the schedule."""
+        if not self.training:
+            return torch.full_like(self.batches, self.final)
         remaining = (1 - self.batches / max(1, self.batches_to_sigma)).clamp(min=0)
         return self.final * (self.first / self.final) ** remaining
 

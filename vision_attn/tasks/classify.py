@@ -107,7 +107,7 @@ class Classification(Task):
         label = labels[:, None, None, None].expand(*glance.log_prob.shape[:3], 1)
         log_prob = glance.log_prob.gather(-1, label).squeeze(-1)
         last = -log_prob[..., -1].mean()
-        correct = log_prob.detach() >= glance.log_prob.detach().amax(dim=-1)
+        correct = glance.log_prob.argmax(dim=-1) == label[..., 0]
         metrics = {"loss": last, "nll": last.detach(), "error": 100 * (1 - correct[..., -1].float().mean())}
         if self.early_weight and log_prob.shape[-1] > 1:
             metrics["loss"] = metrics["loss"] - self.early_weight * log_prob[..., :-1].mean()
