@@ -4,6 +4,7 @@ import ast
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from PIL import Image
 import vision_attn
 from tests.untrained import write_run
 from vision_attn import hub
+from vision_attn.attention.scores import Additive
 from vision_attn.commands import main
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +45,41 @@ def test_a_caption_is_that_of_the_command_whatever_the_image_comes_as(runs, caps
     torch.testing.assert_close(several[1].alpha, several[2].alpha)
     assert main(["caption", str(runs["sat_soft_scenes"]), str(PHOTOGRAPHS[0])]) == 0
     assert capsys.readouterr().out.split("\t")[1].strip() == caption.text == str(caption)
+
+
+def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
+    name = runs["sat_soft_scenes"]
+    model = vision_attn.load(name, device="cpu")
+    for options, given in (
+        ("--captions 3", {"captions": 3}), ("--captions 3 --diverse", {"captions": 3, "way": "diverse"}),
+        ("--captions 4 --sample --seed 5 --top-p 0.9", {"captions": 4, "way": "sampled", "seed": 5, "top_p": 0.9}),
+        ("--beams 1 --task.max_words=3", {"beams": 1, "max_words": 3, "captions": 1}),
+    ):  # fmt: skip
+        several = model.caption(PHOTOGRAPHS[0], **given)
+        assert main(["caption", str(name), str(PHOTOGRAPHS[0]), "--device=cpu", *options.split()]) == 0
+        assert [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()] == [one.text for one in several]
+        assert several._repr_png_()[:4] == b"\x89PNG"
+    one, other = (model.caption(PHOTOGRAPHS[0], captions=4, way="sampled", seed=seed) for seed in (5, 6))
+    assert [each.text for each in one] != [each.text for each in other]
+    assert len(model.caption(PHOTOGRAPHS[:2], captions=3)) == 2
+    assert vision_attn.shown.Several()._repr_png_() is None
+    with pytest.raises(ValueError, match="beam is no setting of decoding; did you mean beams"):
+        model.caption(PHOTOGRAPHS[0], beam=3)
+
+
+def test_one_trusted_package_may_be_given_by_itself(runs, tmp_path) -> None:
+    shutil.copytree(runs["sat_soft_scenes"], tmp_path / "run")
+    for config in tmp_path.rglob("config.yaml"):
+        text = config.read_text()
+        assert "vision_attn.attention.scores.Additive" in text
+        config.write_text(text.replace("vision_attn.attention.scores.Additive", "tests.test_api.Own"))
+    with pytest.raises(ValueError, match='third-party code: .* --trust tests .in Python: trust="tests"'):
+        vision_attn.load(tmp_path / "run")
+    assert vision_attn.load(tmp_path / "run", trust="tests").caption(PHOTOGRAPHS[0]).words is not None
+
+
+class Own(Additive):
+    """A score of one's own."""
 
 
 def test_a_photograph_that_is_no_square_is_read_as_the_command_reads_it(runs, capsys) -> None:

@@ -1,10 +1,12 @@
 """The captioning task: its loss, its metrics, its pictures."""
 
 import json
+import math
 from copy import deepcopy
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -12,8 +14,9 @@ from PIL import Image
 from tests import references
 from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage
-from vision_attn.attention.scores import Additive
+from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Soft
+from vision_attn.contracts import Criterion, Evaluator
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.looks import ReinforceLooks
@@ -218,3 +221,94 @@ def test_hard_attention_starts_from_soft_weights_and_restarts_its_soft_start(sou
         load_weights(hard, tmp_path)
     save_weights(hard, tmp_path / "model.safetensors")
     load_weights(build(source), tmp_path, another=True)  # and back
+
+
+class Measured(Evaluator):
+    """Gives what it is constructed with; writes nothing if that is `broken`."""
+
+    def __init__(self, **found):
+        self.found = found
+
+    def update(self, batch, results):
+        pass
+
+    def compute(self):
+        return self.found
+
+    def write(self, folder):
+        if self.found == {"broken": 1}:
+            raise KeyError("a file")
+
+
+def test_metrics_of_ones_own_are_numbers_with_names_of_their_own(source, tmp_path, capsys):
+    def evaluated(folder=None, **found):
+        task = build(source, evaluators={"mine": partial(Measured, **found)})
+        return task.evaluate([next(iter(source.split("val")))], folder)
+
+    assert evaluated(mine=torch.tensor(2.0), other=np.float32(0.5)).items() >= {"mine": 2.0, "other": 0.5}.items()
+    for found, said in (
+        ({"nll": 1.0}, "Measured measures nll, which is measured already: rename it"),
+        ({"mine": "good"}, "Measured measures mine, but 'good' is no number"),
+        ({"mine": torch.zeros(2)}, "Measured measures mine, but .* is no number"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            evaluated(**found)
+    whole = evaluated(tmp_path, broken=1)  # one that fails when it writes does not cost the others
+    assert {"BLEU-4", "CIDEr", "nll"} <= whole.keys() and math.isnan(whole["Measured"])
+    assert "Measured failed (KeyError: 'a file')" in capsys.readouterr().err
+
+
+class Term(Criterion):
+    def __init__(self, model, found=None):
+        super().__init__()
+        self.found = found
+
+    def forward(self, caption, words):
+        return self.found
+
+
+@pytest.mark.parametrize(
+    "found, said",
+    [
+        ({"loss": torch.zeros(()), "entropy": torch.zeros(())}, "entropy is logged twice"),
+        ({"loss": torch.zeros(()), "nll": torch.zeros(())}, "nll is logged twice"),
+        ({"los": torch.zeros(())}, "Term must return a dict with 'loss', or an empty one, but returns a dict without"),
+        (torch.zeros(()), "Term must return a dict with 'loss', or an empty one, but returns .*Tensor"),
+    ],
+)
+def test_a_criterion_of_ones_own_has_a_loss_and_names_of_its_own(source, batch, found, said):
+    task = build(source)
+    term = Term(task.model)
+    term.found = found
+    term.forward = lambda *_: found  # as without checks of types
+    task.given = [*task.given, term]
+    with pytest.raises(ValueError, match=said):
+        task(*batch)
+
+
+def test_a_score_of_another_shape_is_named(source, batch):
+    class Wrong(Score):
+        def __init__(self, region_size, query_size):
+            super().__init__()
+
+        def project(self, regions):
+            return regions
+
+        def forward(self, query, keys, carry=None):
+            return query[:, :, None], None
+
+    task = build(source)
+    task.model.score = Wrong(16, 8)
+    with pytest.raises(ValueError, match=r"scores must be a tensor \(B, R, L\) of float, but is .*, of Wrong"):
+        task(*batch)
+
+
+def test_ways_and_settings_of_decoding_are_checked(source, batch):
+    task = build(source).eval()
+    with pytest.raises(ValueError, match="one of the ways best, diverse, sampled, not 'sample'"):
+        task._decode(task.regions(batch.images), captions=3, way="sample")
+    with pytest.raises(ValueError, match="beam is no setting of decoding; did you mean beams"), task.decoding(beam=1):
+        pass
+    with task.decoding(max_words=2, beams=1):
+        assert max(len(one.words) for one in task.describe(batch.images)) <= 2
+    assert (task.max_words, task.beams) == (6, 3)

@@ -102,7 +102,7 @@ def test_whoever_has_coco_sets_only_the_paths(config, miniature, tmp_path, monke
     results = json.loads((run / "captions_test.json").read_text())
     assert [result["image_id"] for result in results] == [391903, 391904]
     assert all(isinstance(result["caption"], str) for result in results)
-    assert len(list((run / "pictures").glob("*.png"))) == 1
+    assert len(list((run / "pictures_test").glob("*.png"))) == 1
 
 
 def test_paths_may_be_given_one_by_one(miniature, tmp_path):

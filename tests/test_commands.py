@@ -116,7 +116,7 @@ def test_train_eval_and_caption_go_together(
     assert {"hardware", "versions", "seconds", "time", "run"} <= set(record)
     results = json.loads((out / "captions_test.json").read_text())
     assert len(results) == 4 and set(results[0]) == {"image_id", "caption"}
-    assert (out / "pictures" / "index.html").is_file() and len(list((out / "pictures").glob("*.png"))) == 2
+    assert (out / "pictures_test" / "index.html").is_file() and len(list((out / "pictures_test").glob("*.png"))) == 2
     assert not list(out.glob(".*"))
     table = capsys.readouterr().out
     assert (
@@ -295,7 +295,7 @@ def test_the_demo_trains_measures_and_shows(tmp_path: Path, monkeypatch: pytest.
     said = capsys.readouterr().out
     record = json.loads(Path("runs/demo/metrics_test.json").read_text())
     assert {"BLEU-4", "CIDEr", "pointing", "pointing_uniform"} <= set(record)
-    page = Path("runs/demo/pictures/index.html").resolve()
+    page = Path("runs/demo/pictures_test/index.html").resolve()
     assert page.is_file() and str(page) in said
     assert f" s: BLEU-4 {record['BLEU-4']:.3f}, pointing {record['pointing']:.3f}\n" in said
 

@@ -34,7 +34,7 @@ class SmallestCaptioner(Captioner):
 
     def start(self, regions, rows):
         memory = self.image(regions.mean(dim=1))
-        return memory, memory.new_zeros(len(regions), rows)
+        return memory, memory.new_zeros(regions.shape[0], rows)
 
     def step(self, word, state, memory):
         return self.words(word) + memory[:, None], state, None
@@ -151,13 +151,13 @@ def test_the_smallest_captioner_is_evaluated_with_pictures(run: Path, tmp_path: 
     metrics = json.loads((tmp_path / "metrics_test.json").read_text())
     assert {"BLEU-4", "METEOR", "CIDEr", "nll", "mean_words"} <= metrics.keys() and "entropy" not in metrics
     assert len(json.loads((tmp_path / "lengths_test.json").read_text())) == 6
-    page = (tmp_path / "pictures/index.html").read_text()
+    page = (tmp_path / "pictures_test/index.html").read_text()
     first = json.loads((tmp_path / "captions_test.json").read_text())[0]["caption"].split()[0]
     assert (
         first in page
         and "no maps" in page
         and "Point at a word" not in page
-        and len(list((tmp_path / "pictures").glob("*.png"))) == 2
+        and len(list((tmp_path / "pictures_test").glob("*.png"))) == 2
     )
 
 

@@ -99,8 +99,8 @@ def test_two_processes_evaluate_as_one_does(digits, tmp_path):
     for record in records:
         del record["seconds"], record["time"]
     assert records[0] == records[1] and records[0]["nll_images"] == 90
-    for path in sorted((one / "pictures").iterdir()):
-        assert path.read_bytes() == (two / "pictures" / path.name).read_bytes(), path.name
+    for path in sorted((one / "pictures_test").iterdir()):
+        assert path.read_bytes() == (two / "pictures_test" / path.name).read_bytes(), path.name
 
 
 def test_a_run_that_diverges_stops_and_keeps_its_last_good_weights(digits, tmp_path, monkeypatch, capsys):

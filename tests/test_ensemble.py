@@ -332,7 +332,7 @@ def test_eval_of_two_runs_is_an_ensemble_of_both(runs, alone, capsys):
     assert captions(out) != captions(alone) and metrics(out)["nll"] != metrics(alone)["nll"]
     assert metrics(out)["run"] == list(map(str, runs)) and metrics(out)["min_words"] == 2
     assert not (runs[0] / "metrics_test.json").exists(), "the results of the run itself are not replaced"
-    assert (out / "pictures" / "index.html").is_file()
+    assert (out / "pictures_test" / "index.html").is_file()
     assert str(out / "metrics_test.json") in capsys.readouterr().out
 
 

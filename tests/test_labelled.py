@@ -246,7 +246,7 @@ def test_a_run_is_trained_evaluated_and_shown(run, classes, tmp_path):
     assert main(["eval", str(run), "--device=cpu", f"--out={tmp_path}", "--show=2"]) == 0
     metrics = json.loads((tmp_path / "metrics_test.json").read_text())
     assert 0 <= metrics["error"] <= 100 and "last_look_on_digit" not in metrics
-    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {
+    assert {path.name for path in (tmp_path / "pictures_test").iterdir()} == {
         "index.html", "gallery.png", "01.png", "01.gif", "02.png", "02.gif"
     }  # fmt: skip
 

@@ -131,21 +131,30 @@ class PanicException(BaseException):
         (RecursionError("maximum recursion depth exceeded"), 1, "error: an input is nested too deeply"),
         (PanicException("index out of bounds"), 1, "error: a library failed on an input: index out"),
         (OSError(28, "No space left on device", "runs/a.json"), 1, "error: runs/a.json: No space left on device; free"),
-        (KeyError("x"), 70, "error: this is a bug in vision-attn: KeyError at __init__.py:"),
+        (KeyError("x"), 70, "error: this is a bug in vision-attn: KeyError at demo.py:1:"),
         (RuntimeError("shapes"), 70, "error: this is a bug in vision-attn: RuntimeError at "),
+        (ValueError("too many values to unpack (expected 2)"), 70, "error: this is a bug in vision-attn: ValueError"),
     ],
 )
 def test_whatever_fails_is_one_line(error, status: int, said: str, monkeypatch, capsys) -> None:
-    def fail(_: argparse.Namespace) -> int:
-        raise error
-
-    monkeypatch.setattr(demo, "run", fail)
+    functions = {"error": error}
+    exec(compile("def fail(_): raise error", demo.__file__, "exec"), functions)
+    monkeypatch.setattr(demo, "run", functions["fail"])
     assert main(["demo"]) == status
     captured = capsys.readouterr().err
     assert captured.startswith(f"vision-attn: {said}") and len(captured.splitlines()) == 1
     assert status == 1 or captured.endswith("; --debug shows where it came from\n")
     with pytest.raises(type(error)):
         main(["demo", "--debug"])
+
+
+def test_an_error_in_code_of_ones_own_is_not_called_a_bug_of_ours(monkeypatch, capsys) -> None:
+    def fail(_: argparse.Namespace) -> int:
+        return sum([torch.zeros(2)], torch.zeros(3))  # fails in a library that this file has called
+
+    monkeypatch.setattr(demo, "run", fail)
+    assert main(["demo"]) == 1
+    assert "error: your own code failed: RuntimeError at test_newcomers.py:" in capsys.readouterr().err
 
 
 def test_progress_of_captions_pictures_and_metrics_is_seen_in_a_pipe(tmp_path, say, monkeypatch, capsys) -> None:

@@ -79,7 +79,7 @@ assert main(["caption", photograph, "--out", "captions"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "look", "captions"}
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"demo", "sat_soft_scenes"}
     assert (tmp_path / "runs/sat_soft_scenes/best/model.safetensors").is_file()
-    assert "BLEU-4" in done.stdout and (tmp_path / "runs/demo/pictures/index.html").is_file()
+    assert "BLEU-4" in done.stdout and (tmp_path / "runs/demo/pictures_test/index.html").is_file()
     done = run([tools / "vision-attn", "--version"])
     assert done.returncode == 0 and done.stdout.startswith("vision-attn "), done.stderr
 

@@ -158,7 +158,7 @@ def test_a_run_is_measured_and_shown(digits, tmp_path):
     assert measured["last_look_on_digit"] == on_digit / right
     assert measured["pixels"] == GLIMPSES * 2 * 6 * 6 + 12 * 12  # of the context
     assert measured["multiply_adds"] > GLIMPSES * 4 * 16 * (256 + 16)  # the core alone
-    page, *pictures = sorted((out / "pictures").iterdir(), key=lambda path: (path.suffix != ".html", path))
+    page, *pictures = sorted((out / "pictures_test").iterdir(), key=lambda path: (path.suffix != ".html", path))
     sources = re.findall(r'src="(.*?)"', page.read_text())
     assert page.name == "index.html" and sources == ["gallery.png", "01.gif", "02.gif"]
     shown = [Image.open(path) for path in pictures]

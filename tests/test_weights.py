@@ -38,7 +38,7 @@ def test_ram_reads_cluttered_digits(data_folder, tmp_path):
     assert metrics["pixels"] == told["pixels"] and metrics["last_look_on_digit"] > 0.9
     small = ["--data.test_images=16", "--device=cpu"]
     assert main(["eval", str(folder), "--out", str(tmp_path / "look"), "--show=2", *small]) == 0
-    assert len(list((tmp_path / "look/pictures").glob("*.gif"))) == 2
+    assert len(list((tmp_path / "look/pictures_test").glob("*.gif"))) == 2
     assert json.loads((tmp_path / "look/metrics_test.json").read_text())["overrides"] == small[:1]
 
 

@@ -27,9 +27,9 @@ from vision_attn.hub import local
 from vision_attn.inputs import Picture, each, photograph, whole
 from vision_attn.looking import Looker, is_run_name, look_into, open_looker
 from vision_attn.machine import torch_device
-from vision_attn.shown import Answer, Captioned, Drawn
+from vision_attn.shown import Answer, Captioned, Drawn, Several
 from vision_attn.task import Source
-from vision_attn.tasks.caption import Captioning
+from vision_attn.tasks.caption import Captioning, Way
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.generate import Generation, pictures, rectangles
 from vision_attn.tasks.transcribe import Transcription
@@ -41,7 +41,7 @@ def load(
     *,
     weights: str | None = None,
     device: str = "auto",
-    trust: Sequence[str] = (),
+    trust: str | Sequence[str] = (),
 ) -> "Model | Looker":
     """Open a trained run: its folder, a copy of its `best/`, the name of an included one (`weights/photographs`,
     `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub. Other names are those of
@@ -49,7 +49,7 @@ def load(
     "transformers:NAME-or-folder", or "module:function" of a trusted package.
 
     weights: of torchvision and timm, a file, or "none" for random ones; by default the pretrained ones, which are
-        downloaded. device: as `run.device`. trust: packages whose code the run or the model may use.
+        downloaded. device: as `run.device`. trust: a package, or several, whose code the run or the model may use.
 
     Raises ValueError saying what is missing.
     """
@@ -78,16 +78,37 @@ class Model:
     def __repr__(self) -> str:
         return f"<vision_attn model: {type(self.task).__name__}, {type(self.task.model).__name__}, on {self.device}>"
 
-    def caption(self, images: Picture | Sequence[Picture]) -> Any:
+    def caption(
+        self,
+        images: Picture | Sequence[Picture],
+        *,
+        captions: int | None = None,
+        way: Way = "best",
+        seed: int | None = None,
+        **settings: int | float,
+    ) -> Any:
         """Caption an image, or each image of a list. Returns a `Captioned` with `text`, `words`, `log_prob` and `alpha`
-        (one map per word), or a list of them."""
+        (one map per word), or a list of them.
+
+        captions: return a list of this number of captions of each image, best first. way: "best" of one beam, the best
+            of groups of beams that differ ("diverse"), or "sampled". seed: of samples.
+        settings: of decoding, for this call alone: beams, max_words, min_words, no_repeat, length_power, diversity,
+            temperature, top_p. What they mean: docs/captioning.md.
+        """
         self._check(Captioning, "writes captions", "caption")
         if not self.task.sees_squares:
             raise ValueError("this model reads lines: use transcribe()")
+        if seed is not None:
+            torch.manual_seed(seed)
 
-        def batch(read: Sequence[tuple[str, Image.Image, Tensor]]) -> list[Captioned]:
-            described = self.task.describe(torch.stack([pixels for *_, pixels in read]).to(self.device))
-            return [Captioned(*shown, found) for (*shown, _), found in zip(read, described, strict=True)]
+        def batch(read: Sequence[tuple[str, Image.Image, Tensor]]) -> list[Captioned | Several]:
+            pixels = torch.stack([pixels for *_, pixels in read]).to(self.device)
+            with self.task.decoding(**settings):
+                described = self.task.describe(pixels, captions or 1, way)
+            found = [
+                [Captioned(*shown, one) for one in some] for (*shown, _), some in zip(read, described, strict=True)
+            ]
+            return [some[0] if captions is None else Several(some) for some in found]
 
         return each(images, partial(photograph, resolution=self.task.resolution), batch)
 

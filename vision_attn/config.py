@@ -159,7 +159,7 @@ def _rewritten(name: str, content: dict[str, Any]) -> Iterator[Path]:
 
 
 def open_run(
-    folder: str | Path, *, trust: Sequence[str] = (), overrides: Sequence[str] = ()
+    folder: str | Path, *, trust: str | Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> tuple[Task, Source, dict[str, Any]]:
     """The task with its best weights, its source, and the config, from a run folder or from a copy of its `best/`.
 
@@ -168,7 +168,7 @@ def open_run(
     elsewhere for it (`trust.confined`), and no model is built that is larger than its weights. Packages that `trust`
     names may be imported too, which runs their code. Raises ValueError saying what is missing or wrong.
     """
-    best = find_best(Path(folder))
+    best, trust = find_best(Path(folder)), trusted.as_packages(trust)
     written = best / "config.yaml"
     content = load(written)
     parts = _checked(content, trust, where=written)

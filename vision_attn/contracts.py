@@ -260,7 +260,7 @@ class Evaluator:
         raise NotImplementedError
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of all batches so far; NaN for a metric that failed."""
+        """Return the metrics of all batches so far, with names of their own; NaN for a metric that failed."""
         raise NotImplementedError
 
     def write(self, folder: Path) -> None:

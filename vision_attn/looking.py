@@ -30,6 +30,7 @@ from vision_attn.shown import Pointed
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
+from vision_attn.trust import as_packages
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import GUIDE, Looked, write_page
 
@@ -185,7 +186,7 @@ def is_run_name(name: str | Path) -> bool:
 
 
 def open_looker(
-    name: str | Path, *, weights: str | None = None, device: str = "auto", trust: Sequence[str] = ()
+    name: str | Path, *, weights: str | None = None, device: str = "auto", trust: str | Sequence[str] = ()
 ) -> Looker:
     """Open a run, or a model of another library: see `vision_attn.explain.models.open_model`.
 
@@ -198,7 +199,7 @@ def open_looker(
             raise ValueError(f"{name} holds its weights: leave --weights out")
         task, source, _ = open_run(local(name), trust=trust)
         return look_into(task.to(target), source, str(name), target)
-    model = open_model(str(name), weights=weights, trust=str(name).partition(":")[0] in trust)
+    model = open_model(str(name), weights=weights, trust=str(name).partition(":")[0] in as_packages(trust))
     return Looker(str(name), model.kind, partial(look, _on_device(model, target)), target)
 
 

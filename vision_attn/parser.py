@@ -82,8 +82,12 @@ def _accepted(content: dict, path: list[str]) -> list[str]:
         node = node.get("init_args", node).get(key) if isinstance(node, dict) else None
     module, _, name = str(node.get("class_path", "") if isinstance(node, dict) else node).rpartition(".")
     try:
-        found = vars(sys.modules[module])[name]
-        return [name for name in names(found) if name not in ("args", "kwargs")]
+        found = inspect.signature(vars(sys.modules[module])[name]).parameters.values()
+        # Ours have what a config sets as keywords, after what the package gives them, such as the sizes of a model.
+        own = [parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY]
+        if own and not module.startswith("torch"):
+            return own
+        return [parameter.name for parameter in found if parameter.name not in ("args", "kwargs")]
     except (KeyError, ValueError, TypeError):
         return []  # No suggestion.
 

@@ -52,8 +52,13 @@ class Untrusted(ValueError):
         if package in NEVER:
             super().__init__(f"names {shown}, which no run folder may use")
         else:
-            hint = f"if you trust it, add --trust {_short(package)}"
+            hint = f'if you trust it, add --trust {_short(package)} (in Python: trust="{_short(package)}")'
             super().__init__(f"names {shown}, which is third-party code: {hint}")
+
+
+def as_packages(packages: str | Iterable[str]) -> tuple[str, ...]:
+    """The packages that a caller trusts, of which one may be given by itself."""
+    return (packages,) if isinstance(packages, str) else tuple(packages)
 
 
 def check_trust(packages: Iterable[str]) -> None:

@@ -288,7 +288,7 @@ def test_malicious_places(field: Range, share, tally) -> None:
         return writing(field, config)
 
     evaluated = ("eval", "runs/evil", "--device=cpu", "--show=1")
-    names = ["pictures", "metrics_test.json", "glimpses_test.json", ".1-00000000.x.part"]
+    names = ["pictures_test", "metrics_test.json", "glimpses_test.json", ".1-00000000.x.part"]
     attacks = [Attack(f"a link {name}", "ram_mnist28", linked(name, outside), evaluated) for name in names]
     attacks += [
         Attack(

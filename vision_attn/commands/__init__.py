@@ -4,9 +4,10 @@ A verb's file has a docstring, whose first line is its help, and two functions: 
 `run(arguments) -> int`, which returns the exit status. A verb that sets the default `overrides=[]` receives all unknown
 options there, such as `--run.epochs=3`. Only the requested verb is imported.
 
-Exit statuses: 0, success; 1, a user error, a damaged file or a full disk; 2, an error in the arguments; 70, a bug in
-vision-attn; 130, interrupted; 141, output closed by its reader. Every failure is one line on standard error. For a bug
-it names the place in the code; `--debug` (or VISION_ATTN_DEBUG=1) shows the traceback.
+Exit statuses: 0, success; 1, a user error (also in code of the user's own), a damaged file or a full disk; 2, an error
+in the arguments; 70, a bug in vision-attn; 130, interrupted; 141, output closed by its reader. Every failure is one
+line on standard error. For a bug it names the place in the code; `--debug` (or VISION_ATTN_DEBUG=1) shows the
+traceback.
 """
 
 import argparse
@@ -14,11 +15,12 @@ import ast
 import errno
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from vision_attn import __version__
 from vision_attn.commands._collection import left_at_exit
@@ -113,7 +115,7 @@ def _tell(error: BaseException) -> int:
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 4 :]}"
     complain(f"error: {line}")
-    return 1 if _expected(error) else BUG
+    return 1 if _expected(error) or _place(error)[1] == "theirs" else BUG
 
 
 def _interrupted(error: BaseException | None) -> bool:
@@ -125,6 +127,8 @@ def _interrupted(error: BaseException | None) -> bool:
 
 def _expected(error: BaseException) -> bool:
     """Return whether, by its type, the cause is the user, a file or the machine and not a bug."""
+    if isinstance(error, ValueError) and str(error).endswith(")") and "values to unpack (expected" in str(error):
+        return False
     return isinstance(error, ValueError | OSError | MemoryError | RecursionError) or _panic(error) or _memory(error)
 
 
@@ -134,7 +138,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         full = "; free some space, then run the same command again" * (error.errno in (errno.ENOSPC, errno.EDQUOT))
         return f"{error.filename}: {error.strerror}{full}"
-    if isinstance(error, ValueError | OSError):
+    if isinstance(error, ValueError | OSError) and _expected(error):
         return text or type(error).__name__
     if _memory(error):
         return f"out of memory ({text or type(error).__name__}): use smaller batches, e.g. with --data.batch_size"
@@ -142,10 +146,27 @@ def _reason(error: BaseException) -> str:
         return "an input is nested too deeply, or contains itself"
     if _panic(error):
         return f"a library failed on an input: {text}"
+    frame, owner = _place(error)
+    whose = "this is a bug in vision-attn" if owner == "ours" else "your own code failed"
+    place = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+    return f"{whose}: {place}: {text}; --debug shows where it came from"
+
+
+def _place(error: BaseException) -> tuple[traceback.FrameSummary, Literal["ours", "theirs"]]:
+    """The last place on the way to an error that is not in a library, and whose code it is in."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "vision_attn" in frame.filename] or frames[-1:]
-    place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
-    return f"this is a bug in vision-attn: {type(error).__name__}{place}: {text}; --debug shows where it came from"
+    places = [(frame, owner) for frame in frames if (owner := _owner(frame.filename))]
+    return places[-1] if places else (frames[-1], "ours")
+
+
+def _owner(file: str) -> Literal["ours", "theirs"] | None:
+    """Whose code a file holds: this package's, or the user's; None for that of libraries."""
+    path = Path(file)
+    if Path(__file__).parents[1] in path.parents:
+        return "ours"
+    libraries = {"site-packages", "dist-packages"} & set(path.parts) or not path.is_file()
+    standard = Path(sysconfig.get_path("stdlib")) in path.parents
+    return None if libraries or standard else "theirs"
 
 
 def _memory(error: BaseException) -> bool:

@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top-p", type=float, metavar="P", help="of --sample: only the likeliest words with probability P in all"
     )
+    parser.add_argument("--seed", type=int, help="of --sample (default: that of the run, so that samples repeat)")
     parser.add_argument(
         "--json", action="store_true", help="print a JSON object for each photograph, with log p of each word"
     )
@@ -122,13 +123,15 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
 
 def describing(task: Any, arguments: argparse.Namespace) -> Callable[[Any], list[list[Any]]]:
     """The function from images to the captions of each, as the options ask for."""
+    import torch
+
     if not 1 <= arguments.captions <= MOST:
         raise ValueError(f"--captions is {arguments.captions}, but must be from 1 to {MOST}")
-    for name in ("temperature", "top_p"):
+    for name in ("temperature", "top_p", "seed"):
         if (number := getattr(arguments, name)) is not None:
             if arguments.way != "sampled":
                 raise ValueError(f"--{name.replace('_', '-')} is for sampled captions: add --sample")
-            setattr(task, name, number)
+            torch.manual_seed(number) if name == "seed" else setattr(task, name, number)
     if arguments.captions == 1 and arguments.way == "diverse":
         raise ValueError("--diverse is for several captions: add --captions N")
     if arguments.captions == 1 and arguments.way == "best":

@@ -118,7 +118,7 @@ def reasons_to_doubt(opened: Opened, path: Path, images: Any, *, inverted: bool)
         X, Y = images.extents[0].tolist()
         if max(X / width, Y / height) > 2:
             known = f"the model learned from {width} x {height}"
-            return [f"{path} has {X} x {Y} pixels, but {known}: larger objects may be misread"]
+            return [f"{path} has {X} x {Y} pixels, but {known}: what is larger or smaller may be misread"]
     if not isinstance(opened.source, LabelledImages) and overview(images, 16).mean() > 0.5:
         then = "after --invert; leave it out" if inverted else "--invert swaps them"
         return [f"{path} is mostly bright, but the model learned from white digits on black: {then}"]

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{minutes} min {seconds} s: BLEU-4 {metrics['BLEU-4']:.3f}, pointing {metrics['pointing']:.3f}")
     say("")
     say("pointing: how often the most attended region lies on the object that the word names.")
-    say(f"point at a word to see where it looked: {(out / 'pictures' / 'index.html').resolve()}")
+    say(f"point at a word to see where it looked: {(out / 'pictures_test' / 'index.html').resolve()}")
     return status
 
 

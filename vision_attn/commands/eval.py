@@ -73,8 +73,9 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     mine = Path(folders[0]).is_dir() and ours() / "weights" not in Path(folders[0]).resolve().parents
     place = Path(folders[0]) if mine else Path("runs", Path(folders[0]).name)  # an included one stays as it is
     out = writable(arguments.out or Path(place, "ensemble" if len(folders) > 1 else ""), "--out")
-    if (out / "pictures").is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
-        raise ValueError(f"{out / 'pictures'} is a link: remove it, or name another folder with --out")
+    pictures = out / f"pictures_{arguments.split}"
+    if pictures.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
+        raise ValueError(f"{pictures} is a link: remove it, or name another folder with --out")
     written = out / f"metrics_{arguments.split}.json"
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         metrics, record = evaluate(opened, arguments.split, out, world, runs=folders, overrides=arguments.overrides)
@@ -89,7 +90,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         if arguments.show > 0:
             batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
             seed_all(opened.config.get("run", {}).get("seed", 0))
-            paths = opened.task.show(on_device(batch, opened.device), out / "pictures")
+            paths = opened.task.show(on_device(batch, opened.device), pictures)
             more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             say(f"pictures: {paths[0]}{more}" if paths else "no pictures")
     if arguments.json:

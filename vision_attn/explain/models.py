@@ -69,7 +69,9 @@ def _opened(name: str, weights: str | None, trust: bool) -> Model:
             raise ValueError("transformers:FOLDER holds its weights: leave --weights out")
         return _transformers(rest, random=weights == NONE)
     if not trust:
-        raise ValueError(f"{name} runs the code of {library}: add --trust {library} if you trust it")
+        raise ValueError(
+            f'{name} runs the code of {library}: add --trust {library} if you trust it (in Python: trust="{library}")'
+        )
     return _function(library, rest, weights)
 
 

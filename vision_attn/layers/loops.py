@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any
 
@@ -77,6 +77,7 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
     edges = [length * part // number for part in range(number + 1)]
     parts = zip(edges[:-1], edges[1:], strict=True)
     done = [_pool(threads).submit(work, *part, *arrays) for part in parts]
+    wait(done)  # also after an error, or others would go on writing
     for part in done:
         part.result()
 

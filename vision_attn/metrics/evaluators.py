@@ -1,6 +1,6 @@
 """Evaluators of captioners. Each collects one group of metrics, batch by batch."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,20 @@ from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion,
 from vision_attn.metrics.captions import caption_metrics
 from vision_attn.metrics.results import write_results
 from vision_attn.metrics.variety import same_caption, sameness
+
+
+def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
+    """The metrics of an evaluator, as numbers of Python. Raises ValueError, which names it, for what is no number and
+    for the names of other metrics, the `known` ones."""
+    name, found = type(evaluator).__name__, {}
+    for metric, value in evaluator.compute().items():
+        if metric in known:
+            raise ValueError(f"{name} measures {metric}, which is measured already: rename it")
+        try:
+            found[metric] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{name} measures {metric}, but {value!r} is no number") from error
+    return found
 
 
 class ReferenceLikelihood(Evaluator):

@@ -188,6 +188,8 @@ class ShowAttendTell(Captioner):
         """One time step: attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM. Also returns
         z_t. With `step`, the input, h, c and z are packed rows."""
         scores, carry = self.score(ragged.spread(state.hidden, step), memory.keys, state.carry)
+        if scores.dim() != 3:
+            require("scores", scores, "B R L", "float", hint=f", of {type(self.score).__name__}")
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
         context = self.gate(state.hidden).sigmoid() * ragged.collect(seen.context, step)
         remembered = self.remembered(context, runs) if self.training and self.forget_looks else context

@@ -1,9 +1,9 @@
 """Captioning: trained on the criteria that its config lists, judged by decoded captions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -20,11 +20,16 @@ from vision_attn.data.images import open_square
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, beam_search, sample
 from vision_attn.metrics.attention import map_statistics
-from vision_attn.metrics.evaluators import CaptionScores, Motion, Pointing, ReferenceLikelihood
+from vision_attn.metrics.evaluators import CaptionScores, Motion, Pointing, ReferenceLikelihood, measures
+from vision_attn.mistakes import suggest
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.captions import write_pictures
 
+Way = Literal["best", "diverse", "sampled"]
+"""How captions are decoded: see `Captioning.describe`."""
+DECODING = ("beams", "max_words", "min_words", "no_repeat", "length_power", "diversity", "temperature", "top_p")
+"""The parameters of `Captioning` that say how captions are decoded."""
 PICTURE = 896
 """Pixels that a side of a photograph keeps for pictures: twice what they show."""
 
@@ -158,8 +163,17 @@ class Captioning(Task):
             if caption.alpha is not None:
                 statistics = map_statistics(caption.alpha.detach(), words != PAD)
         terms += [criterion.explore(self.model, regions, references) for criterion in self.sampling]
-        losses = [term["loss"] for term in terms if "loss" in term]
-        metrics = {name: value for term in terms for name, value in term.items()} | statistics
+        for criterion, term in zip([*self.given, *self.sampling], terms, strict=True):
+            if not isinstance(term, dict) or (term and "loss" not in term):
+                name, kind = type(criterion).__name__, "a dict without it" if isinstance(term, dict) else type(term)
+                raise ValueError(f"{name} must return a dict with 'loss', or an empty one, but returns {kind}")
+        losses = [term["loss"] for term in terms if term]
+        metrics: dict[str, Tensor] = {}
+        for term in (*terms, statistics):
+            logged = {name: value for name, value in term.items() if name != "loss"}
+            if twice := logged.keys() & metrics.keys():
+                raise ValueError(f"{', '.join(sorted(twice))} is logged twice: rename that of your criterion")
+            metrics |= logged
         return metrics | ({"loss": sum(losses)} if losses else {})
 
     def regions(self, images: Tensor) -> Float[Tensor, "B L D"]:
@@ -167,9 +181,22 @@ class Captioning(Task):
         `encoder.frozen_part()`."""
         return self.encoder(images) if images.dtype == torch.uint8 else self.encoder.finish(images.float())
 
+    @contextmanager
+    def decoding(self, **settings: int | float) -> Iterator[None]:
+        """Within this context, captions are decoded with these `settings`, which have the names of `DECODING`."""
+        for name in settings:
+            if name not in DECODING:
+                raise ValueError(f"{name} is no setting of decoding{suggest(name, DECODING)}")
+        before = {name: getattr(self, name) for name in settings}
+        vars(self).update(settings)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
     @torch.no_grad()
     def describe(
-        self, images: Tensor, captions: int | None = None, way: Literal["best", "diverse", "sampled"] = "best"
+        self, images: Tensor, captions: int | None = None, way: Way = "best"
     ) -> list[Described] | list[list[Described]]:
         """The best caption of each of uint8 images (B, 3, S, S), or of what a cache keeps of them: see `regions`.
 
@@ -207,7 +234,8 @@ class Captioning(Task):
     def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
         """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
         whether attention lies in them. With a folder, all metrics, and captions.json."""
-        evaluators = [*self.standard_evaluators(folder is not None), *(new() for new in self.evaluators.values())]
+        standard, added = self.standard_evaluators(folder is not None), [new() for new in self.evaluators.values()]
+        evaluators = [*standard, *added]
         measured: dict[str, list[float]] = {}
         empty = True
         for batch, results, values in predictions:
@@ -219,13 +247,22 @@ class Captioning(Task):
         if empty:
             raise ValueError("there is no image to evaluate: the split is empty")
         metrics: dict[str, float] = {}
+        means = {name: sum(values) / len(values) for name, values in measured.items()}
         for evaluator in evaluators:
-            metrics |= evaluator.compute()
-            if folder is not None:
-                evaluator.write(folder)
+            try:
+                metrics |= measures(evaluator, known=metrics.keys() | means.keys())
+                if folder is not None:
+                    evaluator.write(folder)
+            except Exception as error:
+                if evaluator in standard or folder is None or isinstance(error, OSError):
+                    raise
+                name = type(evaluator).__name__  # one that was added may not cost the others
+                metrics[name] = float("nan")
+                complain(f"{name} failed ({type(error).__name__}: {error}); its metrics are left out")
+                continue
             for line in evaluator.notes:
                 complain(line)
-        return metrics | {name: sum(values) / len(values) for name, values in measured.items()}
+        return metrics | means
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
@@ -254,6 +291,8 @@ class Captioning(Task):
         return described
 
     def _decode(self, regions: Tensor, captions: int = 1, way: str = "best") -> Decoded:
+        if way not in get_args(Way):
+            raise ValueError(f"captions are decoded in one of the ways {', '.join(get_args(Way))}, not {way!r}")
         rules = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat}
         if way == "sampled":
             shape = {"temperature": self.temperature, "top_p": self.top_p}
