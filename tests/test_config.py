@@ -77,6 +77,7 @@ def test_building_is_seeded(config_file: Path) -> None:
         ("--task.hiden=3", "task.hiden: there is no such key; did you mean hidden?"),
         ("--task.hidden=q", "task.hidden: expected an int, got 'q'"),
         ("--run.epoks=3", "run.epoks: there is no such key; did you mean epochs?"),
+        ("--task.source=3", "task.source: there is no such key; choose from: dropout, hidden"),
         ("--run.epochs=many", "run.epochs: expected an int, got 'many'"),
         ("--run.precision=fp8", "run.precision: expected one of 'auto', 'fp32', 'bf16', 'fp16', got 'fp8'"),
         ("--run.compile=maybe", "run.compile: expected true or false or one of 'auto', got 'maybe'"),
@@ -85,7 +86,7 @@ def test_building_is_seeded(config_file: Path) -> None:
         ("--optimizer.rate=1", "optimizer.rate: there is no such key; choose from: amsgrad, betas, capturable"),
         ("--task=toy.Plain", "task: there is no Plain in toy; did you mean Plane?"),
         ("--task=toy.Points", "task: toy.Points is not a subclass of Task"),
-        ("--task=nowhere.Plane", "task: No module named 'nowhere'"),
+        ("--task=nowhere.Plane", "task: No module named 'nowhere'; if it is your own, name its folder"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_key(config_file: Path, override: str, said: str) -> None:

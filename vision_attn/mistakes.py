@@ -102,6 +102,8 @@ def _said(cause: str) -> str:
         return f"{found[1]} is not a subclass of {found[2].split('.')[-1]}"
     if found := re.match(r"Import path (\S+) does not correspond to a subclass of (\w+)", cause):
         return f"{found[1]} is not a subclass of {found[2]}"
+    if found := re.match(r"No module named '([A-Za-z_]\w*)'", cause):
+        return f"No module named {found[1]!r}; if it is your own, name its folder in PYTHONPATH"
     if found := _FORBIDDEN.match(cause):
         return f"{found[1]} may not be imported here"
     return _short(" ".join(re.split(r",? but got \{|\.? Got value: ", cause)[0].split()).rstrip(". "))
