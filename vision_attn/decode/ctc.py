@@ -132,10 +132,7 @@ def align(frames: Float[Tensor, "B L V"], words: Int[Tensor, "B R T"]) -> Float[
 
 def _barred(frames: Tensor, never: Sequence[int]) -> Tensor:
     """END, and the labels `never`, are not produced."""
-    barred = torch.zeros(frames.shape[-1], dtype=torch.bool, device=frames.device)
-    for label in (END, *never):
-        barred[label] = True
-    return frames.masked_fill(barred, NEVER)
+    return frames.index_fill(-1, torch.tensor([END, *never], device=frames.device), NEVER)
 
 
 def _decoded(frames: Tensor, words: Tensor, length: Tensor, score: Tensor) -> Decoded:

@@ -82,13 +82,7 @@ class RNNsearch(ShowAttendTell):
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.column_size)
         annotations, last = self.encoder(regions)
-        annotations = torch.cat([annotations, regions], dim=-1)
-        hidden, cell = (
-            initial(last)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
-        )
-        keys = self.score.project(annotations)
-        memory = Memory(annotations, keys, self.attention.sample_expectation_mask(len(regions), annotations))
-        return memory, State(hidden, cell, self.score.start(keys, rows), self.attention.start(annotations, rows))
+        return self.started(torch.cat([annotations, regions], dim=-1), last, rows)
 
 
 class Decoding(NamedTuple):

@@ -127,9 +127,12 @@ class ShowAttendTell(Captioner):
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
-        mean = regions.mean(dim=1)
+        return self.started(regions, regions.mean(dim=1), rows)
+
+    def started(self, regions: Tensor, summary: Float[Tensor, "B _"], rows: int) -> tuple[Memory, State]:
+        """The memory of `regions`, and the state that f_init computes from a summary of them."""
         hidden, cell = (
-            initial(mean)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
+            initial(summary)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
         )
         if torch.is_autocast_enabled(regions.device.type) and not regions.requires_grad:  # or each word would cast them
             regions = regions.to(torch.get_autocast_dtype(regions.device.type))
