@@ -64,33 +64,32 @@ def _answers(
     if model.kind == "matcher":
         tokens = model.processor.tokenizer(list(texts), return_tensors="pt", padding="max_length", truncation=True)
         inputs |= {key: tokens[key] for key in ("input_ids", "attention_mask") if key in tokens}
-    wanted: list[int] | None = None
-    maps: list[Tensor] = []
-    attention: ImageAttention | WindowAttention | None = None
     block = last_tokens(model.module)
-    while wanted is None or len(maps) < len(wanted):  # one backward pass for each answer
-        with (
-            torch.enable_grad(),
-            map_shapes(model.module) as shapes,
-            window_layouts(model.module) as layouts,
-            activation_of(model.module, block) as activation,
-            record_attention(model.module, queries="all", gradients=True) as record,
-        ):
-            output = _scores(model.module(**inputs))
-            if model.kind == "encoder":  # its features are no answer
-                output = None
-            if wanted is None:
-                wanted = _wanted(model, output, texts)
-            if output is not None:
-                output[0, wanted[len(maps)]].backward()
-        attention = _attention(record, shapes, layouts)
-        if output is None and method in ("relevance", "grad-cam"):
-            raise ValueError(f"{method} explains an answer, and this model has none: choose rollout, or a layer")
+    with (
+        torch.enable_grad(),
+        map_shapes(model.module) as shapes,
+        window_layouts(model.module) as layouts,
+        activation_of(model.module, block) as activation,
+        record_attention(model.module, queries="all", gradients=True) as record,
+    ):
+        output = _scores(model.module(**inputs))
+    if model.kind == "encoder":  # its features are no answer
+        output = None
+    if output is None and method in ("relevance", "grad-cam"):
+        raise ValueError(f"{method} explains an answer, and this model has none: choose rollout, or a layer")
+    wanted, maps = _wanted(model, output, texts), list[Tensor]()
+    attention = _attention(record, shapes, layouts)
+    place = channels_first if block is None else layouts[block].picture
+    for answer in wanted:
+        activation.gradient = None
+        for one in record:
+            one.gradient = None
+        if output is not None:
+            output[0, answer].backward(retain_graph=True)
+            model.module.zero_grad(set_to_none=True)
         if method == "auto":
             method = _fitting(attention, activation, has_answer=output is not None)
-        place = channels_first if block is None else layouts[block].picture
         maps.append(_map(method, attention, activation, place, layer, head))
-        model.module.zero_grad(set_to_none=True)
     words, log_prob = _named(model, output, wanted, texts)
     raw = None if attention is None else attention.raw()
     if isinstance(raw, Tensor):

@@ -182,7 +182,7 @@ def _transformers(name: str, *, random: bool) -> Model:
         return {"pixel_values": images(images=picture.convert("RGB"), return_tensors="pt")["pixel_values"]}
 
     classes = [labels[index] for index in sorted(labels)] if kind == "classifier" else []
-    return Model(model.eval(), kind, inputs, classes, None if processor is None else processor)
+    return Model(model.eval(), kind, inputs, classes, processor)
 
 
 def _function(module: str, function: str, weights: str | None) -> Model:
