@@ -127,7 +127,7 @@ def _interrupted(error: BaseException | None) -> bool:
 
 def _expected(error: BaseException) -> bool:
     """Return whether, by its type, the cause is the user, a file or the machine and not a bug."""
-    if isinstance(error, ValueError) and str(error).endswith(")") and "values to unpack (expected" in str(error):
+    if isinstance(error, ValueError) and "values to unpack (expected" in str(error):  # by Python itself
         return False
     return isinstance(error, ValueError | OSError | MemoryError | RecursionError) or _panic(error) or _memory(error)
 

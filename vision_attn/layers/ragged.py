@@ -39,7 +39,7 @@ def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
     """
     B, R, T = words.shape
     index = torch.arange(words.numel(), device=words.device).view(words.shape)
-    if words.is_cuda:
+    if words.device.type != "cpu":
         return [Step(B, R, index[..., t].flatten(), None, None, None) for t in range(T)]
     said = words != 0
     images = (said.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
@@ -102,7 +102,7 @@ def packed(words: Int[Tensor, "B R T"]) -> Int[Tensor, "B Q"]:
     in any case: there a synchronisation costs more than padding.
     """
     said = words.flatten(1) != 0
-    longest = said.shape[1] if words.is_cuda else int(said.sum(dim=1).amax())
+    longest = said.shape[1] if words.device.type != "cpu" else int(said.sum(dim=1).amax())
     return said.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]
 
 
