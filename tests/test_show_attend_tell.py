@@ -62,6 +62,26 @@ def test_step_and_forward_agree(num_gates):
         torch.testing.assert_close(caption.alpha[:, :, t][said], look.alpha[said])
 
 
+def test_words_that_repeat_reach_the_lstm_as_one():
+    """The same loss and the same gradient as if each were computed; words that do not repeat are."""
+    model = build()
+    regions, words = draw([[30, 20], [25, 25]])
+    rows, gradients = [], []
+    model.word_to_lstm.register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
+    for plain in (False, True):
+        if plain:
+            model.from_words = lambda _, embedded: model.word_to_lstm(embedded)
+        model.zero_grad()
+        model(regions, words).log_prob.sum().backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    assert rows == [len(words[words != 1].unique()), int((words != 0).sum())]  # the 0 before each caption, but no END
+    torch.testing.assert_close(*gradients)
+    del model.from_words
+    for number, computed in ((2, 4), (1, 8)):  # of 16 words, or of 8, four are different
+        model(regions, torch.tensor([[[3, 4, 5, 1]]]).expand(2, number, 4))
+        assert rows[-1] == computed
+
+
 def test_padding_and_order_change_nothing():
     """Longer padding, other row and image orders: the same loss and the same gradient."""
     model = build()

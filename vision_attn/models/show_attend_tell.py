@@ -18,6 +18,7 @@ from vision_attn.layers.dropout import Dropout, dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.nested import Nested
+from vision_attn.layers.precise import precise
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -158,16 +159,17 @@ class ShowAttendTell(Captioner):
             self.batches += 1
         steps = ragged.schedule(words)
         position = torch.cat([step.position for step in steps])
-        embedded = self.embedding(F.pad(words, (1, -1)).flatten()[position])
-        from_words = self.word_to_lstm(embedded).split([len(step.position) for step in steps])
+        before = F.pad(words, (1, -1)).flatten()[position]
+        embedded = self.embedding(before)
+        from_words = self.from_words(before, embedded).split([len(step.position) for step in steps])
 
         memory, state = self.start(regions, words.shape[1])
         memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
         state = state._replace(hidden=state.hidden.flatten(0, 1), cell=state.cell.flatten(0, 1))
-        before, hidden, contexts, looks = [], [], [], []
+        states, hidden, contexts, looks = [], [], [], []
         for step, from_word in zip(steps, from_words, strict=True):
             memory, state = ragged.leading(memory, step.images), state.leading(step)
-            before.append(state.hidden)
+            states.append(state.hidden)
             state, seen, context = self.look(from_word, state, memory, runs, step)
             hidden.append(state.hidden)
             contexts.append(context)
@@ -181,9 +183,18 @@ class ShowAttendTell(Captioner):
         if looks[0].region is None:
             return Caption(log_prob, alpha)
         region = ragged.padded([seen.region for seen in looks], words)
-        states = [ragged.spread(hidden.detach(), step) for hidden, step in zip(before, steps, strict=True)]
-        choice = self.attention.choice(alpha, region, said, mask, ragged.padded(states, words))
+        seen_from = [ragged.spread(state.detach(), step) for state, step in zip(states, steps, strict=True)]
+        choice = self.attention.choice(alpha, region, said, mask, ragged.padded(seen_from, words))
         return Caption(log_prob, alpha, region, choice)
+
+    def from_words(self, words: Int[Tensor, "N"], embedded: Float[Tensor, "N E"]) -> Float[Tensor, "N gates"]:
+        """What the LSTM gets of words, `word_to_lstm(embedded)`: on a CPU computed once for each different word, where
+        most occur several times."""
+        if words.device.type == "cpu":
+            different, number = words.unique(return_inverse=True)
+            if 2 * len(different) < len(words):  # F.embedding adds its gradients fast, and in float32
+                return F.embedding(number, precise(self.word_to_lstm(self.embedding(different))))
+        return self.word_to_lstm(embedded)
 
     def look(
         self, from_word: Tensor, state: State, memory: Memory, runs: int = 1, step: ragged.Step | None = None
