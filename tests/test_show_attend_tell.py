@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from tests import references
+from vision_attn.attention.hard import Hard
 from vision_attn.attention.scores import Additive
+from vision_attn.attention.soft import Soft
+from vision_attn.layers import ragged
 from vision_attn.layers.linear import Linear
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
@@ -80,6 +83,25 @@ def test_words_that_repeat_reach_the_lstm_as_one():
     for number, computed in ((2, 4), (1, 8)):  # of 16 words, or of 8, four are different
         model(regions, torch.tensor([[[3, 4, 5, 1]]]).expand(2, number, 4))
         assert rows[-1] == computed
+
+
+@pytest.mark.parametrize("attention", [Soft, Hard])
+def test_all_captions_in_all_time_steps_give_the_same(attention, monkeypatch):
+    """As on a GPU, where nothing is packed."""
+    model = build(attention=attention)
+    regions, words = draw(UNSORTED)
+    weights = torch.randn(B, R, words.shape[2]).double()
+    found = []
+    for unpacked in (False, True):
+        if unpacked:
+            monkeypatch.setattr(ragged, "schedule", ragged.unpacked_schedule)
+        model.zero_grad()
+        caption = model(regions, words)
+        (caption.log_prob * weights).sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        found.append([caption.log_prob.detach(), caption.alpha.detach(), *gradients])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_padding_and_order_change_nothing():

@@ -37,10 +37,10 @@ def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
 
     On a GPU every time step computes all captions: there a synchronisation costs more than padding.
     """
-    B, R, T = words.shape
-    index = torch.arange(words.numel(), device=words.device).view(words.shape)
     if words.device.type != "cpu":
-        return [Step(B, R, index[..., t].flatten(), None, None, None) for t in range(T)]
+        return unpacked_schedule(words)
+    B, R, _ = words.shape
+    index = torch.arange(words.numel()).view(words.shape)
     said = words != 0
     images = (said.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
     rows = (said.any(0) * torch.arange(1, R + 1)[:, None]).amax(0).tolist()
@@ -56,6 +56,13 @@ def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
         steps.append(Step(b, r, index[:b, :r, t].flatten()[places], kept, None if full else places, sources))
         before = now
     return steps
+
+
+def unpacked_schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
+    """All captions in all time steps."""
+    B, R, T = words.shape
+    index = torch.arange(words.numel(), device=words.device).view(-1, T)
+    return [Step(B, R, index[:, t], None, None, None) for t in range(T)]
 
 
 def spread(packed: Tensor, step: Step | None) -> Float[Tensor, "B R *sizes"]:
