@@ -1,4 +1,4 @@
-"""Self-critical sequence training: REINFORCE of sampled captions, with CIDEr-D, or BLEU too, as their reward."""
+"""Self-critical sequence training: REINFORCE of sampled captions, with CIDEr-D as their reward."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,7 +15,6 @@ from vision_attn.console import progress
 from vision_attn.contracts import PAD, Captioner, Criterion
 from vision_attn.decode import greedy, sample
 from vision_attn.layers.likelihood import weighted_words
-from vision_attn.metrics.bleu import sentence_bleu
 from vision_attn.metrics.cider import CiderD, padded, word_ids
 from vision_attn.ranges import check_range
 from vision_attn.task import Source
@@ -32,7 +31,6 @@ class SelfCritical(Criterion):
     temperature: what the logits of the captioner that the run starts from are divided by, once, before training.
     reward_weight: factor of this loss, for use together with other criteria.
     entropy_weight: adds this times the entropy of a caption's distribution, in nats, to the reward.
-    bleu_weight: adds this times the BLEU-4 of a caption, between 0 and 1, to the reward (see `metrics.bleu`).
 
     The reward is 10 times a similarity, as in `pycocoevalcap`, and counts END (see `metrics.cider.CiderD`). Document
     frequencies are counted on the training captions. They lie in checkpoints, and a run that is resumed with other
@@ -46,7 +44,7 @@ class SelfCritical(Criterion):
     may hold the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, which
     a trained captioner gives no probability.
 
-    Logs `reward`, the mean of samples, and `reward_std`, its standard deviation within an image, a mean over
+    Logs `reward`, the mean CIDEr-D of samples, and `reward_std`, its standard deviation within an image, a mean over
     images: the estimator learns from these differences alone.
     """
 
@@ -63,14 +61,13 @@ class SelfCritical(Criterion):
         temperature: float = 1.0,
         reward_weight: float = 1.0,
         entropy_weight: float = 0.0,
-        bleu_weight: float = 0.0,
     ):
         super().__init__()
         check_range("SelfCritical", 2, 1000, num_samples=num_samples)
         check_range("SelfCritical", 1, 1000, max_words=max_words)
         check_range("SelfCritical", 0.01, 1, temperature=temperature)
         self.num_samples, self.greedy, self.max_words = num_samples, baseline == "greedy", max_words
-        self.temperature, self.entropy_weight, self.bleu_weight = temperature, entropy_weight, bleu_weight
+        self.temperature, self.entropy_weight = temperature, entropy_weight
         self.cider = CiderD()
         self.register_buffer("counted_on", torch.zeros((), dtype=torch.long))
         value = Subtracted if self.greedy else partial(LeaveOneOut, num_runs=num_samples)
@@ -102,7 +99,7 @@ class SelfCritical(Criterion):
         texts = padded([[self.ids(caption) for caption in captions] for captions in references]).to(regions.device)
         with as_at_test(model):
             words = sample(model, regions, rows=self.num_samples, max_words=self.max_words).words
-            reward = self.reward(words, texts)
+            reward = self.cider(words, texts).float()
             image, row = longest_first(words)
             words, gained = words[image[:, None], row], reward[image[:, None], row]
             # cuDNN differentiates an LSTM only in training mode.
@@ -112,18 +109,11 @@ class SelfCritical(Criterion):
                 gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
             if self.greedy:
                 most_likely = greedy(model, regions, max_words=self.max_words).words
-                gained = gained - self.reward(most_likely, texts)[image]
+                gained = gained - self.cider(most_likely, texts).float()[image]
         nothing = log_prob.new_zeros(*words.shape, 0)
         choice = Choice(log_prob, torch.zeros_like(log_prob), words != PAD, nothing)
         spread = reward.std(dim=1).mean()
         return {"loss": self.reinforce(choice, gained).loss.mean(), "reward": reward.mean(), "reward_std": spread}
-
-    def reward(self, words: Int[Tensor, "B R T"], references: Int[Tensor, "B M S"]) -> Float[Tensor, "B R"]:
-        """CIDEr-D of captions, and BLEU-4 where it has a weight."""
-        reward = self.cider(words, references)
-        if self.bleu_weight:
-            reward = reward + self.bleu_weight * sentence_bleu(words, references)
-        return reward.float()
 
     def ids(self, caption: str) -> list[int]:
         """The word ids of a reference, remembered as long as they are few."""

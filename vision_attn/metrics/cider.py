@@ -77,9 +77,9 @@ class CiderD(nn.Module):
         captions, references = self._counted(captions), self._counted(references)
         mine, theirs = hashed(captions), hashed(references)
         my_weight, their_weight = self.idf(mine).square(), self.idf(theirs).square()
-        my_count = double(occurrences(mine, mine))
-        their_count = double(occurrences(theirs, theirs))
-        common = double(occurrences(mine[:, :, None], theirs[:, None]))  # (B, R, M, 4, T): in each reference
+        my_count = double(_occurrences(mine, mine))
+        their_count = double(_occurrences(theirs, theirs))
+        common = double(_occurrences(mine[:, :, None], theirs[:, None]))  # (B, R, M, 4, T): in each reference
         # A sum over positions, where an n-gram that occurs c times is met c times: hence one factor c less.
         clipped = torch.minimum(my_count[:, :, None], common) * common / my_count.clamp(min=1)[:, :, None]
         product = (clipped * my_weight[:, :, None]).sum(dim=-1)
@@ -138,7 +138,7 @@ def padded(images: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, "B M S"]:
     return table
 
 
-def occurrences(ngrams: Int[Tensor, "*rows 4 T"], among: Int[Tensor, "*rows_too 4 S"]) -> Int[Tensor, "*both 4 T"]:
+def _occurrences(ngrams: Int[Tensor, "*rows 4 T"], among: Int[Tensor, "*rows_too 4 S"]) -> Int[Tensor, "*both 4 T"]:
     """How often each n-gram occurs among others. Padding has some count, which its weight of 0 removes."""
     return (ngrams[..., :, None] == among[..., None, :]).sum(dim=-1)
 
