@@ -20,7 +20,7 @@ import vision_attn
 from tests.untrained import write_run
 from vision_attn import hub
 from vision_attn.attention.scores import Additive
-from vision_attn.commands import main
+from vision_attn.commands import main, pack
 
 ROOT = Path(__file__).parents[1]
 PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
@@ -65,6 +65,15 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
     assert vision_attn.shown.Several()._repr_png_() is None
     with pytest.raises(ValueError, match="beam is no setting of decoding; did you mean beams"):
         model.caption(PHOTOGRAPHS[0], beam=3)
+
+
+def test_a_captioner_may_be_loaded_in_inference_mode() -> None:
+    with torch.inference_mode():
+        assert vision_attn.load().caption(PHOTOGRAPHS[0]).words
+
+
+def test_what_is_packed_is_what_is_downloaded() -> None:
+    assert set(pack.COPIED) - {"metrics_val.json"} < set(hub.FILES) and "metrics_*.json" in hub.FILES
 
 
 def test_one_trusted_package_may_be_given_by_itself(runs, tmp_path) -> None:

@@ -309,6 +309,11 @@ def test_ways_and_settings_of_decoding_are_checked(source, batch):
         task._decode(task.regions(batch.images), captions=3, way="sample")
     with pytest.raises(ValueError, match="beam is no setting of decoding; did you mean beams"), task.decoding(beam=1):
         pass
+    for settings in ({"beams": 0}, {"max_words": 0}):
+        with pytest.raises(ValueError, match="is 0, but must be from 1 to 1,000"), task.decoding(**settings):
+            pass
+    with pytest.raises(ValueError, match="captions is -1, but must be from 1"):
+        task.describe(batch.images, captions=-1)
     with task.decoding(max_words=2, beams=1):
         assert max(len(one.words) for one in task.describe(batch.images)) <= 2
     assert (task.max_words, task.beams) == (6, 3)

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import SGD, Adadelta, Adam, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, StepLR
 from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
 
 from vision_attn.commands.train import trial_folder
@@ -461,6 +461,17 @@ def test_schedule_is_called_with_the_number_of_steps(tmp_path):
 
     train_plain(tmp_path, schedule=schedule, accumulate=4, epochs=2)
     assert asked == [4]
+
+
+@pytest.mark.parametrize("kind, what", [(ExponentialLR, "gamma"), (StepLR, "step_size")])
+def test_a_schedule_without_a_number_of_steps_is_refused(kind, what):
+    """The number of steps would become its second argument: a rate that grows 20-fold in each step, say."""
+    for warmup in (0, 5):
+        optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.8)
+        with pytest.raises(ValueError, match=f"schedule: {kind.__name__} takes {what} where the number of steps"):
+            warm(optimizer, kind, warmup=warmup, total=20)
+    of_ones_own = warm(optimizer, lambda some, steps: StepLR(some, steps // 4), warmup=0, total=20)
+    assert of_ones_own.step_size == 5
 
 
 @pytest.mark.compile

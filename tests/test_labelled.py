@@ -67,6 +67,16 @@ def test_folders_of_splits(tmp_path):
     assert names(find_labelled(str(tmp_path)))["val"] == ["v.png"]
 
 
+def test_a_file_that_marks_test_images_alone_leaves_some_for_validation(tmp_path):
+    lines = ["image,label,split"]
+    for number in range(60):
+        photograph(tmp_path / f"{number}.png", "red")
+        lines.append(f"{number}.png,{number % 2},{'test' if number % 5 == 0 else ''}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    found = find_labelled(str(tmp_path), str(tmp_path / "labels.csv"))
+    assert len(found["test"]) == 12 and 0 < len(found["val"]) < 12 and sum(map(len, found.values())) == 60
+
+
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_a_file_of_labels(form, classes, tmp_path):
     records = [("red/0.png", "1", "train"), ("blue/1.png", "sky, blue", "val"), ("grey/2.png", "1", "test")]

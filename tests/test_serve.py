@@ -22,11 +22,14 @@ import torchvision
 from PIL import Image, ImageDraw
 
 from tests.untrained import write_run
-from vision_attn.api import load
+from vision_attn.api import Model, load
 from vision_attn.commands import main
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import open_model
 from vision_attn.looking import Looker
+from vision_attn.models.ram import RAM
+from vision_attn.task import Source
+from vision_attn.tasks.classify import Classification
 from vision_attn.web import make_server, server
 
 PHOTOGRAPH = Path(__file__).parents[1] / "docs" / "photographs" / "coffee.jpg"
@@ -391,6 +394,28 @@ def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> No
     assert browser.run(f"{page}.querySelector('figure').clientWidth + 30 <= {frame}.clientWidth")
     for inner in ("document", page):  # nothing is wider than the screen of a telephone
         assert browser.run(f"{inner}.documentElement.scrollWidth <= {inner}.documentElement.clientWidth"), inner
+
+
+def test_a_drawn_digit_is_for_models_that_have_room_for_it(tmp_path) -> None:
+    """Not for those of images of any size, whose canvas has no size."""
+    source = Source()
+    source.image_shape, source.num_classes = (1, 0, 0), 4
+    task = Classification(source, model=partial(RAM, num_glimpses=2, first="centre")).eval()
+    models = [("any", Model(task, {}, torch.device("cpu"))), ("ram", load(write_run("ram_mnist28", tmp_path / "ram")))]
+    with make_server(models, port=0) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        kinds = [model["kind"] for model in ask(running, "/models").json()]
+        refused, answered = (ask(running, f"/digit?model={number}", picture()) for number in (0, 1))
+        running.shutdown()
+    assert kinds == ["", "classify"] and (refused.status, answered.status) == (400, 200)
+
+
+def test_an_address_of_version_6_is_served(tmp_path) -> None:
+    try:
+        with make_server([("ram", load(write_run("ram_mnist28", tmp_path / "ram")))], host="::1", port=0) as running:
+            assert running.server_address[0] == "::1"
+    except ValueError as error:
+        pytest.skip(f"this machine has no such address: {error}")
 
 
 def test_a_port_that_is_none_is_refused(capsys) -> None:

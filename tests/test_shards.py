@@ -14,6 +14,7 @@ import yaml
 from PIL import Image
 
 from vision_attn.commands import main
+from vision_attn.data.shard_files import count, tar
 from vision_attn.data.shards import Shards, shuffled
 from vision_attn.task import Task
 
@@ -149,6 +150,19 @@ def test_parquet_files_give_what_tar_files_give(tars: Path, parquets: Path) -> N
         assert torch.equal(batch.images, same.images) and batch.references == same.references
     with pytest.raises(ValueError, match="no column 'caption', but image, text"):
         next(opened(parquets, ending="parquet").train(0, seed=0))
+
+
+def test_what_is_left_out_is_not_counted(tmp_path: Path) -> None:
+    """A second image of a photograph, and photographs without a caption; a caption cut within a character is read."""
+    members = []
+    for number in range(6):
+        members += [(f"a/{number}.png", photograph(number)), (f"a/{number}.mask.png", photograph(number))]
+        members += [(f"a/{number}.json", rb'{"caption": "a dog \ud83d"}')] * (number < 4)
+    write_tar(tmp_path / "train.tar", members)
+    assert count(tmp_path / "train.tar") == len(list(tar(tmp_path / "train.tar"))) == 4
+    source = opened(tmp_path, shards={"train": str(tmp_path / "train.tar")}, batch_size=2)
+    assert len(source) == 2 and source.vocabulary.words[3:] == ["a", "dog"]
+    assert len(list(islice(source.train(0, seed=-1), 2))) == 2
 
 
 def test_evaluation_takes_each_photograph_once(tars: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from vision_attn.bounded_yaml import read_yaml
 from vision_attn.files import read_json, shipped
 
-FILES = ["config.yaml", "model.safetensors", "vocabulary.json", "metrics_*.json", "README.md"]
+FILES = ["config.yaml", "model.safetensors", "vocabulary.json", "classes.json", "metrics_*.json", "README.md"]
 """All that is downloaded: nothing in them is code."""
 
 _ADDRESS = re.compile(r"hf:/+([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")

@@ -140,13 +140,18 @@ def _id(path: Path, where: str, value: Any) -> int | str:
 
 
 def _caption(path: Path, where: str, value: Any) -> str:
-    """Check a caption and join its lines, because line breaks in a caption would break the tools that score it.
+    """Check a caption, and make one line of it."""
+    if not isinstance(value, str):
+        raise ValueError(f"{path}: the caption of {where} must be a string, not {brief(value)}")
+    return one_line(value)
+
+
+def one_line(caption: str) -> str:
+    """Join the lines of a caption, because line breaks would break the tools that score it.
 
     A lone surrogate (half a character, such as the JSON escape \\ud800) becomes a space: UTF-8 cannot encode it.
     """
-    if not isinstance(value, str):
-        raise ValueError(f"{path}: the caption of {where} must be a string, not {brief(value)}")
-    return " ".join(_SURROGATE.sub(" ", value).split())
+    return " ".join(_SURROGATE.sub(" ", caption).split())
 
 
 def _name(path: Path, where: str, value: Any) -> str:

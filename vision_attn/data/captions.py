@@ -184,7 +184,7 @@ class Captions(VocabularySource):
         return max(1, len(self._table("train").photographs) // self.batch_size)
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
-        table, rng = self._table("train"), np.random.default_rng([seed, epoch])
+        table, rng = self._table("train"), np.random.default_rng([seed % 2**64, epoch])
         order, captions = rng.permutation(len(table.photographs)), table.pick(self.rows, rng)
         mirrored = self.flips & (rng.integers(0, 2, len(order)) == 1)
         rows = np.where(mirrored, self._views.mirrors(table.rows), table.rows)

@@ -45,7 +45,7 @@ def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labe
         tenth = int.from_bytes(sha256(name.encode(errors="surrogateescape")).digest()[:4], "big") % 10
         if given == {None}:
             split = {0: "test", 1: "val"}.get(tenth)
-        elif split == "train" and "val" not in given and tenth == 1:
+        elif split in (None, "train") and "val" not in given and tenth == 1:
             split = "val"
         found[split or "train"].append(Labelled(folder / name, label))
     if not found["train"]:

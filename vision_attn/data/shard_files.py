@@ -2,15 +2,20 @@
 
 import json
 import tarfile
+from collections import defaultdict
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vision_attn.data.annotations import one_line
 from vision_attn.data.photographs import ENDINGS, Encoded
 from vision_attn.files import find
 
 NEEDED = "shards need the packages webdataset and pyarrow: pip install 'vision-attn[scale]'"
+
+CAPTIONS = ("txt", "json")
+"""The endings of captions in a tar file."""
 
 
 class Sample(NamedTuple):
@@ -47,13 +52,19 @@ def read(path: Path, photograph: str, caption: str) -> Iterator[Sample]:
 
 
 def count(path: Path) -> int:
-    """The samples of a shard, without reading its photographs."""
+    """The samples of a shard, without reading its photographs: those with a photograph and a caption in a tar file, the
+    rows of a Parquet file."""
     if path.suffix == ".parquet":
         return _parquet_file(path).metadata.num_rows
     try:
         with tarfile.open(path, "r:") as file:
-            names = (member.name for member in file if member.isreg())
-            return len({name for name in map(Path, names) if name.suffix.lower() in ENDINGS})
+            endings = defaultdict[str, set[str]](set)
+            for name in map(Path, (member.name for member in file if member.isreg())):
+                first, _, ending = name.name.partition(".")
+                endings[str(name.parent / first)].add(ending.lower())
+        return sum(
+            any(f".{ending}" in ENDINGS for ending in had) and not had.isdisjoint(CAPTIONS) for had in endings.values()
+        )
     except (tarfile.TarError, OSError) as error:
         raise ValueError(f"{path} is not a readable tar file: {error}") from error
 
@@ -91,7 +102,7 @@ def _captions(record: dict[str, Any]) -> tuple[str, ...]:
 def _texts(value: Any) -> tuple[str, ...]:
     """One caption or several as a tuple of lines that are not empty; () for anything else."""
     values = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    lines = (" ".join(text.split()) for text in values if isinstance(text, str))
+    lines = (one_line(text) for text in values if isinstance(text, str))
     return tuple(line for line in lines if line)
 
 

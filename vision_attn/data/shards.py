@@ -136,7 +136,7 @@ class Shards(VocabularySource):
             raise ValueError(f"{len(paths)} shards cannot be divided among {world} processes: write more, smaller ones")
         if rank == 0 and not self._warned:
             self._warn_if_uneven(len(paths), world)
-        rng = np.random.default_rng([seed, epoch])
+        rng = np.random.default_rng([seed % 2**64, epoch])
         mine = [paths[index] for index in rng.permutation(len(paths))[rank::world]]
         random = Random(f"{seed} {epoch} {rank} {world}")  # a text is hashed alike in every process
         numbered = ((sample, random.random()) for sample in self._endless(mine, random))

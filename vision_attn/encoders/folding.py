@@ -23,7 +23,8 @@ class Folded:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
-        tensors = [(tensor.data_ptr(), tensor._version) for tensor in self.network.state_dict().values()]
+        weights = self.network.state_dict().values()
+        tensors = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
         if self._folded is None or tensors != self._made_from:
             traced = symbolic_trace(self.network).eval()  # has containers of its own, and shares layers
             self._folded, self._made_from = fuse(traced, inplace=True, no_trace=True), tensors

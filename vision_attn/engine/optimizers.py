@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 
 import torch
 from torch import nn
@@ -43,17 +44,35 @@ def fused(optimizer: Optimizer) -> Optimizer:
 def warm(
     optimizer: Optimizer, schedule: Callable[[Optimizer, int], LRScheduler] | None, *, warmup: int, total: int
 ) -> LRScheduler | None:
-    """Schedule the learning rate over `total` steps: `warmup` steps of linear warmup, then `schedule` for the rest."""
+    """Schedule the learning rate over `total` steps: `warmup` steps of linear warmup, then `schedule` for the rest.
+
+    Raises ValueError for a schedule that takes no number of steps.
+    """
     if warmup >= total:
         raise ValueError(
             f"run.warmup is {warmup} steps, but the whole run has only {total}: give --run.warmup={total // 10}"
         )
     if not warmup:
-        return schedule and schedule(optimizer, total)
+        return schedule and _over(schedule, optimizer, total)
     rise = LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
     if schedule is None:
         return rise
-    return SequentialLR(optimizer, [rise, schedule(optimizer, total - warmup)], milestones=[warmup])
+    return SequentialLR(optimizer, [rise, _over(schedule, optimizer, total - warmup)], milestones=[warmup])
+
+
+LENGTHS = ("T_max", "T_0", "total_iters", "total_steps")
+"""What torch's schedules call the number of steps."""
+
+
+def _over(schedule: Callable[[Optimizer, int], LRScheduler], optimizer: Optimizer, steps: int) -> LRScheduler:
+    made = schedule(optimizer, steps)
+    kind, (_, second, *_) = type(made), signature(type(made)).parameters
+    if second not in LENGTHS and getattr(made, second, None) == steps:
+        raise ValueError(
+            f"schedule: {kind.__name__} takes {second} where the number of steps is given: choose one that ends with "
+            "the run, such as CosineAnnealingLR or PolynomialLR, or one of your own"
+        )
+    return made
 
 
 def can_be_captured(optimizer: Optimizer) -> bool:

@@ -187,6 +187,8 @@ class Captioning(Task):
         for name in settings:
             if name not in DECODING:
                 raise ValueError(f"{name} is no setting of decoding{suggest(name, DECODING)}")
+            if name in ("beams", "max_words"):
+                check_range("decoding", 1, 1000, **{name: settings[name]})
         before = {name: getattr(self, name) for name in settings}
         vars(self).update(settings)
         try:
@@ -205,6 +207,7 @@ class Captioning(Task):
         way: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups of
             beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
         """
+        check_range("describe", 1, 1000, captions=1 if captions is None else captions)
         decoded = self._decode(self.regions(images), captions or 1, way)
         if captions is None:
             return list(self._described(decoded))

@@ -7,6 +7,7 @@ clutter first. The answer is JSON: `{"text":, "page":}` and what `details` says,
 
 import io
 import json
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from vision_attn.data.photographs import MAX_PIXELS
 from vision_attn.layers.fused import without_loops
 from vision_attn.looking import Looker, sees_photographs
 from vision_attn.shown import Answer, Captioned, Shown
+from vision_attn.task import Task
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.transcribe import Transcription
@@ -56,6 +58,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], models: Sequence[tuple[str, Model | Looker]]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
         self.models, self.local = list(models), address[0] in LOCAL
         self.busy = threading.Lock()
@@ -89,7 +92,14 @@ def _answers(model: Model | Looker, path: str) -> bool:
     if path == "/look":
         captions = isinstance(model.task, Captioning) and model.task.sees_squares
         return captions or sees_photographs(model.task)
+    if path == "/digit" and not _takes_digits(model.task):
+        return False
     return isinstance(model.task, TASKS[path])
+
+
+def _takes_digits(task: Task) -> bool:
+    """Whether a drawn digit fits onto a canvas of the model's size. Models of images of any size have none."""
+    return isinstance(task, Classification) and min(task.image_shape[1:]) >= DIGIT
 
 
 def _pieces(clutter: str) -> int:
@@ -105,6 +115,8 @@ def _described(model: Model | Looker) -> dict[str, str]:
         return {"kind": "look", "takes": model.kind}
     if sees_photographs(model.task):
         return {"kind": "look", "takes": "classifier"}
+    if isinstance(model.task, Classification):
+        return {"kind": "classify" if _takes_digits(model.task) else ""}  # the page asks for digits
     return {"kind": next((path[1:] for path, task in TASKS.items() if isinstance(model.task, task)), "")}
 
 
