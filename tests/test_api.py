@@ -63,8 +63,16 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
     assert [each.text for each in one] != [each.text for each in other]
     assert len(model.caption(PHOTOGRAPHS[:2], captions=3)) == 2
     assert vision_attn.shown.Several()._repr_png_() is None
-    with pytest.raises(ValueError, match="beam is no setting of decoding; did you mean beams"):
-        model.caption(PHOTOGRAPHS[0], beam=3)
+    before = torch.get_rng_state()
+    model.caption(PHOTOGRAPHS[0], captions=2, way="sampled", seed=5)
+    assert torch.equal(torch.get_rng_state(), before)  # random numbers of the caller's own go on as they were
+    for options, said in (
+        ({"beam": 3}, "beam is no setting of decoding; did you mean beams"), ({"beams": 0}, "beams is 0, but must be"),
+        ({"min_words": 2.5}, "min_words must be a whole number, not 2.5"), ({"captions": 0}, "captions is 0, but must"),
+        ({"way": "diverse"}, "give their number as captions"), ({"seed": 3}, "a seed is of sampled captions"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            model.caption(PHOTOGRAPHS[0], **options)
 
 
 def test_a_captioner_may_be_loaded_in_inference_mode() -> None:

@@ -99,6 +99,8 @@ def test_what_cannot_be_removed_does_not_keep_the_rest(tmp_path: Path, monkeypat
     ("content", "said"),
     [
         (b"{", "is not JSON"),
+        (b'{"a": 1}\n{"a": \n{"a": 3}\n', "a.json, line 2, is not JSON"),
+        (b'{\n"a": \n}', "is not JSON: Expecting value: line 3"),
         (b"\xff\xfe{}", "not UTF-8 text"),
         (b"[" * 100_000, "nested too deeply"),
         (b"1" * 10_000, "is not JSON"),

@@ -169,7 +169,7 @@ def test_a_run_is_looked_into_in_python(photographs: Path, tmp_path: Path) -> No
     result = model.look(file)
     assert result.words == model.caption(file).words and result.kind == "captioner"
     assert torch.equal(model.look(file, head=1).alpha, result.layers[:, 0, 1])
-    with pytest.raises(ValueError, match="a head is the only choice"):
+    with pytest.raises(ValueError, match="leave method, layer and text out"):
         model.look(file, method="rollout")
     with pytest.raises(ValueError, match="run holds its weights: leave weights out"):
         vision_attn.load(run, weights="none")
@@ -707,3 +707,18 @@ def test_a_text_for_a_model_without_an_answer_is_refused(photographs: Path) -> N
     model = Model(module, "encoder", lambda picture: {"input": torch.rand(1, 3, 32, 32)})
     with pytest.raises(ValueError, match="this model has no answer: leave the text out"):
         look(model, Image.open(photographs / "0.png"), texts=["a zebra"])
+
+
+def test_random_weights_of_torchvision_have_maps(photographs: Path) -> None:
+    """Its vision transformers begin with an output layer of zeros, on which no gradient depends."""
+    result = vision_attn.load("vit_b_32", weights="none", device="cpu").look(photographs / "0.png")
+    assert result.method == "relevance" and result.alpha.std() > 0
+
+
+def test_a_function_that_needs_arguments_is_refused(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
+    (tmp_path / "needy.py").write_text(MODULE + "\n\ndef needs(x):\n    return x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="needy:needs must be a function that needs no arguments .missing a required"):
+        vision_attn.load("needy:needs", trust="needy")
+    vision_attn.load("needy:make", trust="needy", weights="none")
+    assert "random weights" not in caplog.text

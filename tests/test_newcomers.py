@@ -384,6 +384,7 @@ def test_a_run_knows_its_keys_too() -> None:
     assert _hints.meant("hidden_size: there is no such key; choose from: task", content).endswith(
         "did you mean --task.model.hidden_size?"
     )
+    assert _hints.meant("beams: there is no such key", {"data": 1}, ["beams"]) == "--beams is no option of this command"
     assert _hints.meant("x.yaml: epochs: there is no such key", content) == "x.yaml: epochs: there is no such key"
 
 

@@ -8,6 +8,7 @@ Loading runs no code of a run folder: see `vision_attn.config.open_run`.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,19 +99,25 @@ class Model:
         self._check(Captioning, "writes captions", "caption")
         if not self.task.sees_squares:
             raise ValueError("this model reads lines: use transcribe()")
-        if seed is not None:
-            torch.manual_seed(seed)
+        if captions is None and way == "diverse":
+            raise ValueError("captions that differ are several: give their number as captions")
+        if seed is not None and way != "sampled":
+            raise ValueError(f'a seed is of sampled captions: give way="sampled", not {way!r}')
 
         def batch(read: Sequence[tuple[str, Image.Image, Tensor]]) -> list[Captioned | Several]:
             pixels = torch.stack([pixels for *_, pixels in read]).to(self.device)
             with self.task.decoding(**settings):
-                described = self.task.describe(pixels, captions or 1, way)
+                described = self.task.describe(pixels, 1 if captions is None else captions, way)
             found = [
                 [Captioned(*shown, one) for one in some] for (*shown, _), some in zip(read, described, strict=True)
             ]
             return [some[0] if captions is None else Several(some) for some in found]
 
-        return each(images, partial(photograph, resolution=self.task.resolution), batch)
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with nullcontext() if seed is None else torch.random.fork_rng(gpus):
+            if seed is not None:
+                torch.manual_seed(seed)
+            return each(images, partial(photograph, resolution=self.task.resolution), batch)
 
     def look(self, images: Picture | Sequence[Picture], text: str | Sequence[str] | None = None, **options: Any) -> Any:
         """Where a captioner, or a classifier of whole photographs, looked: see `Looker.look`."""

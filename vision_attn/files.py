@@ -79,7 +79,9 @@ def read_json(path: str | Path, *, lines: bool = False) -> Any:
     except ValueError as error:
         values = _json_lines(text if lines else "\n".join(text.split("\n", 100)[:100]))  # a few show the format
         if values is None:
-            raise ValueError(f"{path} is not JSON: {error}") from error
+            wrong = _wrong_line(text)
+            where = f", line {wrong}," if wrong else ""
+            raise ValueError(f"{path}{where} is not JSON{'' if wrong else f': {error}'}") from error
         if not lines:
             raise ValueError(f"{path} is JSON lines (one value per line), but must be one JSON value") from error
         return values
@@ -92,6 +94,16 @@ def _json_lines(text: str) -> list[Any] | None:
         return [json.loads(line) for line in lines] if len(lines) > 1 else None
     except (ValueError, RecursionError):
         return None
+
+
+def _wrong_line(text: str) -> int | None:
+    """The first line, counted from 1, that is no JSON value, where the lines before it are; None if there are none."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        try:
+            json.loads(line or "null")
+        except (ValueError, RecursionError):
+            return number if number > 1 else None
+    return None
 
 
 def finite(numbers: Mapping[str, Any]) -> dict[str, Any]:

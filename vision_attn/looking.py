@@ -265,7 +265,7 @@ def _described(
 ) -> Seen:
     """The caption of one of our captioners, with its maps."""
     if method != "auto" or layer is not None or texts:
-        raise ValueError("the maps of a captioner of this package are its attention: a head is the only choice")
+        raise ValueError("the maps of a captioner of this package are its attention: leave method, layer and text out")
     (caption,) = task.describe(_pixels(picture, (task.resolution, task.resolution)).to(device))
     if caption.alpha is None:
         raise ValueError("this captioner has no attention, so there is nothing to look at")

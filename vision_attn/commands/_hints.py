@@ -107,6 +107,8 @@ def meant(message: str, config: Mapping[str, Any], options: Iterable[str] = ()) 
     name = key.rpartition(".")[2].replace("-", "_")
     names = [name] if name in places else difflib.get_close_matches(name, places, n=2, cutoff=0.75)
     close = [f"--{path}" for each in names for path in sorted(places[each], key=lambda path: path.count("."))[:3]]
+    if f"--{key}" in close:  # an option of other verbs
+        return f"--{key} is no option of this command"
     return f"--{key}: there is no such key; did you mean {' or '.join(close)}?" if close else message
 
 

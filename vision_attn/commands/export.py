@@ -16,7 +16,7 @@ from vision_attn.console import say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn export`."""
-    add_run_arguments(parser)
+    add_run_arguments(parser, captioner=False)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write")
     parser.add_argument("--no-onnx", action="store_true", help="torch.export alone, which needs no other package")
 

@@ -14,7 +14,8 @@ from vision_attn.console import say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn prepare`."""
-    parser.add_argument("config", metavar="CONFIG", help="a file such as configs/sat_soft_flickr8k.yaml")
+    text = "a file such as configs/sat_soft_flickr8k.yaml, or the name of an included one"
+    parser.add_argument("config", metavar="CONFIG", help=text)
     parser.set_defaults(overrides=[])
 
 

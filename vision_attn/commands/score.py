@@ -16,6 +16,7 @@ from vision_attn.metrics import METRICS, caption_metrics, read_references, read_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn score`."""
+    parser.usage = "%(prog)s RESULTS.json ANNOTATIONS.json [options]"  # names of --metrics would take in what follows
     parser.add_argument("results", metavar="RESULTS.json", help='a list (or lines) of {"image_id":, "caption":}')
     parser.add_argument("annotations", metavar="ANNOTATIONS.json", help="reference captions in COCO's format")
     parser.add_argument(

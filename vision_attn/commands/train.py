@@ -20,7 +20,8 @@ from vision_attn.console import say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn train`."""
-    parser.add_argument("config", metavar="CONFIG", help="a file such as configs/sat_soft_scenes.yaml")
+    text = "a file such as configs/sat_soft_scenes.yaml, or the name of an included one"
+    parser.add_argument("config", metavar="CONFIG", help=text)
     parser.set_defaults(overrides=[])
 
 

@@ -54,6 +54,11 @@ def open_model(name: str, *, weights: str | None = None, trust: bool = False) ->
     with torch.random.fork_rng(devices=[]):  # the same weights each time
         torch.manual_seed(0)
         model = _opened(name, weights, trust)
+        if ":" in name and not name.startswith(("timm:", "transformers:")):
+            return model  # whose function knows what its weights are
+        for layer in model.module.modules():  # libraries begin with an answer of zeros, on which nothing has an effect
+            if isinstance(layer, nn.Linear) and not layer.weight.any():
+                nn.init.normal_(layer.weight, std=0.02)
     log.warning("%s has random weights: its answers and maps mean nothing", name)
     return model
 
@@ -192,6 +197,10 @@ def _function(module: str, function: str, weights: str | None) -> Model:
         raise ValueError(
             f"{module}:{function} cannot be imported ({error}): is it installed, or on PYTHONPATH?"
         ) from error
+    try:
+        signature(make).bind()
+    except TypeError as error:
+        raise ValueError(f"{module}:{function} must be a function that needs no arguments ({error})") from error
     model = make()
     if not isinstance(model, nn.Module):
         raise ValueError(f"{module}:{function} returned a {type(model).__name__}, not a torch.nn.Module")

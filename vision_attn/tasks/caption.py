@@ -30,6 +30,8 @@ Way = Literal["best", "diverse", "sampled"]
 """How captions are decoded: see `Captioning.describe`."""
 DECODING = ("beams", "max_words", "min_words", "no_repeat", "length_power", "diversity", "temperature", "top_p")
 """The parameters of `Captioning` that say how captions are decoded."""
+WHOLE = ("beams", "max_words", "min_words", "no_repeat")
+"""Those of them that are whole numbers."""
 PICTURE = 896
 """Pixels that a side of a photograph keeps for pictures: twice what they show."""
 
@@ -53,12 +55,14 @@ class Captioning(Task):
         et al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of sampled looks (eq. 12). If all of
         them sample captions, the given ones are not run.
     evaluators: metrics in addition to the built-in ones, by name.
-    beams, max_words, length_power: captions are decoded by a beam of this width and length, and the one with the
-        highest log p / length ** length_power is taken.
-    min_words, no_repeat: the smallest number of words of a caption, and the size of n-grams that may not occur twice in
-        it (0: all may). In `describe` also for diverse and sampled captions.
+    beams: the width of the beam search that decodes captions.
+    max_words: the largest number of words of a caption.
+    min_words: the smallest number of words of a caption.
+    no_repeat: the size of n-grams that may not occur twice in a caption; 0: all may.
+    length_power: of the captions of a beam, the one with the highest log p / length ** length_power is taken.
     diversity: of diverse captions, how much less likely a word counts for each caption that has just used it, in nats.
-    temperature, top_p: of sampled captions, see `decode.sample`.
+    temperature: of sampled captions; below 1, likely words are likelier.
+    top_p: of sampled captions, the share of probability that the likeliest words have of which one is sampled.
     validate_with: the caption metrics computed in training; `evaluate` with a folder computes all.
     """
 
@@ -187,8 +191,11 @@ class Captioning(Task):
         for name in settings:
             if name not in DECODING:
                 raise ValueError(f"{name} is no setting of decoding{suggest(name, DECODING)}")
+            number, whole = settings[name], name in WHOLE
+            if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
+                raise ValueError(f"{name} must be {'a whole' if whole else 'a'} number, not {number!r}")
             if name in ("beams", "max_words"):
-                check_range("decoding", 1, 1000, **{name: settings[name]})
+                check_range("decoding", 1, 1000, **{name: number})
         before = {name: getattr(self, name) for name in settings}
         vars(self).update(settings)
         try:
