@@ -131,7 +131,10 @@ def describing(task: Any, arguments: argparse.Namespace) -> Callable[[Any], list
         if (number := getattr(arguments, name)) is not None:
             if arguments.way != "sampled":
                 raise ValueError(f"--{name.replace('_', '-')} is for sampled captions: add --sample")
-            torch.manual_seed(number) if name == "seed" else setattr(task, name, number)
+            if name == "seed":
+                torch.manual_seed(number)
+            else:
+                setattr(task, name, number)
     if arguments.captions == 1 and arguments.way == "diverse":
         raise ValueError("--diverse is for several captions: add --captions N")
     if arguments.captions == 1 and arguments.way == "best":

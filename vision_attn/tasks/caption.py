@@ -214,8 +214,9 @@ class Captioning(Task):
         way: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups of
             beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
         """
-        check_range("describe", 1, 1000, captions=1 if captions is None else captions)
-        decoded = self._decode(self.regions(images), captions or 1, way)
+        number = 1 if captions is None else captions
+        check_range("describe", 1, 1000, captions=number)
+        decoded = self._decode(self.regions(images), number, way)
         if captions is None:
             return list(self._described(decoded))
         rows = [self._described(decoded, row) for row in range(min(captions, decoded.score.shape[1]))]

@@ -92,8 +92,8 @@ def _answers(model: Model | Looker, path: str) -> bool:
     if path == "/look":
         captions = isinstance(model.task, Captioning) and model.task.sees_squares
         return captions or sees_photographs(model.task)
-    if path == "/digit" and not _takes_digits(model.task):
-        return False
+    if path == "/digit":
+        return _takes_digits(model.task)
     return isinstance(model.task, TASKS[path])
 
 
