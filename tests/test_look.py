@@ -520,6 +520,15 @@ def test_an_answer_that_sees_the_question_alone_has_no_map(photographs: Path, tm
             look(model, Image.open(photographs / "0.png"), texts=["a photo of cat"], method=method)
 
 
+def test_another_number_of_classes_than_of_scores_is_a_mistake(tiny: str, photographs: Path) -> None:
+    from vision_attn.explain.looks import look
+    from vision_attn.explain.models import open_model
+
+    model = open_model(tiny, trust=True)
+    with pytest.raises(ValueError, match="names 4 classes, but computes scores of 3"):
+        look(model._replace(classes=("none", *model.classes)), Image.open(photographs / "0.png"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

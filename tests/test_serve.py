@@ -63,9 +63,13 @@ def ask(served, path: str, body: bytes | None = None, **headers: str) -> SimpleN
     return SimpleNamespace(status=answer.status, content=content, json=lambda: json.loads(content))
 
 
-def picture(size: tuple[int, int] = (28, 28), kind: str = "PNG") -> bytes:
+def picture(size: tuple[int, int] = (28, 28), kind: str = "PNG", ground: str = "black") -> bytes:
+    """A white line on a ground that is transparent unless it is black."""
     image = Image.new("L", size)
     ImageDraw.Draw(image).line((14, 4, 14, 24), 255, 3)
+    if ground != "black":
+        ink, image = image, Image.new("RGB", size, ground)
+        image.putalpha(ink)
     kept = io.BytesIO()
     image.save(kept, kind)
     return kept.getvalue()
@@ -82,6 +86,7 @@ def test_photographs_and_digits_are_answered_with_a_page(served, capfd) -> None:
     assert found["text"] == load_text(served) and found["page"].startswith("<!doctype html>")
     one, other = (ask(served, "/digit?model=2&clutter=3", picture()).json() for _ in range(2))
     assert one == other and "data:image/gif" in one["page"] and one["text"].split(",")[0].isdigit()
+    assert ask(served, "/digit?model=2&clutter=3", picture(ground="white")).json() == one
     answer = ask(served, "/classify?model=2", picture((60, 40), "JPEG"))
     assert answer.status == 200 and sum(answer.json()["probabilities"].values()) == pytest.approx(1, abs=1e-5)
     glimpses = answer.json()["locations"]
@@ -160,6 +165,8 @@ def test_uploads_that_cannot_be_used_get_a_message(served, monkeypatch) -> None:
         ("/digit?model=2&clutter=-5", picture(), 400, "to 20"),
         ("/digit?model=2&clutter=%C2%B2", picture(), 400, "to 20"),
         ("/caption?model=%C2%B2", picture(), 404, "no such model"),
+        ("/caption?modell=1", picture(), 400, "/caption takes no 'modell', but model, name"),
+        ("/digit?model=2&method=rollout", picture(), 400, "/digit takes no 'method', but model, name, clutter"),
         ("/caption?model=4", picture(), 400, "ask /caption?model=0"), ("/look", None, 405, "POST"),
         ("/caption", None, 405, "POST"), ("/else", None, 404, "no such page"),
         ("/else?model=0", picture(), 404, "no such page"),

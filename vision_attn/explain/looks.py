@@ -135,6 +135,8 @@ def _wanted(model: Model, output: Tensor | None, texts: Sequence[str]) -> list[i
         return [0]
     if model.kind == "matcher":
         return list(range(len(texts)))
+    if model.classes and len(model.classes) != output.shape[1]:
+        raise ValueError(f"the model names {len(model.classes)} classes, but computes scores of {output.shape[1]}")
     if not texts:
         return [int(output[0].argmax())]
     known = list(model.classes)

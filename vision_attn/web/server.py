@@ -42,6 +42,8 @@ DIGIT, PIECE = 28, 8
 LOCAL = ("127.0.0.1", "localhost", "::1")
 TASKS = {"/caption": Captioning, "/classify": Classification, "/digit": Classification}
 """The task whose models answer a request."""
+OPTIONS = {"/look": ("text", "method"), "/digit": ("clutter",)}
+"""What a request takes besides `model` and `name`."""
 
 
 class Refused(ValueError):
@@ -183,6 +185,10 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(405, f"{address.path} takes nothing: ask with GET")
         if address.path not in (*TASKS, "/look"):
             raise Refused(404, "there is no such page")
+        known = ("model", "name", *OPTIONS.get(address.path, ()))
+        for option in options:
+            if option not in known:
+                raise Refused(400, f"{address.path} takes no {option!r}, but {', '.join(known)}")
         model = self._model(options.get("model", ["0"])[0])
         image = self._image()
         image.filename = Path(options.get("name", [""])[0]).name  # the title of the page
@@ -242,7 +248,8 @@ class Handler(BaseHTTPRequestHandler):
     def _scattered(self, digit: Image.Image, model: Model, pieces: int) -> Tensor:
         """A canvas of the model's size, with the drawn digit at a random place among pieces of other digits."""
         _, height, width = model.task.image_shape
-        drawn = torch.frombuffer(bytearray(digit.convert("L").resize((DIGIT, DIGIT)).tobytes()), dtype=torch.uint8)
+        opaque = Image.alpha_composite(Image.new("RGBA", digit.size, "black"), digit.convert("RGBA"))
+        drawn = torch.frombuffer(bytearray(opaque.convert("L").resize((DIGIT, DIGIT)).tobytes()), dtype=torch.uint8)
         canvas = torch.zeros(1, height, width)
         generator = torch.Generator().manual_seed(int(drawn.sum()))  # the same picture has the same place
 
