@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.measure import seconds, table
+from benchmarks.measure import precisions, seconds, table
 from benchmarks.plain import PlainCaptioner, plain_beam_search, plain_greedy
 from benchmarks.shapes import END, Shapes, random_batch, random_lengths
 from benchmarks.show_attend_tell import ours
@@ -54,8 +54,8 @@ def decoding(shapes: Shapes, repeats: int, device: str = "cpu") -> str:
     """The table of decoding speed."""
     rows = []
     for lengths in ("12 to 20 words", "COCO's lengths"):
-        for bf16 in (False, True):
-            rows += _rows(shapes._replace(lengths=lengths), repeats, device, bf16=bf16)
+        for precision in precisions(device):
+            rows += _rows(shapes._replace(lengths=lengths), repeats, device, bf16=precision == "bf16")
     return table(f"Decoding {shapes.images} images, images/s", ("", "ours", "plain", "ratio"), rows)
 
 

@@ -16,10 +16,18 @@ import torch
 
 from benchmarks.shapes import QUICK, Shapes
 from vision_attn.console import progress
+from vision_attn.machine import multiplies_bf16
 
 MiB = 1024**2
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 WARM_UP = 3
 """Rounds, at most, until runs use the memory that they freed before. The plain ones map new pages for seconds first."""
+
+
+def precisions(device: str = "cpu") -> dict[str, torch.dtype]:
+    """What to measure in: not in bf16 on a processor that multiplies it many times more slowly than float32."""
+    slow = device == "cpu" and not multiplies_bf16()
+    return {name: dtype for name, dtype in PRECISIONS.items() if not slow or name == "fp32"}
 
 
 def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -> dict[str, float]:

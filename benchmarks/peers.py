@@ -17,14 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.decoding import BEAMS, Ending, random_ends
-from benchmarks.measure import MiB, peak_memory, seconds, table
+from benchmarks.measure import PRECISIONS, MiB, peak_memory, precisions, seconds, table
 from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
 from benchmarks.shapes import Batch, Shapes, random_batch
 from benchmarks.show_attend_tell import Side, Step, ours, plain, training_step
 from vision_attn.decode import beam_search, greedy
 from vision_attn.layers.linear import Linear, constant_weights
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PRODUCTS = 4
 """Matrix products that are timed together."""
 
@@ -65,14 +64,14 @@ def training(shapes: Shapes, repeats: int) -> str:
     words = int((random_batch(shapes).words > 0).sum())
     nominal = operations(shapes, words)
     rows, rates = [], []
-    for name in PRECISIONS:
+    for name in precisions():
         taken, rate = timed(shapes, words, name, repeats)
         fastest = min(spent for side, spent in taken.items() if side != "ours")
         speed = (f"{shapes.captions / spent:.1f}" for spent in taken.values())
         share = f"{nominal / taken['ours'] / rate:.1%}"
         rows.append((f"captions/s, {name}", *speed, f"{fastest / taken['ours']:.1f}x", share))
         rates.append(f"{rate / 1e9:.0f} GFLOP/s in {name}")
-    for name, dtype in PRECISIONS.items():
+    for name, dtype in precisions().items():
         bf16 = dtype == torch.bfloat16
         peak = {side: peak_memory("benchmarks.peers:train", shapes, side, bf16) / MiB for side in SIDES}
         least = min(size for side, size in peak.items() if side != "ours")
@@ -149,7 +148,7 @@ def decoding(shapes: Shapes, repeats: int) -> str:
         "greedy": ("our greedy", "greedy"),
     }
     rows = []
-    for name, dtype in PRECISIONS.items():
+    for name, dtype in precisions().items():
         with constant_weights(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             taken = seconds(runs, repeats, f"decoding, {name}")
         for what, (us, them) in compared.items():

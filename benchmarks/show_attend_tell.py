@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from benchmarks.measure import MiB, peak_memory, seconds, table
+from benchmarks.measure import MiB, peak_memory, precisions, seconds, table
 from benchmarks.plain import PlainCaptioner, plain_batch, plain_loss
 from benchmarks.shapes import Batch, Shapes, random_batch
 from vision_attn.attention.hard import Hard
@@ -96,10 +96,11 @@ def training(shapes: Shapes, repeats: int) -> str:
         _speed("captions/s", shapes, "plain", False, repeats),
         _speed("captions/s, plain with tanh", shapes, "plain_tanh", False, repeats),
         _speed("captions/s, COCO's lengths", coco, "plain", False, repeats),
-        _speed("captions/s, bf16 autocast", shapes, "plain", True, repeats),
         _memory("peak memory, MiB", shapes, "plain", False),
-        _memory("peak memory, MiB, bf16 autocast", shapes, "plain", True),
     ]
+    if "bf16" in precisions():
+        rows.append(_speed("captions/s, bf16 autocast", shapes, "plain", True, repeats))
+        rows.append(_memory("peak memory, MiB, bf16 autocast", shapes, "plain", True))
     title = f"Training step, {shapes.images} images x {shapes.rows} captions of {shapes.lengths}"
     return table(title, ("", "ours", "plain", "ratio"), rows)
 
@@ -107,8 +108,9 @@ def training(shapes: Shapes, repeats: int) -> str:
 def hard_training(shapes: Shapes, repeats: int) -> str:
     """The table of the training speed of hard and of soft attention."""
     rows = []
-    for what, bf16 in (("captions/s", False), ("captions/s, bf16 autocast", True)):
-        steps = {name: training_step(SIDES[name](shapes), bf16) for name in ("hard", "ours")}
+    for precision in precisions():
+        what = f"captions/s, {precision}"
+        steps = {name: training_step(SIDES[name](shapes), precision == "bf16") for name in ("hard", "ours")}
         rate = {name: shapes.captions / taken for name, taken in seconds(steps, repeats, what).items()}
         rows.append((what, f"{rate['hard']:.1f}", f"{rate['ours']:.1f}", f"{rate['ours'] / rate['hard']:.3f}"))
     title = f"Training step, {shapes.images} images x {shapes.rows} captions of {shapes.lengths}"

@@ -157,7 +157,8 @@ def test_without_validation_the_last_weights_are_the_best(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_trains(tmp_path, precision):
+def test_half_precision_trains(tmp_path, precision, monkeypatch):
+    monkeypatch.setattr("vision_attn.engine.choices.multiplies_bf16", lambda: True)
     train_plain(tmp_path, precision=precision, epochs=6, clip=10.0, optimizer=adam)
     found = errors(tmp_path)
     assert all(map(math.isfinite, found)) and found[-1] < found[0]
@@ -523,6 +524,22 @@ def test_each_checkpoint_returns_freed_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("vision_attn.engine.training.return_freed_memory", lambda: returned.append(None))
     train_plain(tmp_path, epochs=3)
     assert len(returned) == 3
+
+
+def test_bf16_becomes_fp32_on_a_processor_that_multiplies_it_slowly(tmp_path, monkeypatch, capsys):
+    """Such as one without AVX-512: the run says so, and goes on in bf16 on another processor."""
+    for fast, said in (
+        (
+            False,
+            "training on cpu in fp32, eagerly; not in bf16, which this processor multiplies many times more slowly",
+        ),
+        (True, "training on cpu in bf16, eagerly\n"),
+    ):
+        monkeypatch.setattr("vision_attn.engine.choices.multiplies_bf16", lambda fast=fast: fast)
+        train_plain(tmp_path, precision="bf16", epochs=1 + fast)
+        assert said in capsys.readouterr().out
+        position = json.loads((tmp_path / "last" / "position.json").read_text())
+        assert (position["plan"]["precision"], position["chosen"]["precision"]) == ("bf16", "bf16" if fast else "fp32")
 
 
 def test_precision_is_chosen_once(tmp_path, monkeypatch):

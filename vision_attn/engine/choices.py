@@ -7,6 +7,7 @@ from vision_attn.engine import capture
 from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import can_be_captured
 from vision_attn.engine.run import Run
+from vision_attn.machine import multiplies_bf16
 from vision_attn.task import Task
 
 LONG = 2000
@@ -21,6 +22,13 @@ def precision_for(device: torch.device) -> str:
     """
     native = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return "bf16" if native else "fp32"
+
+
+def computed(precision: str, device: torch.device) -> str:
+    """Return the precision in which a run of `precision` computes: fp32 instead of bf16 on a processor that multiplies
+    bfloat16 many times more slowly."""
+    slow = precision == "bf16" and device.type == "cpu" and not multiplies_bf16()
+    return "fp32" if slow else precision
 
 
 def compiles(run: Run, device: torch.device, total: int) -> bool:
@@ -54,8 +62,12 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer) -> str:
     return ""
 
 
-def described(device: torch.device, chosen: dict[str, str | bool]) -> str:
-    """Return one line on where and how a run trains, such as "training on cpu in fp32, eagerly"."""
+def described(device: torch.device, asked: str, chosen: dict[str, str | bool]) -> str:
+    """Return one line on where and how a run trains, such as "training on cpu in fp32, eagerly". `asked`: the precision
+    that was to be chosen."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     how = [word for setting, word in (("compile", "compiled"), ("capture", "captured")) if chosen[setting]]
-    return f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}"
+    line = f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}"
+    if chosen["precision"] == asked:
+        return line
+    return f"{line}; not in {asked}, which this processor multiplies many times more slowly"

@@ -15,7 +15,7 @@ from vision_attn.console import say
 from vision_attn.engine import checkpoint
 from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
-from vision_attn.engine.choices import compiles, described, precision_for
+from vision_attn.engine.choices import compiles, computed, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
 from vision_attn.engine.folders import claim
 from vision_attn.engine.guard import check_rate, check_untrained, keep_to
@@ -65,7 +65,9 @@ def fit(
         position.plan = {"batches": batches, "precision": precision} | position.plan
         keep_to(folder, position.plan, position.plan | {"batches": batches})
         total = run.epochs * -(-batches // run.accumulate)
-        run = replace(run, precision=position.plan["precision"], compile=compiles(run, world.device, total))
+        asked = position.plan["precision"]
+        precision = world.share(computed(asked, world.device))
+        run = replace(run, precision=precision, compile=compiles(run, world.device, total))
         step = Step(model, optimizer=optimizer, schedule=schedule, run=run, world=world, total=total)
         if fresh and world.first:
             check_rate(model, step.optimizer)
@@ -76,7 +78,7 @@ def fit(
                 training = Training(run, folder, world, data, model, batches, step, log, position, interrupt)
                 training.start()
                 if world.first and not trained(position, run):
-                    for line in filter(None, (data.summary, described(world.device, position.chosen))):
+                    for line in filter(None, (data.summary, described(world.device, asked, position.chosen))):
                         say(line)
                 training.epochs()
                 return training.finish()

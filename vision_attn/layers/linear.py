@@ -17,12 +17,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vision_attn.machine import is_intel
+from vision_attn.machine import is_intel, multiplies_bf16
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 _arrange = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
-_HALF = _onednn is not None and getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)()
-"""Whether oneDNN multiplies matrices in bfloat16 on this processor."""
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectified: bool = False) -> Tensor:
@@ -66,8 +64,10 @@ def _by_onednn(input: Tensor, weight: Tensor) -> bool:
 
 def _in_half(*tensors: Tensor) -> bool:
     """Whether oneDNN can multiply these tensors in bfloat16."""
+    if torch.compiler.is_compiling() or _onednn is None:
+        return False
     served = all(each.dtype == torch.bfloat16 and each.device.type == "cpu" and each.numel() for each in tensors)
-    return served and _HALF and not torch.compiler.is_compiling()
+    return served and multiplies_bf16()
 
 
 FEW = 16
