@@ -133,20 +133,22 @@ def unambiguous(corner, side, num_objects, axis, behind, size: int) -> np.ndarra
     along the axis is at least 1.5 times the distance across it.
     """
     gap = max(1, size // 28)
-    middle = 2 * corner + side[..., None]
+    x, y = np.moveaxis(corner, -1, 0)
+    upright = axis[:, None, None] == 1
+    corner = np.where(upright, y, x), np.where(upright, x, y)  # along the axis of each scene, and across it
+    middle = [2 * start + side for start in corner]
 
-    def before(first: int, second: int, along) -> np.ndarray:
-        along = along[:, None, None]
-        start, end = (np.take_along_axis(corner[:, :, slot], along, -1)[..., 0] for slot in (second, first))
-        distance = np.abs(middle[:, :, second] - middle[:, :, first])
-        forward, sideways = (np.take_along_axis(distance, which, -1)[..., 0] for which in (along, 1 - along))
-        return (start - end - side[:, :, first] >= gap) & (2 * forward >= 3 * sideways)
+    def before(first: int, second: int, along: int) -> np.ndarray:
+        start = corner[along]
+        forward, sideways = (np.abs(middle[way][..., second] - middle[way][..., first]) for way in (along, 1 - along))
+        apart = start[..., second] - start[..., first] - side[..., first] >= gap
+        return apart & (2 * forward >= 3 * sideways)
 
     leads = [
-        np.where(behind[:, None] == 1, before(other, 0, axis), before(0, other, axis)) | (num_objects <= other)[:, None]
+        np.where(behind[:, None] == 1, before(other, 0, 0), before(0, other, 0)) | (num_objects <= other)[:, None]
         for other in (1, 2)
     ]
-    return leads[0] & leads[1] & (before(1, 2, 1 - axis) | (num_objects < 3)[:, None])
+    return leads[0] & leads[1] & (before(1, 2, 1) | (num_objects < 3)[:, None])
 
 
 @cache

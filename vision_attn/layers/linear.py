@@ -49,9 +49,10 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     return linear(b.mT, a.mT).mT
 
 
-SMALL = 2**11
-"""Numbers in a weight below which a call of oneDNN costs more than it saves. Going forward, the number of rows
-does not matter, so that each of several processes computes its part of a batch as one process computes the whole."""
+SMALL = 2**17 if torch.backends.cpu.get_cpu_capability() == "AVX2" else 2**11
+"""Numbers in a weight below which a call of oneDNN costs more than it saves; without AVX-512 it saves less. Going
+forward, the number of rows does not matter, so that each of several processes computes its part of a batch as one
+process computes the whole."""
 
 
 def _by_onednn(input: Tensor, weight: Tensor) -> bool:
