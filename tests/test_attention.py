@@ -102,3 +102,20 @@ def test_doubly_stochastic_counts_each_captions_own_words():
             torch.testing.assert_close(penalty[b, r].double(), slow, rtol=1e-5, atol=1e-5)
     evenly = torch.full((1, 1, L, L), 1 / L)
     torch.testing.assert_close(doubly_stochastic(evenly), torch.zeros(1, 1))
+
+
+def test_with_a_gain_scores_begin_alike_and_change_faster(inputs):
+    regions, query = (0.1 * part.float() for part in inputs)  # where tanh is nearly linear
+    spread, change = {}, {}
+    for gain in (1.0, 10.0):
+        torch.manual_seed(0)
+        score = Additive(D, H, attention_size=64, gain=gain)
+        optimizer = torch.optim.Adam(score.parameters(), lr=1e-4)
+        before = score(query, score.project(regions))[0]
+        spread[gain] = before.std().item()
+        before[..., 0].sum().backward()
+        optimizer.step()
+        change[gain] = (score(query, score.project(regions))[0] - before).abs().mean().item()
+    assert spread[10.0] == pytest.approx(spread[1.0], rel=0.1) and change[10.0] > 2 * change[1.0]
+    with pytest.raises(ValueError, match="Additive: gain is 0.0"):
+        Additive(D, H, gain=0.0)

@@ -18,6 +18,7 @@ from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 UNPROJECTED = "; `project(regions)` computes them, once per image"
@@ -53,16 +54,23 @@ class Additive(Score):
     instead of storing it, because T words would store T tensors of (R, L, A) per image.
 
     `additive.additive_score` computes the pairs.
+
+    gain: multiplies the initial v, and divides the initial W_a, W_h and b. Maps are as uniform as before at first, but
+        Adam, whose steps have the same size for every weight, changes scores that many times as fast.
     """
 
     LIMIT = 40.0
     """Projections are clipped to +-40, so that e^{2k} stays finite in float32. Below it, tanh(k + q) is exact."""
 
-    def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512):
+    def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512, gain: float = 1.0):
         super().__init__()
+        check_range("Additive", 1e-3, 1e3, gain=gain)
         self.key = Linear(region_size, attention_size)
         self.query = Linear(query_size, attention_size, bias=False)
-        self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
+        self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) * gain / attention_size**0.5)
+        with torch.no_grad():
+            for part in (self.key.weight, self.key.bias, self.query.weight):
+                part /= gain
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
         """e^{2k} with k = W_a a_i + b, in float32 or wider also under autocast."""

@@ -19,6 +19,13 @@ from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
+def waves(length: int, size: int, *, amplitude: float = 0.3) -> Float[Tensor, "N D"]:
+    """Sines along a side of `length` regions, of random phase and of at most one period."""
+    position = (torch.arange(length) + 0.5) / length
+    phase = position[:, None] * torch.rand(size) + torch.rand(size)
+    return amplitude * 2**0.5 * torch.sin(2 * torch.pi * phase)
+
+
 class ConvNet(Encoder):
     """Four convolutions: uint8 images (B, 3, S, S) -> regions (B, L, D), row by row; L = (S / 4)^2.
 
@@ -26,14 +33,15 @@ class ConvNet(Encoder):
     convolution, a multiple of 16; the first has half as many.
 
     Adds learned embeddings of its row and of its column to each region: words such as "left" and "above" compare
-    positions, which a convolution alone does not know.
+    positions, which a convolution alone does not know. They start as slow waves, so that neighbours resemble each other
+    and "further left" is much the same everywhere.
     """
 
     trainable = True
     field = 23
     """Height and width of the receptive field of a region, in pixels."""
 
-    def __init__(self, *, resolution: int = 56, region_size: int = 128, width: int = 64) -> None:
+    def __init__(self, *, resolution: int = 56, region_size: int = 128, width: int = 64, dilation: int = 1) -> None:
         super().__init__()
         if resolution < 4 or resolution % 4:
             raise ValueError(f"ConvNet: resolution={resolution} must be a multiple of 4 pixels")
@@ -43,19 +51,19 @@ class ConvNet(Encoder):
         self.resolution, self.region_size = resolution, region_size
         self.grid = (resolution // 4, resolution // 4)
 
-        def layer(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
-            convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        def layer(inputs: int, outputs: int, stride: int = 1, spread: int = 1) -> list[nn.Module]:
+            convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=spread, dilation=spread, bias=False)
             return [convolution, nn.GroupNorm(8, outputs), nn.ReLU()]
 
         self.layers = nn.Sequential(
             *layer(3, width // 2, stride=2),
             *layer(width // 2, width, stride=2),
-            *layer(width, width, stride=1),
-            *layer(width, region_size, stride=1),
+            *layer(width, width),
+            *layer(width, region_size, spread=dilation),
         )
         self.layers.to(memory_format=torch.channels_last)  # twice as fast on a CPU
-        self.rows = nn.Parameter(0.1 * torch.randn(self.grid[0], 1, region_size))
-        self.columns = nn.Parameter(0.1 * torch.randn(1, self.grid[1], region_size))
+        self.rows = nn.Parameter(waves(self.grid[0], region_size)[:, None])
+        self.columns = nn.Parameter(waves(self.grid[1], region_size)[None])
 
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
         """Raises ValueError for images of another size than `resolution`."""
