@@ -41,7 +41,7 @@ class ConvNet(Encoder):
     field = 23
     """Height and width of the receptive field of a region, in pixels."""
 
-    def __init__(self, *, resolution: int = 56, region_size: int = 128, width: int = 64, dilation: int = 1) -> None:
+    def __init__(self, *, resolution: int = 56, region_size: int = 128, width: int = 64) -> None:
         super().__init__()
         if resolution < 4 or resolution % 4:
             raise ValueError(f"ConvNet: resolution={resolution} must be a multiple of 4 pixels")
@@ -51,15 +51,15 @@ class ConvNet(Encoder):
         self.resolution, self.region_size = resolution, region_size
         self.grid = (resolution // 4, resolution // 4)
 
-        def layer(inputs: int, outputs: int, stride: int = 1, spread: int = 1) -> list[nn.Module]:
-            convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=spread, dilation=spread, bias=False)
+        def layer(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+            convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
             return [convolution, nn.GroupNorm(8, outputs), nn.ReLU()]
 
         self.layers = nn.Sequential(
             *layer(3, width // 2, stride=2),
             *layer(width // 2, width, stride=2),
-            *layer(width, width),
-            *layer(width, region_size, spread=dilation),
+            *layer(width, width, stride=1),
+            *layer(width, region_size, stride=1),
         )
         self.layers.to(memory_format=torch.channels_last)  # twice as fast on a CPU
         self.rows = nn.Parameter(waves(self.grid[0], region_size)[:, None])
