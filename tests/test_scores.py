@@ -192,7 +192,8 @@ def test_any_score_by_one_key_of_the_command_line(name, tmp_path):
 def test_any_score_by_one_line_of_yaml(tmp_path):
     lines = Path(SCENES).read_text().splitlines()
     here = lines.index("        score:")
-    lines[here : here + 4] = ["        score: vision_attn.attention.scores.General"]
+    after = lines.index("        dropout: 0.1")
+    lines[here:after] = ["        score: vision_attn.attention.scores.General"]
     (tmp_path / "sat_soft_scenes.yaml").write_text("\n".join(lines))
     by_line = read(tmp_path / "sat_soft_scenes.yaml")
     by_key = read(SCENES, ["--task.model.score=vision_attn.attention.scores.General"])
