@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from benchmarks.shapes import QUICK, Shapes
-from vision_attn.console import progress
+from vision_attn.console import progress, say
 from vision_attn.machine import multiplies_bf16
 
 MiB = 1024**2
@@ -24,9 +25,12 @@ WARM_UP = 3
 """Rounds, at most, until runs use the memory that they freed before. The plain ones map new pages for seconds first."""
 
 
+@cache
 def precisions(device: str = "cpu") -> dict[str, torch.dtype]:
-    """What to measure in: not in bf16 on a processor that multiplies it many times more slowly than float32."""
+    """The precisions to measure: fp32, and bf16 unless this processor multiplies it many times more slowly."""
     slow = device == "cpu" and not multiplies_bf16()
+    if slow:
+        say("bf16 is not measured: it is many times slower on this processor")
     return {name: dtype for name, dtype in PRECISIONS.items() if not slow or name == "fp32"}
 
 

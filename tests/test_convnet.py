@@ -49,6 +49,13 @@ def test_regions_know_their_position():
     assert distances.min() > 0.05
 
 
+def test_embeddings_of_neighbours_are_similar_at_first():
+    torch.manual_seed(0)
+    net = ConvNet(region_size=32, width=16)
+    for embeddings, side in ((net.rows, 0), (net.columns, 1)):
+        assert embeddings.diff(dim=side).norm() < 0.5 * embeddings.norm()  # of independent numbers 1.4 times
+
+
 def test_an_image_does_not_depend_on_its_batch():
     net, images = ConvNet(region_size=32, width=32), pictures(5)
     together = net(images)

@@ -531,7 +531,7 @@ def test_bf16_becomes_fp32_on_a_processor_that_multiplies_it_slowly(tmp_path, mo
     for fast, said in (
         (
             False,
-            "training on cpu in fp32, eagerly; not in bf16, which this processor multiplies many times more slowly",
+            "training on cpu in fp32, eagerly; not in bf16, which is many times slower on this processor",
         ),
         (True, "training on cpu in bf16, eagerly\n"),
     ):

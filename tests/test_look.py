@@ -525,7 +525,7 @@ def test_another_number_of_classes_than_of_scores_is_a_mistake(tiny: str, photog
     from vision_attn.explain.models import open_model
 
     model = open_model(tiny, trust=True)
-    with pytest.raises(ValueError, match="names 4 classes, but computes scores of 3"):
+    with pytest.raises(ValueError, match="4 names of classes, but 3 scores"):
         look(model._replace(classes=("none", *model.classes)), Image.open(photographs / "0.png"))
 
 

@@ -23,7 +23,7 @@ def is_intel() -> bool:
 @cache
 def multiplies_bf16() -> bool:
     """Whether the processor multiplies matrices of bfloat16 by oneDNN. Where it does not, such as without AVX-512,
-    products take 10 to 300 times as long as in float32."""
+    products take 6 times as long as in float32, and more."""
     import torch
 
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)

@@ -55,8 +55,9 @@ class Additive(Score):
 
     `additive.additive_score` computes the pairs.
 
-    gain: multiplies the initial v, and divides the initial W_a, W_h and b. Maps are as uniform as before at first, but
-        Adam, whose steps have the same size for every weight, changes scores that many times as fast.
+    gain: multiplies the initial v, and divides the initial W_a, W_h and b. While tanh is nearly linear the initial
+        scores stay as they are, but Adam, whose steps do not depend on the size of gradients, changes them about that
+        many times as fast, through W_a, W_h and b.
     """
 
     LIMIT = 40.0

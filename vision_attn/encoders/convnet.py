@@ -19,11 +19,12 @@ from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
-def waves(length: int, size: int, *, amplitude: float = 0.3) -> Float[Tensor, "N D"]:
-    """Sines along a side of `length` regions, of random phase and of at most one period."""
+def waves(length: int, size: int) -> Float[Tensor, "N D"]:
+    """Initial embeddings of `length` positions: each of the `size` features is a sine of random phase, of at most one
+    period, whose root mean square is about 0.3."""
     position = (torch.arange(length) + 0.5) / length
     phase = position[:, None] * torch.rand(size) + torch.rand(size)
-    return amplitude * 2**0.5 * torch.sin(2 * torch.pi * phase)
+    return 0.3 * 2**0.5 * torch.sin(2 * torch.pi * phase)
 
 
 class ConvNet(Encoder):
@@ -33,8 +34,8 @@ class ConvNet(Encoder):
     convolution, a multiple of 16; the first has half as many.
 
     Adds learned embeddings of its row and of its column to each region: words such as "left" and "above" compare
-    positions, which a convolution alone does not know. They start as slow waves, so that neighbours resemble each other
-    and "further left" is much the same everywhere.
+    positions, which a convolution alone does not know. They start as sines of low frequency, so that the embeddings of
+    neighbours are similar.
     """
 
     trainable = True

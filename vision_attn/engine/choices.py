@@ -1,4 +1,4 @@
-"""Resolve the settings `auto` of a run for its device: precision, compiling, capturing."""
+"""Resolve the settings of a run for its device: precision, compiling, capturing."""
 
 import torch
 from torch.optim import Optimizer
@@ -64,10 +64,10 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer) -> str:
 
 def described(device: torch.device, asked: str, chosen: dict[str, str | bool]) -> str:
     """Return one line on where and how a run trains, such as "training on cpu in fp32, eagerly". `asked`: the precision
-    that was to be chosen."""
+    of the run, which `computed` may have replaced."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     how = [word for setting, word in (("compile", "compiled"), ("capture", "captured")) if chosen[setting]]
     line = f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}"
     if chosen["precision"] == asked:
         return line
-    return f"{line}; not in {asked}, which this processor multiplies many times more slowly"
+    return f"{line}; not in {asked}, which is many times slower on this processor"

@@ -122,7 +122,8 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
 def settings(run: Run, schedule: Callable | None) -> dict:
     """What a run must keep to go on exactly. A schedule is drawn over all epochs; without one, more may be added.
 
-    With `precision: auto`, a run keeps what was chosen when it began, also on another device.
+    With `precision: auto`, a run keeps what was chosen when it began, also on another device (where
+    `computed` may replace bf16).
     """
     epochs = run.epochs if schedule else None
     precision = {} if run.precision == "auto" else {"precision": run.precision}

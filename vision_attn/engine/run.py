@@ -21,8 +21,8 @@ class Run:
     """Passes over the training data."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Autocast precision of the forward pass; fp16 adds a gradient scaler. Weights stay in float32. `auto`: bf16 on a
-    CUDA device that has it, otherwise fp32. A run that is resumed keeps the precision that it began with. bf16 becomes
-    fp32 on a processor that multiplies bfloat16 many times more slowly, such as one without AVX-512."""
+    CUDA device that has it, otherwise fp32. A run that is resumed keeps the setting that it began with. On a CPU for
+    which oneDNN has no bfloat16, such as an x86 processor without AVX-512, bf16 is computed in fp32."""
     compile: bool | Literal["auto"] = "auto"
     """Call `task.compile()`, which compiles all of `forward` unless the task overrides it. `auto`: in runs of at least
     2,000 steps on CUDA, if a compiler works."""

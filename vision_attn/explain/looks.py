@@ -136,7 +136,9 @@ def _wanted(model: Model, output: Tensor | None, texts: Sequence[str]) -> list[i
     if model.kind == "matcher":
         return list(range(len(texts)))
     if model.classes and len(model.classes) != output.shape[1]:
-        raise ValueError(f"the model names {len(model.classes)} classes, but computes scores of {output.shape[1]}")
+        raise ValueError(
+            f"the model has {len(model.classes)} names of classes, but {output.shape[1]} scores: each needs a name"
+        )
     if not texts:
         return [int(output[0].argmax())]
     known = list(model.classes)

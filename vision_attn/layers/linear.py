@@ -50,9 +50,9 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 SMALL = 2**17 if torch.backends.cpu.get_cpu_capability() == "AVX2" else 2**11
-"""Numbers in a weight below which a call of oneDNN costs more than it saves; without AVX-512 it saves less. Going
-forward, the number of rows does not matter, so that each of several processes computes its part of a batch as one
-process computes the whole."""
+"""Numbers in a weight below which a call of oneDNN costs more than it saves: more without AVX-512, where MKL is fast.
+Going forward, the number of rows does not matter, so that each of several processes computes its part of a batch as
+one process computes the whole."""
 
 
 def _by_onednn(input: Tensor, weight: Tensor) -> bool:

@@ -186,9 +186,9 @@ class Handler(BaseHTTPRequestHandler):
         if address.path not in (*TASKS, "/look"):
             raise Refused(404, "there is no such page")
         known = ("model", "name", *OPTIONS.get(address.path, ()))
-        for option in options:
+        for option in parse_qs(address.query, keep_blank_values=True):
             if option not in known:
-                raise Refused(400, f"{address.path} takes no {option!r}, but {', '.join(known)}")
+                raise Refused(400, f"{address.path} has no option {option!r}: it takes {', '.join(known)}")
         model = self._model(options.get("model", ["0"])[0])
         image = self._image()
         image.filename = Path(options.get("name", [""])[0]).name  # the title of the page
