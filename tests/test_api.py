@@ -106,7 +106,8 @@ def test_a_photograph_that_is_no_square_is_read_as_the_command_reads_it(runs, ca
     caption = vision_attn.load(runs["sat_soft_scenes"], device="cpu").caption(file)
     assert main(["caption", str(runs["sat_soft_scenes"]), str(file), "--json"]) == 0
     (printed,) = json.loads(capsys.readouterr().out)["captions"]
-    assert printed["caption"] == caption.text and printed["score"] < sum(caption.log_prob)
+    assert printed["caption"] == caption.text
+    assert printed["score"] <= sum(caption.log_prob) + 1e-4  # and END, unless the caption is as long as captions may be
     assert [word["log_prob"] for word in printed["words"]] == pytest.approx(caption.log_prob, rel=1e-6)
 
 

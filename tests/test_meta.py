@@ -34,6 +34,12 @@ def test_operations_give_the_shapes_and_types_of_torch() -> None:
         assert all(result.is_meta for result in results)
 
 
+def test_a_division_in_place_has_no_effect() -> None:
+    with on_meta():
+        ones = torch.ones(2, 3)
+        assert ones.div_(2) is ones and ones.is_meta
+
+
 def test_tensors_elsewhere_are_computed_as_always() -> None:
     with on_meta(), torch.device("cpu"):
         assert torch.zeros(3).tolist() == [0, 0, 0] and torch.empty(2).fill_(3).mul(2).tolist() == [6, 6]

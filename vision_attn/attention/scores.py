@@ -71,7 +71,7 @@ class Additive(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) * gain / attention_size**0.5)
         with torch.no_grad():
             for part in (self.key.weight, self.key.bias, self.query.weight):
-                part /= gain
+                part.div_(gain)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
         """e^{2k} with k = W_a a_i + b, in float32 or wider also under autocast."""

@@ -22,7 +22,7 @@ from vision_attn.shapes import require
 def waves(length: int, size: int) -> Float[Tensor, "N D"]:
     """Initial embeddings of `length` positions: each of the `size` features is a sine of random phase, of at most one
     period, whose root mean square is about 0.3."""
-    position = (torch.arange(length) + 0.5) / length
+    position = torch.tensor([(place + 0.5) / length for place in range(length)])
     phase = position[:, None] * torch.rand(size) + torch.rand(size)
     return 0.3 * 2**0.5 * torch.sin(2 * torch.pi * phase)
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 FACTORIES = frozenset(["ones", "rand", "randn", "zeros"])
-FILLS = frozenset(["__setitem__", "copy_", "fill_", "normal_", "uniform_", "zero_"])
+FILLS = frozenset(["__setitem__", "copy_", "div_", "fill_", "normal_", "uniform_", "zero_"])
 ARITHMETIC = frozenset(["add", "cos", "div", "exp", "log", "mul", "neg", "sin", "sqrt", "sub"])
 
 
@@ -32,10 +33,17 @@ class _ShapesOnly(TorchFunctionMode):
         if isinstance(first, Tensor) and first.is_meta:
             if name in FILLS or getattr(function, "__module__", None) == "torch.nn.init":
                 return first
-            numbers = not kwargs and all(isinstance(other, int | float) for other in args[1:])
-            if name in ARITHMETIC and numbers and first.is_floating_point():
-                return torch.empty(first.shape, dtype=first.dtype)
+            if name in ARITHMETIC and not kwargs and all(_like(other, first) for other in args):
+                shapes = (other.shape for other in args if isinstance(other, Tensor))
+                return torch.empty(np.broadcast_shapes(*shapes), dtype=first.dtype)  # torch's own imports sympy
         return function(*args, **kwargs)
+
+
+def _like(operand: Any, first: Tensor) -> bool:
+    """Whether an operand leaves the type of a result to `first`: a number, or another of its kind."""
+    if isinstance(operand, Tensor):
+        return operand.is_meta and operand.dtype == first.dtype and operand.is_floating_point()
+    return isinstance(operand, int | float)
 
 
 @contextmanager
