@@ -42,7 +42,7 @@ class ConvNet(Encoder):
     field = 23
     """Height and width of the receptive field of a region, in pixels."""
 
-    def __init__(self, *, resolution: int = 56, region_size: int = 128, width: int = 64) -> None:
+    def __init__(self, *, resolution: int = 56, region_size: int = 128, width: int = 48) -> None:
         super().__init__()
         if resolution < 4 or resolution % 4:
             raise ValueError(f"ConvNet: resolution={resolution} must be a multiple of 4 pixels")
