@@ -240,7 +240,7 @@ def test_warmup_rises_to_the_schedule():
         warnings.simplefilter("error")
         assert rates(3, 13)[:3] == pytest.approx([0.2, 0.4, 0.6])
     assert rates(3, 13)[3:] == pytest.approx(rates(0, 10))
-    with pytest.raises(ValueError, match="run.warmup is 10 steps, but the whole run has only 10"):
+    with pytest.raises(ValueError, match="run.warmup is 10 steps, but the whole run has 10"):
         rates(10, 10)
 
 

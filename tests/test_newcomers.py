@@ -363,6 +363,7 @@ def test_java_keeps_its_temporary_files_in_the_scratch_folder(tmp_path: Path) ->
     [
         ("epochs", "--epochs: there is no such key; did you mean --run.epochs?"),
         ("epoch", "--epoch: there is no such key; did you mean --run.epochs?"),
+        ("beem", "--beem: there is no such key; did you mean --task.beams?"),
         ("lr", "--lr: there is no such key; did you mean --optimizer.lr?"),
         ("model.hidden_size", "--model.hidden_size: there is no such key; did you mean --task.model.hidden_size?"),
         ("beams", "--beams: there is no such key; did you mean --task.beams?"),

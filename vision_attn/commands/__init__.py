@@ -6,8 +6,8 @@ options there, such as `--run.epochs=3`. Only the requested verb is imported.
 
 Exit statuses: 0, success; 1, a user error (also in code of the user's own), a damaged file or a full disk; 2, an error
 in the arguments; 70, a bug in vision-attn; 130, interrupted; 141, output closed by its reader. Every failure is one
-line on standard error. For a bug it names the place in the code; `--debug` (or VISION_ATTN_DEBUG=1) shows the
-traceback.
+line on standard error, except the last. For a bug it names the place in the code; `--debug` (or VISION_ATTN_DEBUG=1)
+shows the traceback.
 """
 
 import argparse
@@ -109,7 +109,6 @@ def _tell(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         # Buffered output has no reader: redirect Python's flush at exit to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        complain("error: the output was closed by its reader")
         return 141
     line = " ".join(_reason(error).split())
     if len(line) > LONGEST:

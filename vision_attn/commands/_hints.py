@@ -5,6 +5,7 @@ import difflib
 import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,8 @@ def meant(message: str, config: Mapping[str, Any], options: Iterable[str] = ()) 
     for path in dotted(config):
         places.setdefault(path.rpartition(".")[2], []).append(path)
     name = key.rpartition(".")[2].replace("-", "_")
-    names = [name] if name in places else difflib.get_close_matches(name, places, n=2, cutoff=0.75)
+    similar = partial(difflib.get_close_matches, name, places)
+    names = [name] if name in places else similar(n=2, cutoff=0.75) or similar(n=1, cutoff=0.65)
     close = [f"--{path}" for each in names for path in sorted(places[each], key=lambda path: path.count("."))[:3]]
     if f"--{key}" in close:  # an option of other verbs
         return f"--{key} is no option of this command"

@@ -50,7 +50,7 @@ def warm(
     """
     if warmup >= total:
         raise ValueError(
-            f"run.warmup is {warmup} steps, but the whole run has only {total}: give --run.warmup={total // 10}"
+            f"run.warmup is {warmup} steps, but the whole run has {total}: give --run.warmup={total // 10}"
         )
     if not warmup:
         return schedule and _over(schedule, optimizer, total)
