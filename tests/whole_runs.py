@@ -80,7 +80,8 @@ def assert_close(one: Path, other: Path, *, number: int, besides: Collection[str
     for line, again in zip(lines(one), lines(other), strict=True):
         for each in (line, again):
             each.pop("seconds", None), each.pop("items_per_second", None)
-        assert again == pytest.approx(line, rel=1e-5)
+        # How far maps move is a sum of differences of weights near 1/196, each rounded by up to 3e-10.
+        assert again == pytest.approx(line, rel=1e-5, abs=1e-7)
     weights = [load_file(folder / "last/model.safetensors") for folder in (one, other)]
     assert weights[0].keys() == weights[1].keys() and weights[0].keys() >= set(besides)
     for name in weights[0].keys() - set(besides):
