@@ -105,7 +105,10 @@ def test_constant_weights_in_half_precision_give_the_same_results() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [(3, 5), (5, 3)])
-def test_a_transposed_product(dtype: torch.dtype, sizes: tuple[int, int]) -> None:
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_transposed_product(dtype: torch.dtype, sizes: tuple[int, int], narrow: bool, monkeypatch) -> None:
+    monkeypatch.setattr(linear_module, "NARROW", narrow)
+    monkeypatch.setattr(linear_module, "SMALL", 1)
     a, b = (torch.randn(7, size).to(dtype) for size in sizes)
     torch.testing.assert_close(linear_module.transposed_product(a, b), a.T @ b)
 
