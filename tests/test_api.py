@@ -59,6 +59,11 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
         assert main(["caption", str(name), str(PHOTOGRAPHS[0]), "--device=cpu", *options.split()]) == 0
         assert [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()] == [one.text for one in several]
         assert several._repr_png_()[:4] == b"\x89PNG"
+    options = ["--captions=3", "--diverse", "--task.diversity=0"]  # every group finds the same caption
+    assert main(["caption", str(name), str(PHOTOGRAPHS[0]), *options]) == 0
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 1
+    assert "1 of 1 photographs have fewer than 3 different captions" in printed.err
     one, other = (model.caption(PHOTOGRAPHS[0], captions=4, way="sampled", seed=seed) for seed in (5, 6))
     assert [each.text for each in one] != [each.text for each in other]
     assert len(model.caption(PHOTOGRAPHS[:2], captions=3)) == 2
@@ -150,7 +155,7 @@ def test_the_command_and_python_give_the_same_answer(name, tmp_path, capsys) -> 
 
 def test_mistakes_say_what_to_do(runs) -> None:
     model = vision_attn.load(runs["ram_mnist28"])
-    with pytest.raises(ValueError, match=r"writes captions, and this one is a Classification: use classify\(\)"):
+    with pytest.raises(ValueError, match=r"writes captions, and this one is a classifier: use classify\(\)"):
         model.caption("photo.jpg")
     for image, said in (
         ("missing.png", "missing.png: no such file"), (np.full((4, 4), 7.0), r"must lie in \[0, 1\]"),

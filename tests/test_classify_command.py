@@ -100,7 +100,7 @@ def test_wrong_arguments(ram, arguments, message, capsys):
 def test_a_run_that_classifies_nothing_says_so(tmp_path, images, capsys):
     run = write_run("draw_mnist", tmp_path / "run")
     assert main(["classify", str(run), str(images / "grey.png")]) == 1
-    assert "holds a Generation, which classifies no images" in capsys.readouterr().err
+    assert "holds a generator of images, which classifies no images" in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_what_was_printed(ram, images, monkeypatch, capsys):

@@ -166,6 +166,7 @@ def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_p
     assert options.encoder.init_args.region_size == 8 and options.model.init_args.hidden_size == 8
     assert options.max_words == 6 and set(options.criteria) == {"likelihood", "penalty"}
     assert config.run.start_from == str(tmp_path / "first") and config.optimizer.init_args.lr < 3e-3
+    assert config.run.warmup < config.run.epochs, "photographs of a single batch are enough"
     again = read(CONFIGS / "finetune_photographs.yaml", [*start, "--task.beams=7"])
     assert again.task.init_args.beams == 7 and again.task.init_args.max_words == 6
     whole = read(CONFIGS / "sat_soft_scenes.yaml", start)

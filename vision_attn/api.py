@@ -179,4 +179,4 @@ class Model:
             can = {Transcription: "transcribe", Captioning: "caption", Classification: "classify", Generation: "draw"}
             other = next((name for task, name in can.items() if isinstance(self.task, task)), None)
             hint = f": use {other}()" if other else ""
-            raise ValueError(f"{verb}() needs a model that {does}, and this one is a {type(self.task).__name__}{hint}")
+            raise ValueError(f"{verb}() needs a model that {does}, and this one is a {self.task.kind}{hint}")

@@ -72,7 +72,7 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
             program = torch.export.export(part.module, tuple(part.inputs.values()), dynamic_shapes=(sizes,))
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise ValueError(f"the {part.name} of this {type(task).__name__} cannot be exported ({reason})") from error
+            raise ValueError(f"the {part.name} of this {task.kind} cannot be exported ({reason})") from error
         given = list(checks[part.name].inputs.values())
         expected = part.module(*given)
         with replacing(folder / f"{part.name}.pt2") as path:

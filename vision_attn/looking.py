@@ -211,7 +211,7 @@ def look_into(task: Any, source: Source | None, name: str, device: torch.device)
         return Looker(name, "captioner", partial(_described, task, device), device)
     if not sees_photographs(task):
         raise ValueError(
-            f"{name} holds a {type(task).__name__} that does not see whole photographs: "
+            f"{name} holds a {task.kind} that does not see whole photographs: "
             f"vision-attn eval {name} --show 8 draws what it sees"
         )
 

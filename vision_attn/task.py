@@ -92,6 +92,8 @@ class Source:
 class Task(nn.Module):
     """A model with its loss and its metrics. Constructed as `Task(source, *, ...)`; construction reads no file."""
 
+    kind = "model"
+    """What messages call it."""
     renamed: Mapping[str, str] = MappingProxyType({})
     """Prefixes of the names of weights that have changed since earlier versions: old -> new."""
     own: tuple[str, ...] = ()

@@ -97,7 +97,7 @@ def open_with(arguments: argparse.Namespace) -> Opened:
 
         def captioner(folder: str | Path, task: "Task") -> Captioning:
             if not isinstance(task, Captioning):
-                raise ValueError(f"an ensemble is of captioners, but {folder} holds a {type(task).__name__}")
+                raise ValueError(f"an ensemble is of captioners, but {folder} holds a {task.kind}")
             return task
 
         tasks = [captioner(arguments.folder, opened.task), *map(task_of, others)]
@@ -126,7 +126,7 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> Opened:
         raise ValueError(meant(str(error), below, options=vars(arguments))) from error
     if arguments.beams is not None:
         if not isinstance(task, Captioning):
-            raise ValueError(f"--beams is for captioners, but {folder} holds a {type(task).__name__}")
+            raise ValueError(f"--beams is for captioners, but {folder} holds a {task.kind}")
         if not 1 <= arguments.beams <= 1000:
             raise ValueError(f"--beams is {arguments.beams}, but must be from 1 to 1,000")
         task.beams = arguments.beams

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.tasks.caption import Captioning  # has been imported to open the run
 
     if not isinstance(task, Captioning):
-        raise ValueError(f"{arguments.folder} holds a {type(task).__name__}, which writes no captions")
+        raise ValueError(f"{arguments.folder} holds a {task.kind}, which writes no captions")
     if not task.sees_squares:
         raise ValueError(f"{arguments.folder} reads lines: use `vision-attn transcribe {arguments.folder} IMAGE`")
     print_any_name()
@@ -80,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints = list(found.complaints)
     captions: list[tuple[Path, str]] = []
+    fewer = 0
     done: list[tuple[Path, Any]] = []
     describe = describing(task, arguments)
     for path, several in caption_all(describe, task.resolution, device, found.files, complaints):
@@ -89,10 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
             for described in several:
                 say(str(path), described.text)
         captions.append((path, several[0].text))
+        fewer += len(several) < arguments.captions
         if arguments.out:
             done.append((path, several[0]))
     if done and (page := draw_all(done, arguments.out, complaints)):
         complain(f"drawn: {page}")
+    if fewer:
+        complain(f"{fewer} of {len(captions)} photographs have fewer than {arguments.captions} different captions")
     for line in (*found.notes, *remarks(captions), *complaints):
         complain(line)
     return 1 if complaints else 0

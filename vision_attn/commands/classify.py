@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not isinstance(opened.task, Classification):
         raise ValueError(
-            f"{arguments.folder} holds a {type(opened.task).__name__}, which classifies no images: for a captioner use "
+            f"{arguments.folder} holds a {opened.task.kind}, which classifies no images: for a captioner use "
             "vision-attn caption, for others see vision-attn --help"
         )
     print_any_name()

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.viz.alignment import write_transcripts
 
     if not isinstance(opened.task, Transcription):
-        raise ValueError(f"{arguments.folder} holds a {type(opened.task).__name__}, which transcribes no lines")
+        raise ValueError(f"{arguments.folder} holds a {opened.task.kind}, which transcribes no lines")
     print_any_name()
     if arguments.out:
         check_writable(arguments.out, "--out")

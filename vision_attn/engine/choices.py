@@ -58,7 +58,7 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer) -> str:
     if not can_be_captured(optimizer):
         return f"{type(optimizer).__name__} computes on the CPU in each step"
     if run.capture == "auto" and not task.static_shapes:
-        return f"the batches of {type(task).__name__} differ in shape"
+        return f"the batches of this {task.kind} differ in shape"
     return ""
 
 

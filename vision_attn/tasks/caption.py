@@ -67,6 +67,7 @@ class Captioning(Task):
     """
 
     renamed = {"reinforce.": "criteria.looks.reinforce."}
+    kind = "captioner"
     own = ("criteria.", "model.attention.batches", "model.batches")
 
     def __init__(

@@ -55,6 +55,7 @@ class Classification(Task):
     all three.
     """
 
+    kind = "classifier"
     own = ("reinforce.", "model.policy.batches")
 
     def __init__(

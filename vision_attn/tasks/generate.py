@@ -43,6 +43,7 @@ class Generation(Task):
     samples of each image, and the number of images, taken from the start of the split (None: all).
     """
 
+    kind = "generator of images"
     static_shapes = True
     renamed = {"model.encoder.": "model.encoder_gates.", "model.decoder.": "model.decoder_gates."}
 

@@ -32,6 +32,7 @@ class Transcription(Captioning):
     `error` is the character error rate in percent; see `metrics/transcripts.py`.
     """
 
+    kind = "reader of lines"
     sees_squares = False
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
