@@ -114,7 +114,7 @@ def test_a_photograph_that_is_no_square_is_read_as_the_command_reads_it(runs, ca
     (printed,) = json.loads(capsys.readouterr().out)["captions"]
     assert printed["caption"] == caption.text
     end = printed["score"] - sum(caption.log_prob)  # log p of END, which a caption as long as captions may be lacks
-    assert end == pytest.approx(0, abs=1e-5) if len(caption.words) == model.task.max_words else end < 0
+    assert end == pytest.approx(0, abs=1e-5) if len(caption.words) == model.task.decoding.max_words else end < 0
     assert [word["log_prob"] for word in printed["words"]] == pytest.approx(caption.log_prob, rel=1e-6)
 
 

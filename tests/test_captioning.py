@@ -306,14 +306,14 @@ def test_a_score_of_another_shape_is_named(source, batch):
 def test_ways_and_settings_of_decoding_are_checked(source, batch):
     task = build(source).eval()
     with pytest.raises(ValueError, match="one of the ways best, diverse, sampled, not 'sample'"):
-        task._decode(task.regions(batch.images), captions=3, way="sample")
-    with pytest.raises(ValueError, match="beam is no setting of decoding; did you mean beams"), task.decoding(beam=1):
-        pass
+        task.decoding.decode(task.model, task.regions(batch.images), way="sample")
+    with pytest.raises(ValueError, match="beam is no setting of decoding; did you mean beams"):
+        task.decoding.changed(beam=1)
     for settings in ({"beams": 0}, {"max_words": 0}):
-        with pytest.raises(ValueError, match="is 0, but must be from 1 to 1,000"), task.decoding(**settings):
-            pass
+        with pytest.raises(ValueError, match="is 0, but must be from 1 to 1,000"):
+            task.decoding.changed(**settings)
     with pytest.raises(ValueError, match="captions is -1, but must be from 1"):
         task.describe(batch.images, captions=-1)
-    with task.decoding(max_words=2, beams=1):
-        assert max(len(one.words) for one in task.describe(batch.images)) <= 2
-    assert (task.max_words, task.beams) == (6, 3)
+    short = task.decoding.changed(max_words=2, beams=1)
+    assert max(len(one.words) for one in task.describe(batch.images, decoding=short)) <= 2
+    assert (task.decoding.max_words, task.decoding.beams) == (6, 3)

@@ -272,37 +272,34 @@ def test_a_task_describes_with_one_caption_as_before(task, images):
     assert any(caption.text == one.text for caption in groups[0]), "the first group is the usual beam"
 
 
-def test_captions_that_groups_have_in_common_are_returned_once(task, images, monkeypatch):
-    monkeypatch.setattr(task, "diversity", 0.0)  # every group finds the same
-    assert [len(captions) for captions in task.describe(images, captions=3, way="diverse")] == [1] * len(images)
+def test_captions_that_groups_have_in_common_are_returned_once(task, images):
+    same = task.decoding.changed(diversity=0.0)  # every group finds the same
+    assert [len(captions) for captions in task.describe(images, 3, "diverse", same)] == [1] * len(images)
 
 
-def test_captions_are_ordered_by_their_scores(task, images, monkeypatch):
-    monkeypatch.setattr(task, "length_power", 0.7)
-    for captions in task.describe(images, captions=4):
+def test_captions_are_ordered_by_their_scores(task, images):
+    for captions in task.describe(images, captions=4, decoding=task.decoding.changed(length_power=0.7)):
         scores = [caption.score for caption in captions]
         assert len(scores) > 1 and scores == sorted(scores, reverse=True)
         ends = (score * (len(c.words) + 1) ** 0.7 - sum(c.log_prob) for c, score in zip(captions, scores, strict=True))
         assert all(-20 < end < 1e-4 for end in ends)  # log p of the end
 
 
-def test_a_beam_that_finds_fewer_captions_returns_fewer(task, images, monkeypatch):
-    monkeypatch.setattr(task, "max_words", 1)
-    found = task.describe(images, captions=100)
+def test_a_beam_that_finds_fewer_captions_returns_fewer(task, images):
+    found = task.describe(images, captions=100, decoding=task.decoding.changed(max_words=1))
     assert {len(captions) for captions in found} == {len(task.vocabulary) - 2}  # all but padding and the unknown word
 
 
-def test_settings_of_the_task_reach_its_captions(task, images, monkeypatch):
+def test_settings_of_decoding_reach_captions(task, images):
     assert task.settings == {"beams": 2, "max_words": 6, "min_words": 0, "no_repeat": 0, "length_power": 0.0}
-    monkeypatch.setattr(task, "no_repeat", 1)
-    monkeypatch.setattr(task, "min_words", 5)
+    longer = task.decoding.changed(no_repeat=1, min_words=5)
     for way in ("best", "diverse", "sampled"):
-        for captions in task.describe(images, captions=3, way=way):
+        for captions in task.describe(images, captions=3, way=way, decoding=longer):
             for caption in captions:
                 assert len(caption.words) >= 5 and len(set(caption.words)) == len(caption.words)
 
 
 @pytest.mark.parametrize("option, number", [("min_words", -1), ("no_repeat", -1), ("diversity", -1.0)])
 def test_numbers_out_of_range_are_refused(option, number):
-    with pytest.raises(ValueError, match=f"Captioning: {option} is -1"):
+    with pytest.raises(ValueError, match=f"decoding: {option} is -1"):
         Captioning(Scenes(), encoder=ConvNet(), model=Transformer, **{option: number})

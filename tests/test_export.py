@@ -93,7 +93,7 @@ def test_a_captioner_writes_the_same_captions_with_onnxruntime_alone(folder) -> 
         regions = task.encoder(images)
         found = session.run(None, {"images": images.numpy()})[0]
         torch.testing.assert_close(torch.from_numpy(found), regions, atol=1e-4, rtol=0)
-        decoded = greedy(task.model, regions, max_words=task.max_words, never=(2,))
+        decoded = greedy(task.model, regions, max_words=task.decoding.max_words, never=(2,))
     expected = [" ".join(task.vocabulary.words[word] for word in row[0].tolist() if word > 1) for row in decoded.words]
     program = (out / "caption.py").read_text()
     script = f"import sys\nsys.modules['torch'] = sys.modules['vision_attn'] = None\n{program}"

@@ -178,7 +178,7 @@ def test_overrides_are_the_users_and_checked_too(captioner: Path) -> None:
     penalty = "vision_attn.criteria.doubly_stochastic.DoublyStochastic"
     overrides = ["--data.test_images=2", f"--task.criteria.penalty={penalty}", "--task.beams=5"]
     task, source, config = open_run(captioner, overrides=overrides)
-    assert task.beams == 5 and source.split_images["test"] == 2
+    assert task.decoding.beams == 5 and source.split_images["test"] == 2
     assert config["task"]["init_args"]["criteria"]["penalty"]["class_path"] == penalty
     said = refused(captioner, overrides=["--task.model.score=helper.Evil"])
     assert said.startswith("one of the options names helper.Evil, which is third-party code")

@@ -24,13 +24,14 @@ from vision_attn.contracts import Described
 from vision_attn.data.labelled import LabelledImages
 from vision_attn.data.lines import ink, max_width_of
 from vision_attn.data.pixels import open_pixels, resized
+from vision_attn.decode import Way
 from vision_attn.hub import local
 from vision_attn.inputs import Picture, each, photograph, whole
 from vision_attn.looking import Looker, is_run_name, look_into, open_looker
 from vision_attn.machine import torch_device
 from vision_attn.shown import Answer, Captioned, Drawn, Several
 from vision_attn.task import Source
-from vision_attn.tasks.caption import Captioning, Way
+from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.generate import Generation, pictures, rectangles
 from vision_attn.tasks.transcribe import Transcription
@@ -106,8 +107,8 @@ class Model:
 
         def batch(read: Sequence[tuple[str, Image.Image, Tensor]]) -> list[Captioned | Several]:
             pixels = torch.stack([pixels for *_, pixels in read]).to(self.device)
-            with self.task.decoding(**settings):
-                described = self.task.describe(pixels, 1 if captions is None else captions, way)
+            decoding = self.task.decoding.changed(**settings)
+            described = self.task.describe(pixels, 1 if captions is None else captions, way, decoding)
             found = [
                 [Captioned(*shown, one) for one in some] for (*shown, _), some in zip(read, described, strict=True)
             ]

@@ -129,6 +129,6 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> Opened:
             raise ValueError(f"--beams is for captioners, but {folder} holds a {task.kind}")
         if not 1 <= arguments.beams <= 1000:
             raise ValueError(f"--beams is {arguments.beams}, but must be from 1 to 1,000")
-        task.beams = arguments.beams
+        task.decoding = task.decoding.changed(beams=arguments.beams)
     torch.manual_seed(config.get("run", {}).get("seed", 0))
     return Opened(task.to(device), source, config, device)

@@ -138,7 +138,7 @@ def describing(task: Any, arguments: argparse.Namespace) -> Callable[[Any], list
             if name == "seed":
                 torch.manual_seed(number)
             else:
-                setattr(task, name, number)
+                task.decoding = task.decoding.changed(**{name: number})
     if arguments.captions == 1 and arguments.way == "diverse":
         raise ValueError("--diverse is for several captions: add --captions N")
     if arguments.captions == 1 and arguments.way == "best":

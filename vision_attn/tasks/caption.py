@@ -1,9 +1,9 @@
 """Captioning: trained on the criteria that its config lists, judged by decoded captions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,20 +18,13 @@ from vision_attn.criteria.looks import ReinforceLooks
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.images import open_square
 from vision_attn.data.vocabulary import UNKNOWN
-from vision_attn.decode import Decoded, beam_search, sample
+from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, Motion, Pointing, ReferenceLikelihood, measures
-from vision_attn.mistakes import suggest
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.captions import write_pictures
 
-Way = Literal["best", "diverse", "sampled"]
-"""How captions are decoded: see `Captioning.describe`."""
-DECODING = ("beams", "max_words", "min_words", "no_repeat", "length_power", "diversity", "temperature", "top_p")
-"""The parameters of `Captioning` that say how captions are decoded."""
-WHOLE = ("beams", "max_words", "min_words", "no_repeat")
-"""Those of them that are whole numbers."""
 PICTURE = 896
 """Pixels that a side of a photograph keeps for pictures: twice what they show."""
 
@@ -89,8 +82,7 @@ class Captioning(Task):
         validate_with: list[str] = ["BLEU-4", "CIDEr"],  # noqa: B006 (never changed; jsonargparse shows it)
     ):
         super().__init__()
-        check_range("Captioning", 1, 1000, beams=beams, max_words=max_words)
-        check_range("Captioning", 0, 1000, min_words=min_words, no_repeat=no_repeat, diversity=diversity)
+        self.decoding = Decoding(beams, max_words, min_words, no_repeat, length_power, diversity, temperature, top_p)
         self.vocabulary = source.vocabulary
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
@@ -107,9 +99,6 @@ class Captioning(Task):
                 "--task.criteria.looks=vision_attn.criteria.looks.ReinforceLooks"
             )
         self.evaluators = evaluators or {}
-        self.beams, self.max_words, self.min_words, self.no_repeat = beams, max_words, min_words, no_repeat
-        self.length_power, self.diversity = length_power, diversity
-        self.temperature, self.top_p = temperature, top_p
         self.validate_with = list(validate_with)
 
     sees_squares = True
@@ -122,7 +111,7 @@ class Captioning(Task):
     @property
     def settings(self) -> dict[str, Any]:
         names = ("beams", "max_words", "min_words", "no_repeat", "length_power")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self.decoding, name) for name in names}
 
     def rates(self) -> list[tuple[nn.Module, float]]:
         return [(self.encoder, self.encoder.rate)]
@@ -186,27 +175,9 @@ class Captioning(Task):
         `encoder.frozen_part()`."""
         return self.encoder(images) if images.dtype == torch.uint8 else self.encoder.finish(images.float())
 
-    @contextmanager
-    def decoding(self, **settings: int | float) -> Iterator[None]:
-        """Within this context, captions are decoded with these `settings`, which have the names of `DECODING`."""
-        for name in settings:
-            if name not in DECODING:
-                raise ValueError(f"{name} is no setting of decoding{suggest(name, DECODING)}")
-            number, whole = settings[name], name in WHOLE
-            if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
-                raise ValueError(f"{name} must be {'a whole' if whole else 'a'} number, not {number!r}")
-            if name in ("beams", "max_words"):
-                check_range("decoding", 1, 1000, **{name: number})
-        before = {name: getattr(self, name) for name in settings}
-        vars(self).update(settings)
-        try:
-            yield
-        finally:
-            vars(self).update(before)
-
     @torch.no_grad()
     def describe(
-        self, images: Tensor, captions: int | None = None, way: Way = "best"
+        self, images: Tensor, captions: int | None = None, way: Way = "best", decoding: Decoding | None = None
     ) -> list[Described] | list[list[Described]]:
         """The best caption of each of uint8 images (B, 3, S, S), or of what a cache keeps of them: see `regions`.
 
@@ -214,10 +185,11 @@ class Captioning(Task):
             or if captions of different groups are equal.
         way: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups of
             beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
+        decoding: other settings than those of this task.
         """
         number = 1 if captions is None else captions
         check_range("describe", 1, 1000, captions=number)
-        decoded = self._decode(self.regions(images), number, way)
+        decoded = self._decode(self.regions(images), decoding or self.decoding, number, way)
         if captions is None:
             return list(self._described(decoded))
         rows = [self._described(decoded, row) for row in range(min(captions, decoded.score.shape[1]))]
@@ -232,7 +204,7 @@ class Captioning(Task):
         regions, words = self.regions(batch.images.to(device)), batch.words.to(device)
         results = Results(
             self.model(regions, words),
-            list(self._described(self._decode(regions))),
+            list(self._described(self._decode(regions, self.decoding))),
             self._by_way(regions) if full and self.content_words else {},
             self.content_words,
         )
@@ -299,27 +271,11 @@ class Captioning(Task):
         described = {}
         for way in self.model.ways:
             with self.model.looking(way):
-                described[way] = list(self._described(self._decode(regions)))
+                described[way] = list(self._described(self._decode(regions, self.decoding)))
         return described
 
-    def _decode(self, regions: Tensor, captions: int = 1, way: str = "best") -> Decoded:
-        if way not in get_args(Way):
-            raise ValueError(f"captions are decoded in one of the ways {', '.join(get_args(Way))}, not {way!r}")
-        rules = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat}
-        if way == "sampled":
-            shape = {"temperature": self.temperature, "top_p": self.top_p}
-            return sample(self.model, regions, rows=captions, never=(UNKNOWN,), **rules, **shape)
-        groups = captions if way == "diverse" else 1
-        return beam_search(
-            self.model,
-            regions,
-            beams=max(self.beams * groups, captions),
-            groups=groups,
-            diversity=self.diversity,
-            length_power=self.length_power,
-            never=(UNKNOWN,),
-            **rules,
-        )
+    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
+        return decoding.decode(self.model, regions, captions=captions, way=way, never=(UNKNOWN,))
 
     def _described(self, decoded: Decoded, row: int = 0) -> Iterator[Described]:
         """The best row of each image, or another, as text and words, with its maps on the grid of regions."""

@@ -7,6 +7,7 @@ of a single run. Its data is that of the first run, with the cached annotation v
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from copy import copy
+from dataclasses import asdict
 from itertools import accumulate
 
 import torch
@@ -46,7 +47,6 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
         [shares[task] for task in tasks],
         same_regions=len({task.encoder.grid for task in tasks}) == 1,
     )
-    decoding = first.settings | {name: getattr(first, name) for name in ("diversity", "temperature", "top_p")}
     whole = Captioning(
         source,
         encoder=encoder,
@@ -54,7 +54,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
         criteria={},
         evaluators=first.evaluators,
         validate_with=first.validate_with,
-        **decoding,
+        **asdict(first.decoding),
     )
     whole.sees_squares = all(task.sees_squares for task in tasks)
     return whole.eval(), source if len(kinds) == 1 else Together(source, [kind[0] for kind in kinds], encoder)

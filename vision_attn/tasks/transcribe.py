@@ -12,7 +12,7 @@ from vision_attn.contracts import Evaluator
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
-from vision_attn.decode import Decoded
+from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.decode.ctc import best_path, prefix_beam_search
 from vision_attn.metrics.evaluators import Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors
@@ -36,17 +36,17 @@ class Transcription(Captioning):
     sees_squares = False
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
-        glimpses = [GlimpsesTaken(self.model.num_glimpses, self.max_words)] if self.model.num_glimpses else []
+        glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []
         return [TranscriptErrors(), ReferenceLikelihood(), Motion(), Pointing(), Alignment(), *glimpses]
 
-    def _decode(self, regions: Tensor, captions: int = 1, way: str = "best") -> Decoded:
+    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
         frames = self.model.frames(regions)
         if frames is None or way != "best":
-            return super()._decode(regions, captions, way)
-        return self._decode_labels(frames, captions)
+            return super()._decode(regions, decoding, captions, way)
+        return self._decode_labels(frames, decoding, captions)
 
-    def _decode_labels(self, frames: Tensor, captions: int = 1) -> Decoded:
-        beams, rules = max(self.beams, captions), {"max_words": self.max_words, "never": (UNKNOWN,)}
+    def _decode_labels(self, frames: Tensor, decoding: Decoding, captions: int = 1) -> Decoded:
+        beams, rules = max(decoding.beams, captions), {"max_words": decoding.max_words, "never": (UNKNOWN,)}
         return best_path(frames, **rules) if beams == 1 else prefix_beam_search(frames, beams=beams, **rules)
 
     @torch.no_grad()
@@ -61,7 +61,8 @@ class Transcription(Captioning):
         only pictures need: they are taken again for it."""
         regions = self.regions(images.to(next(self.parameters()).device))
         frames = self.model.frames(regions)
-        decoded = super()._decode(regions) if frames is None else self._decode_labels(frames)
+        decode = super()._decode if frames is None else self._decode_labels
+        decoded = decode(regions if frames is None else frames, self.decoding)
         labels = [None] * len(images) if frames is None else list(frames.exp())
         return [
             Transcribed(
@@ -77,7 +78,7 @@ class Transcription(Captioning):
 
     def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> Glimpsed:
         """The glimpses of one strip up to END."""
-        locations, seen = self.model.glimpses(regions, min(num_words + 1, self.max_words))
+        locations, seen = self.model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
         return Glimpsed(regions.mT, locations[0], seen.patches[0], label=None, said=0)
 
     def strip(self, ink: UInt8[Tensor, "Y X"], title: str, glimpses: bool = True) -> Strip:

@@ -1,0 +1,75 @@
+"""How a task decodes captions: the settings, and the search that they ask for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal, get_args
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.contracts import Captioner
+from vision_attn.decode.beams import beam_search
+from vision_attn.decode.one_by_one import sample
+from vision_attn.decode.rows import Decoded
+from vision_attn.mistakes import suggest
+from vision_attn.ranges import check_range
+
+Way = Literal["best", "diverse", "sampled"]
+"""The best of a beam, the best of each of several groups of beams (Vijayakumar et al. 2018), or samples."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The settings of decoding; what they mean: `tasks.caption.Captioning`. Raises ValueError for numbers out of
+    range."""
+
+    beams: int = 3
+    max_words: int = 30
+    min_words: int = 0
+    no_repeat: int = 0
+    length_power: float = 0.0
+    diversity: float = 0.5
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_range("decoding", 1, 1000, beams=self.beams, max_words=self.max_words)
+        check_range("decoding", 0, 1000, min_words=self.min_words, no_repeat=self.no_repeat, diversity=self.diversity)
+
+    def changed(self, **settings: int | float) -> "Decoding":
+        """The same with other `settings`. Raises ValueError for an unknown name, or a number of another kind."""
+        kinds = {field.name: field.type for field in fields(self)}
+        for name, number in settings.items():
+            if name not in kinds:
+                raise ValueError(f"{name} is no setting of decoding{suggest(name, kinds)}")
+            whole = kinds[name] is int
+            if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
+                raise ValueError(f"{name} must be {'a whole' if whole else 'a'} number, not {number!r}")
+        return replace(self, **settings)
+
+    def decode(
+        self,
+        model: Captioner,
+        regions: Float[Tensor, "B L D"],
+        *,
+        captions: int = 1,
+        way: str = "best",
+        never: Sequence[int] = (),
+    ) -> Decoded:
+        """`captions` captions of each image, in one of the ways of `Way`. A beam is at least as wide. never: words that
+        do not occur."""
+        if way not in get_args(Way):
+            raise ValueError(f"captions are decoded in one of the ways {', '.join(get_args(Way))}, not {way!r}")
+        rules = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat, "never": never}
+        if way == "sampled":
+            return sample(model, regions, rows=captions, temperature=self.temperature, top_p=self.top_p, **rules)
+        groups = captions if way == "diverse" else 1
+        return beam_search(
+            model,
+            regions,
+            beams=max(self.beams * groups, captions),
+            groups=groups,
+            diversity=self.diversity,
+            length_power=self.length_power,
+            **rules,
+        )
