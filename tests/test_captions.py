@@ -508,12 +508,22 @@ def test_long_captions_are_cut(folder):
 
 
 def test_an_error_in_the_reading_thread_reaches_the_caller(folder):
-    captions = source(folder, cache=None)
-    batches = iter(captions.split("test"))
+    captions = source(folder, cache=None, batch_size=1)
+    batches = iter(captions.train(0, seed=0))
+    first = next(batches)
+    for file in (folder / "images").iterdir():
+        if file not in first.files:
+            file.write_text("")
+    with pytest.raises(ValueError, match="no photograph of a whole batch can be read, such as .*png"):
+        list(batches)
+
+
+def test_what_cannot_be_read_does_not_depend_on_the_batches_of_an_evaluation(folder):
     (folder / "images" / "18.png").write_text("")
-    assert len(next(batches).ids) == 3
-    with pytest.raises(ValueError, match="no photograph of a whole batch can be read, such as .*18.png"):
-        next(batches)
+    for size in (1, 3, 4):  # alone in its batch, and among others
+        captions = source(folder, cache=None, evaluation_batch_size=size)
+        assert [image for batch in captions.split("test") for image in batch.ids].count(118) == 0
+        assert sum(len(batch.ids) for batch in captions.split("test")) == 3
 
 
 # The vocabulary.

@@ -347,10 +347,18 @@ def test_sums_of_the_log_are_each_processs_own(tmp_path, size, loss):
     states = [{"sums": {"loss": torch.tensor(value)}, "steps": 2} for value in (1.0, 3.0)]
     log = Log(tmp_path, World(size - 1, size, torch.device("cpu")), toy_run(tmp_path), 0)
     log.load_state_dict({"sums": {"loss": torch.tensor(5.0)}, "steps": 3})
-    assert (log.sums["loss"], log.steps) == (5.0, 3)
+    assert (log.sums["loss"], log.counts) == (5.0, {"loss": 3})
     log.load_state_dict(states)
-    assert (log.sums["loss"], log.steps) == (loss, 2)
-    assert log.state_dict() == {"sums": log.sums, "steps": 2}
+    assert (log.sums["loss"], log.counts) == (loss, {"loss": 2})
+    assert log.state_dict() == {"sums": log.sums, "counts": {"loss": 2}}
+
+
+def test_the_log_means_over_the_steps_that_have_a_scalar(tmp_path):
+    log = Log(tmp_path, World(0, 1, torch.device("cpu")), toy_run(tmp_path), 0)
+    for step in range(4):
+        log.add({"loss": torch.tensor(float(step))} | ({"extra": torch.tensor(8.0)} if step % 2 else {}), 1)
+    line = log.train(step=4, epoch=0, learning_rate=0.1)
+    assert (line["loss"], line["extra"]) == (1.5, 8.0)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"[1]", b'{"error": "low"}', b"[" * 100_000])

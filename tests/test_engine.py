@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import SGD, Adadelta, Adam, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LRScheduler, SequentialLR, StepLR
 from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
 
 from vision_attn.commands.train import trial_folder
@@ -473,6 +473,24 @@ def test_a_schedule_without_a_number_of_steps_is_refused(kind, what):
             warm(optimizer, kind, warmup=warmup, total=20)
     of_ones_own = warm(optimizer, lambda some, steps: StepLR(some, steps // 4), warmup=0, total=20)
     assert of_ones_own.step_size == 5
+
+
+def test_schedules_of_ones_own_and_in_sequence():
+    class Halving(LRScheduler):
+        def __init__(self, optimizer):
+            super().__init__(optimizer)
+
+        def get_lr(self):
+            return [group["lr"] / 2 for group in self.optimizer.param_groups]
+
+    def sequence(some, steps):
+        return SequentialLR(some, [StepLR(some, 3), StepLR(some, 5)], milestones=[steps // 2])
+
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.8)
+    assert isinstance(warm(optimizer, lambda some, steps: Halving(some), warmup=5, total=20), SequentialLR)
+    with pytest.raises(ValueError, match="run.warmup cannot be put before a SequentialLR: set it to 0"):
+        warm(optimizer, sequence, warmup=5, total=20)
+    assert isinstance(warm(optimizer, sequence, warmup=0, total=20), SequentialLR)
 
 
 @pytest.mark.compile

@@ -334,6 +334,11 @@ def test_eval_of_two_runs_is_an_ensemble_of_both(runs, alone, capsys):
     assert not (runs[0] / "metrics_test.json").exists(), "the results of the run itself are not replaced"
     assert (out / "pictures_test" / "index.html").is_file()
     assert str(out / "metrics_test.json") in capsys.readouterr().out
+    out.rename(out.with_name("elsewhere"))
+    out.symlink_to("elsewhere")
+    assert main(["eval", str(runs[0]), "--device=cpu", str(runs[1])]) == 1
+    assert "ensemble is a link: remove it" in capsys.readouterr().err
+    out.unlink()
 
 
 def test_a_run_with_other_words_is_refused(runs, tmp_path, capsys):

@@ -149,14 +149,19 @@ def load_text(served) -> str:
 
 
 def test_uploads_that_cannot_be_used_get_a_message(served, monkeypatch) -> None:
-    monkeypatch.setattr(server, "MAX_PIXELS", 10_000)
+    monkeypatch.setenv("VISION_ATTN_MAX_PIXELS", "10000")
     monkeypatch.setattr(server, "LARGEST", 100_000)
     for path, body, status, said in (
-        ("/caption?model=0", b"no image", 400, "not an image"), ("/caption?model=0", b"", 400, "not an image"),
-        ("/caption?model=0", picture((200, 51)), 413, "at most 0 million pixels"),
-        ("/caption?model=0", PHOTOGRAPH.read_bytes()[:9000], 413, "million pixels"),
+        ("/caption?model=0", b"no image", 400, "not a readable image"),
+        ("/caption?model=0", b"", 400, "not a readable image"),
+        ("/caption?model=0", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 400, "supported are JPEG, PNG"),
+        ("/caption?model=0", picture((200, 51)), 413, "too large, 200 x 51 pixels"),
+        ("/caption?model=0", PHOTOGRAPH.read_bytes()[:9000], 413, "too large"),
         ("/caption?model=0", bytes(100_001), 413, "file is too large"),
-        ("/caption?model=0", picture()[:-30], 400, "broken"), ("/caption?model=9", picture(), 404, "no such model"),
+        ("/digit?model=2", picture((200, 51)), 413, "too large, 200 x 51 pixels"),
+        ("/digit?model=2", picture()[:-30], 400, "not a readable image"),
+        ("/caption?model=0", picture()[:-30], 400, "not a readable image"),
+        ("/caption?model=9", picture(), 404, "no such model"),
         ("/caption?model=2", picture(), 400, "ask /caption?model=0 (one)"),
         ("/classify?model=0", picture(), 400, "ask /classify?model=2 (ram)"), ("/models", b"", 405, "ask with GET"),
         ("/digit?model=0", picture(), 400, "ask /digit?model=2"),
@@ -165,6 +170,7 @@ def test_uploads_that_cannot_be_used_get_a_message(served, monkeypatch) -> None:
         ("/digit?model=2&clutter=-5", picture(), 400, "to 20"),
         ("/digit?model=2&clutter=%C2%B2", picture(), 400, "to 20"),
         ("/caption?model=%C2%B2", picture(), 404, "no such model"),
+        ("/caption?model=" + "9" * 5000, picture(), 404, "no such model"),
         ("/caption?modell=1", picture(), 400, "/caption has no option 'modell': it takes model, name"),
         ("/caption?modell=", picture(), 400, "no option 'modell'"),
         ("/digit?model=2&method=rollout", picture(), 400, "no option 'method': it takes model, name, clutter"),
@@ -200,6 +206,8 @@ def test_requests_that_break_off_are_answered_or_dropped_in_silence(served, monk
 def test_other_sites_are_refused(served) -> None:
     assert ask(served, "/", Host="evil.example").status == 403
     assert ask(served, "/caption?model=0", picture(), Origin="http://evil.example").status == 403
+    for headers in ({"Host": "[::1"}, {"Origin": "http://[x"}):
+        assert ask(served, "/caption?model=0", picture(), **headers).status == 403
     ours = f"http://127.0.0.1:{served.server_port}"
     assert ask(served, "/digit?model=2", picture(), Origin=ours).status == 200
     with pytest.raises(ValueError, match="name another --port"):

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import tarfile
+from copy import copy
 from itertools import islice, product
 from pathlib import Path
 from random import Random
@@ -14,7 +16,7 @@ import yaml
 from PIL import Image
 
 from vision_attn.commands import main
-from vision_attn.data.shard_files import count, tar
+from vision_attn.data.shard_files import count, expanded, read, tar
 from vision_attn.data.shards import Shards, shuffled
 from vision_attn.task import Task
 
@@ -191,6 +193,62 @@ def test_an_unreadable_photograph_is_replaced_and_the_rest_of_the_order_stays(ta
     for batch, other in zip(whole, damaged, strict=True):
         assert len(other.ids) == 4 and set(other.ids) == {name for name in batch.ids if not name.endswith("007")}
     assert "train-1.tar/007: not a readable image" in caplog.text
+
+
+def test_a_damaged_shard_is_named(tars: Path, parquets: Path, tmp_path: Path) -> None:
+    """Wherever the damage is: where a tar file is cut between two files, or a header is broken, `tarfile` just ends."""
+    whole = (tars / "train-0.tar").read_bytes()
+    with tarfile.open(tars / "train-0.tar") as file:
+        (third,) = [member for number, member in enumerate(file) if number == 4]
+    header = third.offset
+    broken = bytearray(whole)
+    broken[header + 150] ^= 1  # in the checksum
+    large = bytearray(whole)
+    large[header : header + 512] = replaced_size(third, 2**30)
+    files = {
+        "cut.tar": whole[:header], "broken.tar": broken, "empty.tar": b"", "short.tar": whole[: header + 700],
+        "large.tar": large,
+    }  # fmt: skip
+    pages = bytearray((parquets / "train-0.parquet").read_bytes())
+    pages[4:40] = bytes(36)  # the first page
+    for name, content in (files | {"broken.parquet": pages}).items():
+        (tmp_path / name).write_bytes(content)
+        kind = "tar" if name.endswith("tar") else "Parquet"
+        with pytest.raises(ValueError, match=f"{name} is not a readable {kind} file"):
+            list(read(tmp_path / name, "image", "text"))
+        if kind == "tar":
+            with pytest.raises(ValueError, match=f"{name} is not a readable"):
+                count(tmp_path / name)
+
+
+def replaced_size(member: tarfile.TarInfo, size: int) -> bytes:
+    larger = copy(member)
+    larger.size = size
+    return larger.tobuf(tarfile.USTAR_FORMAT)
+
+
+def test_an_evaluation_leaves_out_what_cannot_be_read_in_batches_of_any_size(tmp_path: Path) -> None:
+    members = []
+    for number in range(5):
+        content = b"no image" if number == 4 else photograph(number)
+        members += [(f"{number}.png", content), (f"{number}.txt", b"a dog runs")]
+    write_tar(tmp_path / "train-0.tar", members)
+    for size in (1, 2, 4, 5):
+        source = Shards(shards={"train": f"{tmp_path}/train-0.tar"}, batch_size=size, min_count=1)
+        source.prepare(Small())
+        assert len(names(source.split("train"))) == 4
+
+
+def test_patterns_and_files_of_an_untrusted_config_cannot_exhaust_memory_or_wait(tars: Path, tmp_path: Path) -> None:
+    for pattern, size in (("x-{000..331}.tar", 332), ("{a,b}-{7..9}.tar", 6), ("x.tar", 1)):
+        assert len(expanded(pattern)) == size
+    for pattern in ("{0..9000000000}.tar", "{1..3}{0..999999}.tar", "{" + "9" * 5000 + "..1}.tar", "{a,b}" * 30):
+        with pytest.raises(ValueError, match="stands for more than 1,000,000 shards"):
+            expanded(pattern)
+    os.mkfifo(tmp_path / "pipe.tar")
+    for name in ("pipe", "p*e"):
+        with pytest.raises(ValueError, match="pipe.tar: not a regular file"):
+            Shards(shards={"train": f"{tmp_path}/{name}.tar"}).prepare(Small())
 
 
 def test_what_cannot_be_streamed_is_said(tars: Path, tmp_path: Path, monkeypatch) -> None:

@@ -243,6 +243,10 @@ def test_a_run_may_not_download_nor_cache_elsewhere(tmp_path: Path, monkeypatch:
     (elsewhere / "convnet-1").mkdir()
     (elsewhere / "convnet-1" / "index.json").touch()
     assert cache(str(elsewhere)) == str(elsewhere)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "store").symlink_to(elsewhere / "convnet-1")  # below this folder, and of no caches
+    monkeypatch.chdir(tmp_path / "run")
+    assert cache("store") == cache("store/x") == "cache"
 
 
 def test_backbones_are_classifiers_cut_at_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,9 +100,10 @@ def confined(data: dict[str, Any]) -> dict[str, Any]:
 
 def _holds_caches(folder: Path) -> bool:
     """Return whether `folder` is below the current one, or already contains feature caches."""
-    if not folder.is_absolute() and ".." not in folder.parts and not str(folder).startswith("~"):
-        return True
+    below = not folder.is_absolute() and ".." not in folder.parts and not str(folder).startswith("~")
     try:
+        if below and folder.resolve().is_relative_to(Path.cwd().resolve()):  # also where links of the run lead
+            return True
         return any(folder.expanduser().glob("*/index.json"))
     except (OSError, RuntimeError, ValueError):  # no access, no such user, a null byte
         return False

@@ -79,6 +79,7 @@ class _AdditiveScore(torch.autograd.Function):
         return scores.mul_(-2).add_(weight.sum())
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         query, keys, weight = ctx.saved_tensors
         slopes = ctx.slopes_of_keys() if ctx.slopes_of_keys else keys.new_zeros(keys.shape)

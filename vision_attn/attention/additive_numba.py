@@ -29,7 +29,7 @@ def gradient_of_exponential(
     """The gradient of x, given that of `exponential` and what it returned; 0 where x was clipped."""
     to = output.new_empty(output.shape)
     rows = (part.view(-1, output.shape[-1]) for part in (grad.contiguous(), output, to))
-    in_threads(_gradient_of_exponential, output.numel(), *rows, output.new_tensor([limit]).mul_(2).exp_())
+    in_threads(_gradient_of_exponential, output.numel(), *rows, output.new_tensor([limit]))
     return to
 
 
@@ -74,8 +74,7 @@ def _exponential(first, last, x, output, limits):
 
 @compiled
 def _gradient_of_exponential(first, last, grad, output, to, limits):
-    largest = limits[0]
-    smallest = ONE / largest
+    largest, smallest = exp2(TWO * LOG2_E * limits[0]), exp2(-TWO * LOG2_E * limits[0])  # to the bit
     for row in range(first, last):
         g, y, x = grad[row], output[row], to[row]
         for a in range(len(y)):

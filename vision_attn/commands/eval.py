@@ -74,8 +74,9 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     place = Path(folders[0]) if mine else Path("runs", Path(folders[0]).name)  # an included one stays as it is
     out = writable(arguments.out or Path(place, "ensemble" if len(folders) > 1 else ""), "--out")
     pictures = out / f"pictures_{arguments.split}"
-    if pictures.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
-        raise ValueError(f"{pictures} is a link: remove it, or name another folder with --out")
+    for link in (pictures, *[out] * (out.name == "ensemble" and not arguments.out)):
+        if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
+            raise ValueError(f"{link} is a link: remove it, or name another folder with --out")
     written = out / f"metrics_{arguments.split}.json"
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         metrics, record = evaluate(opened, arguments.split, out, world, runs=folders, overrides=arguments.overrides)

@@ -9,6 +9,8 @@ from vision_attn.console import printable
 from vision_attn.files import brief, read_json
 from vision_attn.task import SPLITS
 
+LONGEST = 100_000
+"""Characters that are kept of a caption."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 log = logging.getLogger(__name__)
 
@@ -147,11 +149,12 @@ def _caption(path: Path, where: str, value: Any) -> str:
 
 
 def one_line(caption: str) -> str:
-    """Join the lines of a caption, because line breaks would break the tools that score it.
+    """Join the lines of a caption, because line breaks would break the tools that score it, and cut it to `LONGEST`
+    characters, because the tokenizer fails for some captions of millions.
 
     A lone surrogate (half a character, such as the JSON escape \\ud800) becomes a space: UTF-8 cannot encode it.
     """
-    return " ".join(_SURROGATE.sub(" ", caption).split())
+    return " ".join(_SURROGATE.sub(" ", caption[:LONGEST]).split())
 
 
 def _name(path: Path, where: str, value: Any) -> str:

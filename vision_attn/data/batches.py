@@ -10,6 +10,7 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vision_attn.data.annotations import Photograph
 from vision_attn.data.features import Features
 from vision_attn.data.images import Pixels
 from vision_attn.data.photograph_store import Photographs
@@ -69,9 +70,14 @@ class Batches:
         members: Sequence[NDArray[np.int64]],
         captions: NDArray[np.int64],
         rows: NDArray[np.int64],
+        *,
+        may_skip: bool = False,
     ) -> None:
-        """`members`: photographs of each batch; `captions`, `rows`: captions and picture index of each photograph."""
+        """`members`: photographs of each batch; `captions`, `rows`: captions and picture index of each photograph.
+        may_skip: leave out a batch of which no photograph can be read; that is an error if it is so of all batches,
+        and otherwise of any."""
         self.table, self.pictures, self.members, self.captions, self.rows = table, pictures, members, captions, rows
+        self.may_skip = may_skip
 
     def __len__(self) -> int:
         return len(self.members)
@@ -79,6 +85,15 @@ class Batches:
     def __iter__(self) -> Iterator[CaptionBatch]:
         # Allocated here, in the caller's thread: CUDA calls in other threads would disturb the capture of a graph.
         jobs = ((members, self.pictures.space(len(members))) for members in self.members)
+        found = False
+        for batch in self._all(jobs):
+            if batch is not None:
+                found = True
+                yield batch
+        if not found and len(self.members):
+            raise _unreadable(self.table.photographs[int(self.members[0][0])])
+
+    def _all(self, jobs: Iterator[tuple[NDArray[np.int64], Tensor | None]]) -> Iterator[CaptionBatch | None]:
         if self.pictures.on_device:
             yield from (self._batch(*job) for job in jobs)
             return
@@ -91,7 +106,7 @@ class Batches:
             if pending is not None:
                 yield pending.result()
 
-    def _batch(self, members: NDArray[np.int64], space: Tensor | None) -> CaptionBatch:
+    def _batch(self, members: NDArray[np.int64], space: Tensor | None) -> CaptionBatch | None:
         table, captions = self.table, self.captions[members]
         lengths = table.words.lengths(captions)
         longest_first = np.argsort(-lengths, axis=1, kind="stable")
@@ -102,7 +117,9 @@ class Batches:
         images = self.pictures.gather(self.rows[members], space)
         kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
         if not kept:
-            raise ValueError(f"no photograph of a whole batch can be read, such as {photographs[0].file}")
+            if self.may_skip:
+                return None
+            raise _unreadable(photographs[0])
         if len(kept) < len(photographs):
             images, captions = images[kept], captions[kept]
             photographs = [photographs[number] for number in kept]
@@ -114,3 +131,7 @@ class Batches:
             files=tuple(photograph.file for photograph in photographs),
             boxes=(None,) * len(photographs),
         )
+
+
+def _unreadable(photograph: Photograph) -> ValueError:
+    return ValueError(f"no photograph of a whole batch can be read, such as {photograph.file}")

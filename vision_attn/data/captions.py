@@ -198,7 +198,7 @@ class Captions(VocabularySource):
         table, size = self._table(_known(name)), self.evaluation_batch_size
         everyone = np.arange(len(table.photographs))
         members = [everyone[start : start + size] for start in range(rank * size, len(everyone), world * size)]
-        return Batches(table, self._pictures, members, table.pick(self.rows), table.rows)
+        return Batches(table, self._pictures, members, table.pick(self.rows), table.rows, may_skip=True)
 
     def _members(self, split: str) -> Photographs:
         members = self.photographs[split]

@@ -90,7 +90,7 @@ class Budget:
 _budget = Budget(MEMORY)
 
 
-def open_photograph(path: str | Path, at_least: int | None = None) -> Image.Image:
+def open_photograph(path: str | Path | Encoded, at_least: int | None = None) -> Image.Image:
     """Open the first image in `path`: 8-bit RGB, upright by its EXIF tag, with white for transparent parts.
 
     With `at_least`, a JPEG may be reduced by 2, 4 or 8, as long as its sides keep that many pixels; this saves time and
@@ -106,21 +106,33 @@ def decoded(path: str | Path | Encoded, at_least: int | None = None) -> Iterator
     """Like `open_photograph`, but its memory counts against the budget of all threads until the block ends."""
     with ExitStack() as held:
         with _named(path):
-            if isinstance(path, Encoded):
-                file = BytesIO(path.content)
-            else:
-                _refuse_special(path)
-                file = held.enter_context(open(path, "rb"))
-            image = _identified(file)
-            whole = _draft(image, at_least)
-            memory = _checked_memory(image, whole, file)
-            held.enter_context(_budget.take(memory))
-            if memory > _TRIMMED_ABOVE:
-                held.callback(_give_back)
-            image.load()
+            image = _loaded(path, held, at_least)
             upright = _upright(image, in_rgb(image))
             del image
         yield upright
+
+
+def open_as_stored(path: str | Path | Encoded) -> Image.Image:
+    """Open the first image in `path` with the mode that it has there, such as RGBA. Raises as `open_photograph`."""
+    with ExitStack() as held, _named(path):
+        return _loaded(path, held)
+
+
+def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = None) -> ImageFile.ImageFile:
+    """The first image in `path`. `held` keeps its file open and its part of the budget."""
+    if isinstance(path, Encoded):
+        file = BytesIO(path.content)
+    else:
+        _refuse_special(path)
+        file = held.enter_context(open(path, "rb"))  # noqa: SIM115 (`held` closes it)
+    image = _identified(file)
+    whole = _draft(image, at_least)
+    memory = _checked_memory(image, whole, file)
+    held.enter_context(_budget.take(memory))
+    if memory > _TRIMMED_ABOVE:
+        held.callback(_give_back)
+    image.load()
+    return image
 
 
 def _give_back() -> None:
@@ -129,8 +141,19 @@ def _give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+class TooLarge(ValueError):
+    """The image has too many pixels, or takes too much memory."""
+
+
 class _Refused(ValueError):
     """The reason why a file is refused, without its name."""
+
+    kind = ValueError
+    """The error that says so."""
+
+
+class _Huge(_Refused):
+    kind = TooLarge
 
 
 @contextmanager
@@ -139,7 +162,7 @@ def _named(path: str | Path | Encoded) -> Iterator[None]:
     try:
         yield
     except _Refused as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise error.kind(f"{path}: {error}") from error
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
     except Image.DecompressionBombError as error:
@@ -204,7 +227,7 @@ def _checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase
     if pixels > most or memory > most * BYTES_PER_PIXEL:
         few = f" of {name}, which takes more memory than others" if pixels <= most else ""
         needed = ceil(max(pixels, memory / BYTES_PER_PIXEL))
-        raise _Refused(
+        raise _Huge(
             f"too large, {image.width:,} x {image.height:,} pixels{few}: make it smaller, or set "
             f"VISION_ATTN_MAX_PIXELS to at least {needed} (now {most})"
         )
@@ -212,7 +235,7 @@ def _checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase
     size = file.seek(0, os.SEEK_END)
     file.seek(place)
     if size > max(most, MAX_PIXELS) * BYTES_PER_PIXEL:  # some decoders read the whole file at once
-        raise _Refused(f"too large, {size / 1e6:,.0f} MB: make it smaller, or set VISION_ATTN_MAX_PIXELS")
+        raise _Huge(f"too large, {size / 1e6:,.0f} MB: make it smaller, or set VISION_ATTN_MAX_PIXELS")
     if sum((x1 - x0) * (y1 - y0) for _, (x0, y0, x1, y1), *_ in image.tile) > _PLANES * whole:
         raise _Refused("not a readable image (its tiles overlap)")
     return memory + 8 * min(pixels, KEPT_PIXELS)

@@ -1,10 +1,13 @@
 """Shards of captioned photographs: tar files in WebDataset's convention, and Parquet files as Hugging Face has them."""
 
 import json
+import re
 import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from glob import glob
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +20,10 @@ NEEDED = "shards need the packages webdataset and pyarrow: pip install 'vision-a
 CAPTIONS = ("txt", "json")
 """The endings of captions in a tar file."""
 
+MOST_SHARDS = 1_000_000
+LARGEST_MEMBER = 2**29
+"""Bytes of a file in a tar file; it is read as a whole."""
+
 
 class Sample(NamedTuple):
     """A photograph of a shard with its captions."""
@@ -26,9 +33,12 @@ class Sample(NamedTuple):
 
 
 def expanded(pattern: str) -> list[str]:
-    """The patterns that one with ranges such as `{000..331}` stands for."""
+    """The patterns that one with ranges such as `{000..331}` stands for. Raises ValueError if there are too many: the
+    pattern may come from the config of a run folder."""
     if "{" not in pattern:
         return [pattern]
+    if _alternatives(pattern) > MOST_SHARDS:
+        raise ValueError(f"{pattern[:200]}: stands for more than {MOST_SHARDS:,} shards")
     try:
         from webdataset.shardlists import expand_urls
     except ImportError as error:
@@ -36,14 +46,37 @@ def expanded(pattern: str) -> list[str]:
     return expand_urls(pattern)
 
 
+def _alternatives(pattern: str) -> int:
+    """At least as many as `pattern` stands for."""
+    groups = r"\{([^{}]*)\}"
+    nested = re.sub(groups, "", pattern).count(",")
+    return 2**nested * prod(map(_size, re.findall(groups, pattern)))
+
+
+def _size(group: str) -> int:
+    """The alternatives of one pair of braces: of `000..331` or of `a,b`."""
+    if ".." not in group:
+        return 1 + group.count(",")
+    ends = [number[:19] for number in re.findall(r"-?\d+", group)[:2]]
+    if max(map(len, ends), default=0) == 19:
+        return MOST_SHARDS + 1
+    return abs(int(ends[1]) - int(ends[0])) + 1 if len(ends) == 2 else 64  # letters
+
+
 def matching(pattern: str) -> list[Path]:
-    """The files that match a pattern with `*` and `?`, as given or under the folders of data sets."""
+    """The files that match a pattern with `*` and `?`, as given or under the folders of data sets. Raises ValueError
+    for what is no regular file: reading a pipe would wait forever."""
     if not any(sign in pattern for sign in "*?["):
-        return [find(pattern).absolute()]
-    if any(sign in str(Path(pattern).parent) for sign in "*?["):
+        found = [find(pattern).absolute()]
+    elif any(sign in str(Path(pattern).parent) for sign in "*?["):
         raise ValueError(f"{pattern}: only the name of the file may hold * or ?")
-    folder = find(Path(pattern).parent)
-    return [folder.absolute() / name for name in sorted(glob(Path(pattern).name, root_dir=folder))]
+    else:
+        folder = find(Path(pattern).parent)
+        found = [folder.absolute() / name for name in sorted(glob(Path(pattern).name, root_dir=folder))]
+    for path in found:
+        if not path.is_file():
+            raise ValueError(f"{path}: not a regular file")
+    return found
 
 
 def read(path: Path, photograph: str, caption: str) -> Iterator[Sample]:
@@ -55,37 +88,56 @@ def count(path: Path) -> int:
     """The samples of a shard, without reading its photographs: those with a photograph and a caption in a tar file, the
     rows of a Parquet file."""
     if path.suffix == ".parquet":
-        return _parquet_file(path).metadata.num_rows
+        with _parquet_file(path) as file:
+            return file.metadata.num_rows
+    endings = defaultdict[str, set[str]](set)
+    for name in map(Path, members(path)):
+        first, _, ending = name.name.partition(".")
+        endings[str(name.parent / first)].add(ending.lower())
+    return sum(
+        any(f".{ending}" in ENDINGS for ending in had) and not had.isdisjoint(CAPTIONS) for had in endings.values()
+    )
+
+
+def members(path: Path) -> list[str]:
+    """The names of the files in a tar file. Raises ValueError naming it if it is damaged, which shows in what follows
+    the last file that can be found, or if it holds a file that is too large to be read."""
+    with _readable_tar(path), tarfile.open(path, "r:") as file:
+        found = [member for member in file if member.isreg()]
+        for member in found:
+            if member.size > LARGEST_MEMBER:
+                raise tarfile.TarError(f"{member.name[:200]} has {member.size:,} bytes")
+        file.fileobj.seek(file.offset)
+        if file.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            after = f"after {found[-1].name[:200]}" if found else "at its beginning"
+            raise tarfile.TarError(f"it is damaged or cut off {after}")
+        return [member.name for member in found]
+
+
+@contextmanager
+def _readable_tar(path: Path) -> Iterator[None]:
+    """Turn errors into a ValueError that names the file."""
     try:
-        with tarfile.open(path, "r:") as file:
-            endings = defaultdict[str, set[str]](set)
-            for name in map(Path, (member.name for member in file if member.isreg())):
-                first, _, ending = name.name.partition(".")
-                endings[str(name.parent / first)].add(ending.lower())
-        return sum(
-            any(f".{ending}" in ENDINGS for ending in had) and not had.isdisjoint(CAPTIONS) for had in endings.values()
-        )
-    except (tarfile.TarError, OSError) as error:
+        yield
+    except (tarfile.TarError, OSError, EOFError) as error:
         raise ValueError(f"{path} is not a readable tar file: {error}") from error
 
 
 def tar(path: Path) -> Iterator[Sample]:
     """Read the samples of a tar file. One without an image or without a caption is left out. Raises ValueError naming
-    the file if it is damaged."""
+    the file if it is damaged, before the first sample."""
     try:
         from webdataset import tariterators
     except ImportError as error:
         raise ValueError(NEEDED) from error
-    try:
-        with open(path, "rb") as file:
-            members = ({**member, "__url__": str(path)} for member in tariterators.tar_file_iterator(file))
-            for record in tariterators.group_by_keys(members):
-                images = [ending for ending in record if f".{ending}" in ENDINGS]
-                captions = _captions(record)
-                if images and captions:
-                    yield Sample(Encoded(f"{path.name}/{record['__key__']}", record[images[0]]), captions)
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise ValueError(f"{path} is not a readable tar file: {error}") from error
+    members(path)  # what is damaged would end the iterator below without a word
+    with _readable_tar(path), open(path, "rb") as file:
+        found = ({**member, "__url__": str(path)} for member in tariterators.tar_file_iterator(file))
+        for record in tariterators.group_by_keys(found):
+            images = [ending for ending in record if f".{ending}" in ENDINGS]
+            captions = _captions(record)
+            if images and captions:
+                yield Sample(Encoded(f"{path.name}/{record['__key__']}", record[images[0]]), captions)
 
 
 def _captions(record: dict[str, Any]) -> tuple[str, ...]:
@@ -108,28 +160,31 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 def parquet(path: Path, photograph: str, caption: str) -> Iterator[Sample]:
     """Read the samples of a Parquet file, a few rows at a time. Raises ValueError if it lacks one of the columns."""
-    file = _parquet_file(path)
-    for column in (photograph, caption):
-        if column not in file.schema_arrow.names:
-            names = ", ".join(file.schema_arrow.names[:20])
-            raise ValueError(f"{path} has no column {column!r}, but {names}: set photograph and caption")
-    number = 0
-    for rows in file.iter_batches(batch_size=16, columns=[photograph, caption]):
-        for row in rows.to_pylist():
-            image, captions = row[photograph], _texts(row[caption])
-            content = image.get("bytes") if isinstance(image, dict) else image
-            if isinstance(content, bytes) and captions:
-                yield Sample(Encoded(f"{path.name}/{number}", content), captions)
-            number += 1
+    with _parquet_file(path) as file:
+        for column in (photograph, caption):
+            if column not in file.schema_arrow.names:
+                names = ", ".join(file.schema_arrow.names[:20])
+                raise ValueError(f"{path} has no column {column!r}, but {names}: set photograph and caption")
+        number = 0
+        for rows in file.iter_batches(batch_size=16, columns=[photograph, caption]):
+            for row in rows.to_pylist():
+                image, captions = row[photograph], _texts(row[caption])
+                content = image.get("bytes") if isinstance(image, dict) else image
+                if isinstance(content, bytes) and captions:
+                    yield Sample(Encoded(f"{path.name}/{number}", content), captions)
+                number += 1
 
 
-def _parquet_file(path: Path) -> Any:
+@contextmanager
+def _parquet_file(path: Path) -> Iterator[Any]:
+    """An open Parquet file; errors of reading it become a ValueError that names it."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise ValueError(NEEDED) from error
     try:
-        return ParquetFile(path, memory_map=False)
+        with ParquetFile(path, memory_map=False) as file:
+            yield file
     except (ArrowException, OSError) as error:
         raise ValueError(f"{path} is not a readable Parquet file: {' '.join(str(error).split())}") from error

@@ -142,8 +142,9 @@ class Shards(VocabularySource):
         numbered = ((sample, random.random()) for sample in self._endless(mine, random))
         decoded = in_threads(self._picked, islice(numbered, skip * size, None), ahead=2 * size)
         for _ in range(skip, len(self)):
-            batch = list(islice(decoded, size))
-            yield self._batch(list(islice(cycle(_readable(batch)), size)))
+            if not (found := _readable(islice(decoded, size))):
+                raise ValueError(f"{self.shards['train']}: no photograph of a whole batch can be read")
+            yield self._batch(list(islice(cycle(found), size)))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> "Split":
         return Split(self, name, rank, world)
@@ -233,19 +234,18 @@ class Split:
         samples = ((sample, None) for number, sample in numbered if number // size % self.world == self.rank)
         decoded = in_threads(self.source._picked, samples, ahead=2 * size)
         while batch := list(islice(decoded, size)):
-            yield self.source._batch(_readable(batch))
+            if found := _readable(batch):
+                yield self.source._batch(found)
 
 
 def _readable(items: Iterable[Picked | str]) -> list[Picked]:
-    """The samples of a batch that could be read. The others are logged. Raises ValueError if there is none."""
+    """The samples of a batch that could be read. The others are logged."""
     found = []
     for item in items:
         if isinstance(item, str):
             log.warning("%s", printable(item))
         else:
             found.append(item)
-    if not found:
-        raise ValueError(f"no photograph of a whole batch can be read, such as {printable(item)}")
     return found
 
 

@@ -12,6 +12,7 @@ from vision_attn.decode.rules import Rules
 from vision_attn.layers.best_words import all_words, best_words
 from vision_attn.layers.linear import constant_weights
 from vision_attn.layers.nested import take_images
+from vision_attn.ranges import check_range
 
 
 @torch.no_grad()
@@ -51,8 +52,7 @@ def sample(
 ) -> Decoded:
     """`rows` captions of each image, sampled word by word from the smallest set of words with `top_p` of the
     probability (Holtzman et al. 2020), after the logits are divided by `temperature`."""
-    if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}, but must be above 0")
+    check_range("decoding", 1e-3, 1e3, temperature=temperature)
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}, but must be above 0 and at most 1")
 

@@ -32,7 +32,9 @@ class Log:
     def __init__(self, folder: Path, world: World, run: Run, start: int) -> None:
         self.world = world
         self.sums: dict[str, Tensor] = {}
-        self.steps = self.items = 0
+        self.counts: dict[str, int] = {}
+        """In how many steps there was each: a task may return some of its scalars in some steps alone."""
+        self.items = 0
         self.started = self.since = time.monotonic()
         self.wandb = _wandb(folder) if run.wandb and world.first else None
         self.file = _open(folder / "metrics.jsonl", start) if world.first else None
@@ -43,19 +45,19 @@ class Log:
         if known:  # in one kernel
             torch._foreach_add_([self.sums[name] for name in known], [scalars[name] for name in known])
         self.sums |= {name: value.clone() for name, value in scalars.items() if name not in self.sums}
-        self.steps += 1
+        self.counts = {name: self.counts.get(name, 0) + (name in scalars) for name in self.sums}
         self.items += items
 
     def train(self, *, step: int, epoch: int, learning_rate: float) -> dict[str, float]:
         """Write the means since the last line, over all processes, and reset the sums."""
-        values = torch.stack([*self.sums.values()]).cpu().double() / self.steps
+        values = torch.stack([*self.sums.values()]).cpu().double() / torch.tensor([*self.counts.values()])
         means = dict(zip(self.sums, self.world.mean(values).tolist(), strict=True))
         now = time.monotonic()
         rate = self.items * self.world.size / max(now - self.since, 1e-9)
         times = {"items_per_second": round(rate, 1), "seconds": round(now - self.started, 2)}
         line = {**means, "learning_rate": learning_rate, **times}
         self._write({"step": step, "epoch": epoch, **line})
-        self.sums, self.steps, self.items, self.since = {}, 0, 0, now
+        self.sums, self.counts, self.items, self.since = {}, {}, 0, now
         return line
 
     def validation(self, metrics: dict[str, float], *, step: int, epoch: int) -> None:
@@ -110,18 +112,18 @@ class Log:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of this process since the last line, on the CPU."""
-        return {"sums": {name: value.cpu() for name, value in self.sums.items()}, "steps": self.steps}
+        return {"sums": {name: value.cpu() for name, value in self.sums.items()}, "counts": self.counts}
 
     def load_state_dict(self, states: list[dict[str, Any]] | dict[str, Any]) -> None:
         """Restore the sums of this process from those of all; use their means if the number of processes has changed.
 
-        A single dict, written by an earlier version, holds the means.
+        A single dict, written by an earlier version, holds the means; earlier versions counted steps alone.
         """
         states = [states] if isinstance(states, dict) else states
         mine = [states[self.world.rank]] if len(states) == self.world.size else states
         for name in mine[0]["sums"]:
             self.sums[name] = sum(state["sums"][name] for state in mine).to(self.world.device) / len(mine)
-        self.steps = mine[0]["steps"]
+        self.counts = mine[0]["counts"] if "counts" in mine[0] else dict.fromkeys(self.sums, mine[0]["steps"])
 
     def close(self) -> None:
         if self.file:

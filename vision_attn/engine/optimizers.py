@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
+from itertools import islice
 
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim.lr_scheduler import LinearLR, LRScheduler, SequentialLR
+from torch.optim.lr_scheduler import ChainedScheduler, LinearLR, LRScheduler, SequentialLR
 
 
 def with_rates(
@@ -57,7 +58,11 @@ def warm(
     rise = LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
     if schedule is None:
         return rise
-    return SequentialLR(optimizer, [rise, _over(schedule, optimizer, total - warmup)], milestones=[warmup])
+    rest = _over(schedule, optimizer, total - warmup)
+    if isinstance(rest, SequentialLR | ChainedScheduler):  # torch cannot start one of these again
+        name = type(rest).__name__
+        raise ValueError(f"run.warmup cannot be put before a {name}: set it to 0, and warm up in the {name}")
+    return SequentialLR(optimizer, [rise, rest], milestones=[warmup])
 
 
 LENGTHS = ("T_max", "T_0", "total_iters", "total_steps")
@@ -66,7 +71,8 @@ LENGTHS = ("T_max", "T_0", "total_iters", "total_steps")
 
 def _over(schedule: Callable[[Optimizer, int], LRScheduler], optimizer: Optimizer, steps: int) -> LRScheduler:
     made = schedule(optimizer, steps)
-    kind, (_, second, *_) = type(made), signature(type(made)).parameters
+    kind = type(made)
+    second = next(islice(signature(kind).parameters, 1, None), "")
     if second not in LENGTHS and getattr(made, second, None) == steps:
         raise ValueError(
             f"schedule: {kind.__name__} takes {second} where the number of steps is given: choose one that ends with "

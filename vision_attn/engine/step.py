@@ -25,6 +25,8 @@ from vision_attn.engine.run import Run
 from vision_attn.task import Batch, Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SMALLEST_SCALE = 2.0**-16
+"""Of the loss with fp16. The scale is halved after each step whose gradients are not finite, which is left out."""
 
 
 class Step:
@@ -168,6 +170,12 @@ class Step:
 
         All processes must call it together. It synchronises with the device, so call it where that happens anyway.
         """
+        if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
+            raise ValueError(
+                f"the gradients are not finite in fp16, however small the loss is scaled (now by "
+                f"{self.scaler.get_scale():.0e}): look for a division by zero or a logarithm of zero, or train with "
+                "--run.precision=bf16 or fp32"
+            )
         mine = self.trouble.tolist()
         if max(self.world.most(*mine)) >= 0:
             found = [

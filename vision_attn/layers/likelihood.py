@@ -129,7 +129,8 @@ class _Gradients:
     def times(self, factor: Tensor | None) -> list[Tensor | None]:
         """The sums so far, which are overwritten, times `factor`."""
         if self.needed[1] and self.weight is None:
-            self.weight, self.bias = torch.zeros_like(self.inputs[1]), self.inputs[1].new_zeros(len(self.inputs[1]))
+            self.weight = torch.zeros_like(self.inputs[1])
+            self.bias = self.inputs[1].new_zeros(len(self.inputs[1])) if self.needed[2] else None
         gradients = self.deep, self.weight, self.bias
         return [part if part is None or factor is None else part.mul_(factor) for part in gradients]
 

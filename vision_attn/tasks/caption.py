@@ -220,18 +220,19 @@ class Captioning(Task):
         whether attention lies in them. With a folder, all metrics, and captions.json."""
         standard, added = self.standard_evaluators(folder is not None), [new() for new in self.evaluators.values()]
         evaluators = [*standard, *added]
-        measured: dict[str, list[float]] = {}
+        measured, images = dict[str, float](), dict[str, int]()
         empty = True
         for batch, results, values in predictions:
             empty = False
             for evaluator in evaluators:
                 evaluator.update(batch, results)
             for name, value in values.items():
-                measured.setdefault(name, []).append(value)
+                measured[name] = measured.get(name, 0.0) + value * len(batch.ids)
+                images[name] = images.get(name, 0) + len(batch.ids)
         if empty:
             raise ValueError("there is no image to evaluate: the split is empty")
         metrics: dict[str, float] = {}
-        means = {name: sum(values) / len(values) for name, values in measured.items()}
+        means = {name: total / images[name] for name, total in measured.items()}
         for evaluator in evaluators:
             try:
                 metrics |= measures(evaluator, known=metrics.keys() | means.keys())

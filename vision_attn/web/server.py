@@ -5,7 +5,6 @@ takes a `text=`, which may be repeated, and a `method=`. /digit takes a picture 
 clutter first. The answer is JSON: `{"text":, "page":}` and what `details` says, or `{"error":}`.
 """
 
-import io
 import json
 import socket
 import sys
@@ -24,7 +23,7 @@ from torch.nn import functional as F
 
 from vision_attn.api import Model, load
 from vision_attn.console import printable
-from vision_attn.data.photographs import MAX_PIXELS
+from vision_attn.data.photographs import Encoded, TooLarge, open_as_stored, open_photograph
 from vision_attn.layers.fused import without_loops
 from vision_attn.looking import Looker, sees_photographs
 from vision_attn.shown import Answer, Captioned, Shown
@@ -104,9 +103,14 @@ def _takes_digits(task: Task) -> bool:
     return isinstance(task, Classification) and min(task.image_shape[1:]) >= DIGIT
 
 
+def _is_number(text: str) -> bool:
+    """Whether a client's text is a number of at most 12 digits."""
+    return text.isascii() and text.isdigit() and len(text) <= 12
+
+
 def _pieces(clutter: str) -> int:
     """The number of pieces of clutter that a request asks for."""
-    if not clutter.isdecimal() or int(clutter) > MOST:
+    if not _is_number(clutter) or int(clutter) > MOST:
         raise Refused(400, f"clutter is {clutter}, but must be a number from 0 to {MOST}")
     return int(clutter)
 
@@ -190,7 +194,7 @@ class Handler(BaseHTTPRequestHandler):
             if option not in known:
                 raise Refused(400, f"{address.path} has no option {option!r}: it takes {', '.join(known)}")
         model = self._model(options.get("model", ["0"])[0])
-        image = self._image()
+        image = self._image(address.path)
         image.filename = Path(options.get("name", [""])[0]).name  # the title of the page
         if not _answers(model, address.path):
             raise Refused(400, self._instead(model, address.path))
@@ -213,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
         return {"text": result.text, "page": result.page()} | details(result)
 
     def _model(self, number: str) -> Model | Looker:
-        if not number.isdecimal() or int(number) >= len(self.server.models):
+        if not _is_number(number) or int(number) >= len(self.server.models):
             raise Refused(404, f"there is no such model: their numbers are 0 to {len(self.server.models) - 1}")
         return self.server.models[int(number)][1]
 
@@ -226,24 +230,21 @@ class Handler(BaseHTTPRequestHandler):
         asked = [f"ask {each}" for each in ("/caption", "/classify", "/look") if _answers(model, each)]
         return f"{model.name} does not answer {path}" + "".join(f": {each}" for each in asked[:1])
 
-    def _image(self) -> Image.Image:
-        """The image in the body. Raises Refused, with a message for the user, if it is too large or broken."""
+    def _image(self, path: str) -> Image.Image:
+        """The image in the body of a request for `path`. Raises Refused, with a message for the user, if it is too
+        large or broken."""
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit():
+        if not _is_number(length):
             raise Refused(411, "the request does not say how long it is")
         if int(length) > LARGEST:
             raise Refused(413, f"this file is too large: at most {LARGEST // 10**6} MB")
-        content = self.rfile.read(int(length))
-        try:
-            image = Image.open(io.BytesIO(content))
-            if image.width * image.height > MAX_PIXELS:
-                raise Refused(413, f"this image is too large: at most {MAX_PIXELS / 1e6:.0f} million pixels")
-            image.load()
-        except Refused:
-            raise
-        except Exception as error:  # decoders raise anything
-            raise Refused(400, "this is not an image that can be read, or it is broken") from error
-        return image
+        file = Encoded("this image", self.rfile.read(int(length)))
+        try:  # what is transparent is no part of a digit, and the paper of a photograph
+            return open_as_stored(file) if path == "/digit" else open_photograph(file)
+        except TooLarge as error:
+            raise Refused(413, str(error)) from error
+        except ValueError as error:
+            raise Refused(400, str(error)) from error
 
     def _scattered(self, digit: Image.Image, model: Model, pieces: int) -> Tensor:
         """A canvas of the model's size, with the drawn digit at a random place among pieces of other digits."""
@@ -267,9 +268,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _foreign(self) -> bool:
         """Refuse requests by pages of other sites, also of those that have our address under a name of theirs."""
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         origin = self.headers.get("Origin")
-        theirs = origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
+        try:
+            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            theirs = origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
+        except ValueError:  # no address at all
+            host, theirs = None, True
         if theirs or (self.server.local and host not in LOCAL):
             self.close_connection = True
             self._json(403, {"error": "this request comes from another site"})
