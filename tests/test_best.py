@@ -44,6 +44,8 @@ def test_without_nll_and_for_a_metric_to_minimise_nothing_changes(capsys):
     assert chosen(errors, metric="error", mode="min") == [True, True, False, True]
     below = [{"bound": value, "nll": 1.0} for value in (-90.0, -91.0, -89.0, -0.5, 0.2)]
     assert chosen(below, metric="bound") == [True, False, True, True, True]
+    small = [{"mine": value, "nll": nll} for value, nll in ((8e-4, 3.0), (7e-4, 2.0), (float("nan"), 1.0), (9e-4, 4.0))]
+    assert chosen(small, metric="mine") == [True, False, False, True]
     assert capsys.readouterr().out == ""
 
 

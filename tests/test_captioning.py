@@ -299,7 +299,7 @@ def test_a_score_of_another_shape_is_named(source, batch):
 
     task = build(source)
     task.model.score = Wrong(16, 8)
-    with pytest.raises(ValueError, match=r"scores must be a tensor \(B, R, L\) of float, but is .*, of Wrong"):
+    with pytest.raises(ValueError, match=r"scores must be a tensor \(8, R, 196\) of float, but is .*, of Wrong"):
         task(*batch)
 
 

@@ -110,8 +110,12 @@ class _Expansion:
         parts = []
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]
+            keys = set[str]()
             for key, _ in node.value:
                 _check_key(key)
+                if key.value in keys:  # PyYAML would keep the last
+                    raise _Excess(key, f"the key {_short(key.value)} occurs twice")
+                keys.add(key.value)
         elif isinstance(node, yaml.SequenceNode):
             parts = node.value
         elif node is not None:

@@ -7,5 +7,5 @@ def check_range(owner: str, least: int | float, most: int | float, **numbers: in
     Configs may be untrusted, so sizes of loops and allocations in constructors must be bounded.
     """
     for name, number in numbers.items():
-        if not least <= number <= most:  # also rejects NaN
+        if number is None or not least <= number <= most:  # also rejects NaN
             raise ValueError(f"{owner}: {name} is {number}, but must be from {least:,} to {most:,}")

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vision_attn.attention.reinforce import Choice
-from vision_attn.attention.soft import Attention, Seen, expected_context, normalised
+from vision_attn.attention.soft import Attention, Seen, check_way, expected_context, fits, normalised
 from vision_attn.layers.nested import Nested
 
 Way = Literal["expectation", "mode", "sample"]
@@ -34,6 +34,7 @@ class Hard(Attention):
             raise ValueError(f"Hard: {expectation_probability=} must lie between 0 and 1")
         if soft_start < 0:
             raise ValueError(f"Hard: soft_start={soft_start} is a number of batches, and must not be negative")
+        check_way(self, at_test)
         self.expectation_probability, self.soft_start, self.at_test = expectation_probability, soft_start, at_test
         self.register_buffer("batches", torch.zeros(()))
 
@@ -59,6 +60,7 @@ class Hard(Attention):
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
     ) -> Seen:
+        fits(scores, regions)
         alpha = normalised(scores)
         if self.way == "expectation":
             return Seen(expected_context(alpha, regions), alpha)
@@ -108,6 +110,7 @@ class StraightThrough(Hard):
     ) -> Seen:
         if not self.training:
             return super().forward(scores, regions)
+        fits(scores, regions)
         alpha = normalised(scores)
         noisy = (_log(alpha) - _exponential(alpha).log()) / self.temperature
         soft, region = noisy.softmax(dim=-1), noisy.argmax(dim=-1)

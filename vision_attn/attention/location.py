@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from vision_attn.attention.scores import UNPROJECTED, Additive, Score
+from vision_attn.attention.scores import ROWS, UNPROJECTED, Additive, Score
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
@@ -54,6 +54,7 @@ class GaussianMixture(Score):
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], carry: Float[Tensor, "B R K"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R K"]]:
         """`carry` is kappa_{t-1}. Return log phi and kappa_t."""
+        require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L 0", "float", hint=UNPROJECTED)
         alpha, beta, kappa = precise(self.query(query)).chunk(3, dim=-1)
         before = self.start(keys, query.shape[1]) if carry is None else carry
@@ -121,6 +122,7 @@ class Coverage(Score):
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
         """`carry` is c_t. Return the scores and c_{t+1} = c_t + softmax(e_t)."""
+        require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
         covered = self.start(keys, query.shape[1]) if carry is None else carry
         scores = checkpoint(self._pairs, self.query(query), keys, covered, use_reentrant=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.hard import Hard, sample
-from vision_attn.attention.soft import Attention, Seen, expected_context
+from vision_attn.attention.soft import Attention, Seen, check_way, expected_context
 from vision_attn.layers.precise import precise
 from vision_attn.ranges import check_range
 
@@ -46,6 +46,7 @@ class Monotonic(Attention):
         check_range("Monotonic", 0, 1000, advance=advance)
         if noise < 0:
             raise ValueError(f"Monotonic: noise={noise} is a standard deviation, and must not be negative")
+        check_way(self, at_test)
         self.offset, self.noise, self.at_test = nn.Parameter(torch.tensor(float(offset))), noise, at_test
         self.advance = advance
 
@@ -102,6 +103,7 @@ class HardMonotonic(Hard):
     ):
         super().__init__(expectation_probability=expectation_probability, soft_start=soft_start)
         check_range("HardMonotonic", 0, 1000, advance=advance)
+        check_way(self, at_test)
         self.at_test, self.advance = at_test, advance
         self.offset = nn.Parameter(torch.tensor(float(offset)))
 

@@ -22,6 +22,7 @@ from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 UNPROJECTED = "; `project(regions)` computes them, once per image"
+ROWS = ": R states for each image"
 
 
 class Score(nn.Module):
@@ -29,7 +30,7 @@ class Score(nn.Module):
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Tensor:
         """Compute the keys (B, L, ...) that `forward` compares queries with."""
-        raise NotImplementedError
+        raise ValueError(f"{type(self).__name__} must override project(regions)")
 
     def start(self, keys: Tensor, rows: int) -> Nested:
         """The initial `carry` of `rows` rows: tensors (B, R, ...), or None for a score that remembers nothing.
@@ -42,7 +43,7 @@ class Score(nn.Module):
         self, query: Float[Tensor, "B R H"], keys: Tensor, carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         """Return the scores of one word and the carry for the next word."""
-        raise NotImplementedError
+        raise ValueError(f"{type(self).__name__} must override forward(query, keys, carry)")
 
 
 class Additive(Score):
@@ -81,6 +82,7 @@ class Additive(Score):
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         query = exponential(self.query(query), self.LIMIT)
         return additive_score(query, keys, self.weight), None
@@ -104,6 +106,7 @@ class Dot(Score):
     def forward(
         self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L D", "float", B=query.shape[0], D=query.shape[-1], hint=UNPROJECTED)
         return query @ keys.mT, None
 
@@ -138,6 +141,7 @@ class Cosine(Dot):
     def forward(
         self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L D", "float", B=query.shape[0], D=query.shape[-1], hint=UNPROJECTED)
         return (self.log_sharpness.exp() * F.normalize(query, dim=-1)) @ keys.mT, None
 
@@ -229,6 +233,7 @@ class ContentLocation(Score):
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
         """`carry` is alpha_{t-1}. Return the scores e_t and, as the next carry, alpha_t = softmax(e_t)."""
+        require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         previous = self.start(keys, query.shape[1]) if carry is None else carry
         features = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))

@@ -11,6 +11,7 @@ from vision_attn.attention.reinforce import Choice
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
 from vision_attn.layers.weighted_sum import weighted_sum
+from vision_attn.shapes import require
 
 
 class Seen(NamedTuple):
@@ -97,16 +98,27 @@ class Soft(Attention):
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
     ) -> Seen:
+        fits(scores, regions)
         alpha = normalised(scores)
         return Seen(expected_context(alpha, regions), alpha)
+
+
+def fits(scores: Tensor, regions: Tensor) -> None:
+    """Raise ValueError unless there is a score of each region in each row."""
+    require("scores", scores, "B R L", "float", B=regions.shape[0], L=regions.shape[1], hint=": one for each region")
+
+
+def check_way(module: nn.Module, way: str) -> None:
+    """Raise ValueError unless `way` is one of `module.ways`."""
+    if way not in module.ways:
+        ways = f"its ways are {', '.join(module.ways)}" if module.ways else "it has one way to look"
+        raise ValueError(f"{type(module).__name__} cannot look by {way!r}; {ways}")
 
 
 @contextmanager
 def looking_at_test(module: nn.Module, way: str) -> Iterator[None]:
     """Context manager: `module.at_test` is `way`, one of `module.ways`."""
-    if way not in module.ways:
-        ways = f"its ways are {', '.join(module.ways)}" if module.ways else "it has one way to look"
-        raise ValueError(f"{type(module).__name__} cannot look by {way!r}; {ways}")
+    check_way(module, way)
     before, module.at_test = module.at_test, way
     try:
         yield

@@ -14,20 +14,22 @@ from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.folders import replacing_folder
 from vision_attn.engine.weights import save_weights
 from vision_attn.files import finite, read_json
+from vision_attn.metrics import METRICS
 from vision_attn.task import Source
 
 ZERO = 1e-3
-"""A metric closer to 0 than this counts as 0: the smoothing of BLEU-4 alone gives 1e-8 where nothing matches."""
+"""A metric of captions closer to 0 than this counts as 0: the smoothing of BLEU-4 alone gives 1e-8 where nothing
+matches. Metrics of one's own may be as small as they like."""
 
 
 def better(metrics: dict[str, float], position: Position, *, metric: str, mode: Literal["max", "min"]) -> bool:
     """Return whether weights with these metrics are better than the best so far; if so, update `position`.
 
-    A metric to maximise that is practically 0, or NaN, does not discriminate: such weights are compared by `nll` (lower
+    A metric of captions that is practically 0, or NaN, does not discriminate: such weights are compared by `nll` (lower
     is better) where validation gives it. Any larger value of the metric beats them.
     """
     value = float(metrics[metric])
-    nll = float(metrics.get("nll", math.nan)) if mode == "max" else math.nan
+    nll = float(metrics.get("nll", math.nan)) if mode == "max" and metric in METRICS else math.nan
     first = position.best is None and position.best_nll is None
     if mode == "min":
         won = first or value < position.best
@@ -35,10 +37,8 @@ def better(metrics: dict[str, float], position: Position, *, metric: str, mode: 
         rank, before = _rank(value, nll), _rank(position.best, position.best_nll)
         won = first or rank > before
         if rank[0] == BY_NLL and before[0] <= BY_NLL and position.best_nll is None:
-            say(
-                f"{metric} is practically 0 ({value:.2g}): until it reaches {ZERO}, the weights with the lowest nll "
-                "are kept as the best"
-            )
+            low = "no number" if math.isnan(value) else f"practically 0 ({value:.2g})"
+            say(f"{metric} is {low}: until it reaches {ZERO}, the weights with the lowest nll are kept as the best")
     if won:
         unknown = math.isnan(value) and math.isnan(nll)  # such weights are the worst, but there are some
         worst = math.inf if mode == "min" else -math.inf

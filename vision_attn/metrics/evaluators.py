@@ -1,6 +1,6 @@
 """Evaluators of captioners. Each collects one group of metrics, batch by batch."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
     """The metrics of an evaluator, as numbers of Python. Raises ValueError, which names it, for what is no number and
     for the names of other metrics, the `known` ones."""
     name, found = type(evaluator).__name__, {}
-    for metric, value in evaluator.compute().items():
+    if not isinstance(measured := evaluator.compute(), Mapping):
+        raise ValueError(f"{name}.compute must return a dict of numbers by name, not {measured!r:.80}")
+    for metric, value in measured.items():
         if metric in known:
             raise ValueError(f"{name} measures {metric}, which is measured already: rename it")
         try:

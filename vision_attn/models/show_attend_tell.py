@@ -90,6 +90,8 @@ class ShowAttendTell(Captioner):
         """
         super().__init__()
         check_range("ShowAttendTell", 1, 10**12, hidden_size=hidden_size, word_size=word_size)
+        check_range("ShowAttendTell", 0, 1, forget_looks=forget_looks)
+        check_range("ShowAttendTell", 0, 10**12, forget_after=forget_after)
         if num_gates not in (1, region_size):
             raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
         self.region_size, self.state_size = region_size, hidden_size
@@ -201,9 +203,13 @@ class ShowAttendTell(Captioner):
     ) -> tuple[State, Seen, Tensor]:
         """One time step: attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM. Also returns
         z_t. With `step`, the input, h, c and z are packed rows."""
-        scores, carry = self.score(ragged.spread(state.hidden, step), memory.keys, state.carry)
-        if scores.dim() != 3:
-            require("scores", scores, "B R L", "float", hint=f", of {type(self.score).__name__}")
+        scored = self.score(ragged.spread(state.hidden, step), memory.keys, state.carry)
+        if not isinstance(scored, tuple) or len(scored) != 2:
+            raise ValueError(f"{type(self.score).__name__} must return (scores, carry), not a {type(scored).__name__}")
+        scores, carry = scored
+        if scores.dim() != 3 or scores.shape[2] != memory.regions.shape[1]:
+            sizes = {"B": memory.regions.shape[0], "L": memory.regions.shape[1]}
+            require("scores", scores, "B R L", "float", hint=f", of {type(self.score).__name__}", **sizes)
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
         context = self.gate(state.hidden).sigmoid() * ragged.collect(seen.context, step)
         remembered = self.remembered(context, runs) if self.training and self.forget_looks else context

@@ -158,9 +158,14 @@ class Captioning(Task):
                 statistics = map_statistics(caption.alpha.detach(), words != PAD)
         terms += [criterion.explore(self.model, regions, references) for criterion in self.sampling]
         for criterion, term in zip([*self.given, *self.sampling], terms, strict=True):
+            name = type(criterion).__name__
             if not isinstance(term, dict) or (term and "loss" not in term):
-                name, kind = type(criterion).__name__, "a dict without it" if isinstance(term, dict) else type(term)
+                kind = "a dict without it" if isinstance(term, dict) else type(term)
                 raise ValueError(f"{name} must return a dict with 'loss', or an empty one, but returns {kind}")
+            for key, value in term.items():
+                if not isinstance(value, Tensor) or value.numel() != 1:
+                    given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                    raise ValueError(f"{name} returns {key}, which must be a tensor of one number, but is {given}")
         losses = [term["loss"] for term in terms if term]
         metrics: dict[str, Tensor] = {}
         for term in (*terms, statistics):
