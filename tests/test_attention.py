@@ -1,12 +1,23 @@
 """Scores and soft attention against the paper's equations, written out."""
 
+import inspect
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests import references
-from vision_attn.attention.scores import Additive
-from vision_attn.attention.soft import doubly_stochastic, expected_context
+from vision_attn.attention.filterbank import Filterbank
+from vision_attn.attention.glimpse import Retina
+from vision_attn.attention.hard import Hard, StraightThrough
+from vision_attn.attention.scores import Additive, ContentLocation, Cosine, Dot, Score
+from vision_attn.attention.soft import Soft, doubly_stochastic, expected_context
 
+ROOT = Path(__file__).parents[1]
 B, R, L, D, H, A = 2, 3, 5, 4, 6, 7
 
 
@@ -119,3 +130,64 @@ def test_with_a_gain_scores_begin_alike_and_change_faster(inputs):
     assert spread[10.0] == pytest.approx(spread[1.0], rel=0.1) and change[10.0] > 2 * change[1.0]
     with pytest.raises(ValueError, match="Additive: gain is 0.0"):
         Additive(D, H, gain=0.0)
+
+
+def test_the_example_of_the_docs_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "attention.md").read_text(), re.DOTALL)
+    made: dict = {}
+    exec(code, made)
+    shapes = {name: tuple(made[name].shape) for name in ("scores", "patches", "patch", "strokes")}
+    assert shapes == {
+        "scores": (8, 5, 196), "patches": (8, 3, 2, 1, 12, 12),
+        "patch": (8, 5, 1, 12, 12), "strokes": (8, 5, 1, 60, 60),
+    }  # fmt: skip
+    assert made["seen"].context.shape == (8, 5, 512) and made["seen"].alpha.sum(-1).allclose(torch.ones(8, 5))
+
+
+def unchecked(module, method="forward"):
+    """A method as it is where annotations are not checked."""
+    return partial(inspect.unwrap(getattr(type(module), method)), module)
+
+
+def test_modules_say_which_shapes_they_take():
+    regions, states = torch.randn(4, 49, 32), torch.randn(4, 3, 32)
+    for score in (
+        Additive(32, 32, attention_size=8),
+        Dot(32, 32),
+        Cosine(32, 32),
+        ContentLocation(32, 32, grid=(7, 7)),
+    ):
+        said = r"query must be a tensor \(B, R, H\) of float, but is \(4, 32\).*R states"
+        with pytest.raises(ValueError, match=said):
+            unchecked(score)(states[:, 0], score.project(regions))
+    scores = torch.randn(4, 3, 49)
+    for attention in (Soft(), Hard(), StraightThrough()):
+        for wrong in (scores[:1], scores[..., :48], torch.randn(4, 3, 54), scores[:, 0]):
+            with pytest.raises(ValueError, match=r"scores must be a tensor \(4, R, 49\) of float, but is"):
+                unchecked(attention)(wrong, regions)
+    with pytest.raises(ValueError, match=r"give what `pyramid\(images\)` returns"):
+        unchecked(Retina())(torch.rand(4, 1, 28, 28), torch.zeros(4, 1, 2))
+    with pytest.raises(ValueError, match=r"state must be a tensor \(B, R, H\)"):
+        unchecked(Filterbank(32, (1, 28, 28)), "window")(states[:, 0])
+    with pytest.raises(ValueError, match="Nothing must override project"):
+        Nothing().project(regions)
+
+
+class Nothing(Score):
+    pass
+
+
+def test_a_way_to_look_that_there_is_not_is_refused():
+    """In a process of its own: here annotations are checked."""
+    code = """
+from vision_attn.attention.hard import Hard, StraightThrough
+from vision_attn.attention.monotonic import HardMonotonic, Monotonic
+for kind in (Hard, StraightThrough, Monotonic, HardMonotonic):
+    try:
+        kind(at_test="draw")
+    except ValueError as error:
+        print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    for line, kind in zip(said.splitlines(), ("Hard", "StraightThrough", "Monotonic", "HardMonotonic"), strict=True):
+        assert line.startswith(f"{kind} cannot look by 'draw'; its ways are expectation, ")

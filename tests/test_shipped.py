@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+import vision_attn
 from tests.untrained import SIZES, write_run
 from vision_attn.commands import _opened, main
 from vision_attn.config import build, claim, open_run, read
@@ -147,6 +148,22 @@ def test_the_python_of_the_readme_runs(shipped, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     assert capsys.readouterr().out.strip() and "<html" in (tmp_path / "look.html").read_text()
+
+
+def test_the_python_of_the_docs_runs(shipped, tmp_path, monkeypatch):
+    """Also the words that are given: their log p is that of the captioner's own caption where they are the same."""
+    shutil.copy(PHOTOGRAPHS[0], tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    first, second = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "captioning.md").read_text(), re.DOTALL)
+    made: dict = {}
+    for code in (first, second):
+        exec(code.replace("runs/mine", str(shipped)), made)
+        made["best"] = made.get("best") or vision_attn.load(shipped).caption("photo.jpg").text
+    assert (tmp_path / "photo.html").is_file()
+    given, words = made["given"], made["words"]
+    assert given.log_prob.shape == words.shape == (1, 1, 7) and given.alpha.shape == (1, 1, 7, 196)
+    exec(second.replace("runs/mine", str(shipped)).replace("a dog runs on the grass", made["best"]), made)
+    torch.testing.assert_close(made["given"].log_prob[0, 0, :-1].tolist(), made["caption"].log_prob, atol=1e-3, rtol=0)
 
 
 def test_what_is_neither_a_run_nor_a_photograph_is_named(shipped, tmp_path, monkeypatch, capsys):

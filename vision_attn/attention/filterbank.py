@@ -81,6 +81,7 @@ class Filterbank(nn.Module):
         its stride by delta~ within a quarter of a pixel and twice the widest stride, and measures sigma in half
         strides. Without `before`, it starts from a window that covers the image.
         """
+        require("state", state, "B R H", "float", hint=": R states for each image")
         with torch.autocast(state.device.type, enabled=False):
             numbers = repeated(self.numbers, precise(state))
             logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)

@@ -110,6 +110,10 @@ class Retina(nn.Module):
     ) -> Float[Tensor, "B R K C g g"]:
         """Extract a glimpse at each of `locations` (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image,
         (1, 1) the bottom right one."""
+        if isinstance(pyramid, Tensor):
+            raise ValueError(
+                "Retina: give what `pyramid(images)` returns, which all glimpses of a batch share, not images"
+            )
         images = pyramid.averages[0] if isinstance(pyramid, Pyramid) else pyramid.images
         require("locations", locations, "B R 2", "float", B=images.shape[0])
         if isinstance(pyramid, Uncut):
