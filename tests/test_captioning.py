@@ -24,6 +24,7 @@ from vision_attn.data.scenes import Scenes
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine.batches import few, on_device
 from vision_attn.engine.weights import load_weights, save_weights
+from vision_attn.metrics.evaluators import measures
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.tasks.caption import Captioning
 
@@ -253,6 +254,10 @@ def test_metrics_of_ones_own_are_numbers_with_names_of_their_own(source, tmp_pat
     ):
         with pytest.raises(ValueError, match=said):
             evaluated(**found)
+    silent = Measured()
+    silent.compute = lambda: None
+    with pytest.raises(ValueError, match="Measured.compute must return a dict of numbers by name, not None"):
+        measures(silent, known=())
     whole = evaluated(tmp_path, broken=1)  # one that fails when it writes does not cost the others
     assert {"BLEU-4", "CIDEr", "nll"} <= whole.keys() and math.isnan(whole["Measured"])
     assert "Measured failed (KeyError: 'a file')" in capsys.readouterr().err
@@ -274,6 +279,11 @@ class Term(Criterion):
         ({"loss": torch.zeros(()), "nll": torch.zeros(())}, "nll is logged twice"),
         ({"los": torch.zeros(())}, "Term must return a dict with 'loss', or an empty one, but returns a dict without"),
         (torch.zeros(()), "Term must return a dict with 'loss', or an empty one, but returns .*Tensor"),
+        ({"loss": torch.zeros(3)}, r"Term returns loss, which must be a tensor of one number, but is \(3,\)"),
+        (
+            {"loss": torch.zeros(()), "mine": 1.0},
+            "Term returns mine, which must be a tensor of one number, but is float",
+        ),
     ],
 )
 def test_a_criterion_of_ones_own_has_a_loss_and_names_of_its_own(source, batch, found, said):

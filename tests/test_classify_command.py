@@ -140,11 +140,18 @@ def test_weights_that_come_along_read_digits(name, data_folder, tmp_path, monkey
 
 
 def test_what_is_unlike_the_training_images_is_said(ram, tmp_path, capsys):
-    for name, size, level in (("large.png", (600, 90), 0), ("paper.png", (28, 28), 250), ("fine.png", (40, 40), 9)):
+    paper = ("paper.png", (28, 28), 250)
+    for name, size, level in (
+        ("large.png", (600, 90), 0),
+        paper,
+        ("fine.png", (40, 40), 9),
+        ("both.png", (90, 90), 250),
+    ):
         Image.new("L", size, level).save(tmp_path / name)
     assert main(["classify", str(ram), str(tmp_path)]) == 0
-    large, paper = (line for line in capsys.readouterr().err.splitlines() if "the model learned from" in line)
-    assert "large.png has 600 x 90 pixels, but the model learned from 28 x 28" in large
+    *both, large, paper = (line for line in capsys.readouterr().err.splitlines() if "the model learned from" in line)
+    assert "large.png is seen with 600 x 90 pixels, but the model learned from 28 x 28" in large
     assert "paper.png is mostly bright" in paper and "--invert" in paper
+    assert [line.split("both.png ")[1].split()[:2] for line in both] == [["is", "seen"], ["is", "mostly"]]
     assert main(["classify", str(ram), str(tmp_path / "paper.png"), "--invert"]) == 0
     assert "learned from" not in capsys.readouterr().err

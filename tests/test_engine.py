@@ -278,6 +278,14 @@ def test_a_gradient_that_is_not_finite_is_never_applied(tmp_path):
 
     with pytest.raises(ValueError, match="step 1: the gradient is not finite; ids of its batch: point"):
         train_plain(tmp_path, task=Steep)
+
+    class Term(Plane):
+        def forward(self, points, answers, *_):
+            mine = self.last.bias.sum() * math.nan
+            return {"loss": mine + 1, "mine": mine.detach(), "other": torch.ones(())}
+
+    with pytest.raises(ValueError, match="the loss is not finite; ids of .*; in the latest step also: mine. "):
+        train_plain(tmp_path, task=Term)
     assert not (tmp_path / "last").exists()
 
 

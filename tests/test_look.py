@@ -173,7 +173,9 @@ def test_a_run_is_looked_into_in_python(photographs: Path, tmp_path: Path) -> No
         model.look(file, method="rollout")
     with pytest.raises(ValueError, match="run holds its weights: leave weights out"):
         vision_attn.load(run, weights="none")
-    with pytest.raises(ValueError, match=r"does not see whole photographs: vision-attn eval weights/ram_cluttered60"):
+    with pytest.raises(
+        ValueError, match=r"does not see whole photographs: vision-attn classify weights/ram_cluttered60"
+    ):
         vision_attn.load("weights/ram_cluttered60").look(file)
 
 
@@ -696,7 +698,7 @@ def test_a_classifier_of_a_run_is_looked_into(photographs: Path, tmp_path: Path,
     assert vision_attn.load(run).look(photographs / "0.png").page() == (out / "index.html").read_text()
     weights = Path(__file__).parents[1] / "weights" / "ram_cluttered60"
     assert main(["look", str(weights), str(photographs / "0.png"), "--out", str(out)]) == 1
-    assert "holds a classifier that does not see whole photographs: vision-attn eval" in capsys.readouterr().err
+    assert "holds a classifier that does not see whole photographs: vision-attn classify" in capsys.readouterr().err
 
 
 def test_words_of_a_tokenizer_that_cleans_up_spaces_keep_their_tokens() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from PIL import Image
 from safetensors.torch import save_file
 from torchvision.models import get_model
@@ -377,6 +378,33 @@ def test_a_key_is_found_wherever_it_lies(given: str, meant: str, tmp_path: Path,
     assert main(["train", SCENES, f"--{given}=3"]) == 1
     assert f"error: {meant}" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_key_below_a_named_part_is_told_with_its_whole_path(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = yaml.safe_load(Path(SCENES).read_text())
+    penalty = "vision_attn.criteria.doubly_stochastic.DoublyStochastic"
+    for part, options, said in (
+        (
+            {"class_path": penalty, "init_args": {"wieght": 1}},
+            [],
+            "task.criteria.sharp.wieght: there is no such key; did ",
+        ),
+        (
+            {"class_path": penalty, "weight": 1},
+            [],
+            "task.criteria.sharp: write weight under init_args, beside class_path",
+        ),
+        (penalty, ["--task.criteria.sharp=null"], "task.criteria: an option cannot take a part away"),
+        (penalty, ["--task.criteria.flat.weight=1"], "no flat: give its class first, --task.criteria.flat=..."),
+    ):
+        content["task"]["init_args"]["criteria"]["sharp"] = part
+        Path("mine.yaml").write_text(yaml.safe_dump(content))
+        assert main(["train", "mine.yaml", *options]) == 1
+        assert said in capsys.readouterr().err
+    Path("mine.yaml").write_text("run: {epochs: 1}\nrun: {epochs: 2}\n")
+    assert main(["train", "mine.yaml"]) == 1
+    assert "mine.yaml, line 2: the key run occurs twice" in capsys.readouterr().err
 
 
 def test_a_run_knows_its_keys_too() -> None:

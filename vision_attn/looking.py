@@ -212,7 +212,8 @@ def look_into(task: Any, source: Source | None, name: str, device: torch.device)
     if not sees_photographs(task):
         raise ValueError(
             f"{name} holds a {task.kind} that does not see whole photographs: "
-            f"vision-attn eval {name} --show 8 draws what it sees"
+            f"vision-attn {'classify' if isinstance(task, Classification) else 'eval'} {name} "
+            f"{'IMAGE --out look' if isinstance(task, Classification) else '--show 8'} draws what it sees"
         )
 
     def inputs(picture: Image.Image) -> dict[str, Tensor]:

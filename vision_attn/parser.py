@@ -6,15 +6,16 @@ jsonargparse imports what a config names; `allow_only` restricts what it may imp
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace, _stubs_resolver, set_parsing_settings
 
 from vision_attn.engine.loop import fit
-from vision_attn.mistakes import one_line
+from vision_attn.mistakes import one_line, suggest
 from vision_attn.trust import within
 
 FORMAT = 3
@@ -51,10 +52,48 @@ def parse(
     try:
         return parser.parse_args(list(arguments))
     except Exception as error:  # mostly ArgumentError, but unusual values can raise other errors
-        reason = one_line(message(error), lambda path: _accepted(content, path))
+        reason = _misplaced(content) or _located(
+            one_line(message(error), partial(_accepted, content)), content, overrides
+        )
         key = reason.split(":")[0].split(".")[-1]
         prefix = "" if any(key in override for override in overrides) else f"{where}: "
         raise ValueError(f"{prefix}{reason}") from error
+
+
+def _nested(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict]]:
+    """Every mapping of a config, with its path as messages name it: without `init_args`."""
+    if isinstance(content, dict):
+        yield path, content
+        for key, value in content.items():
+            yield from _nested(value, path if key == "init_args" else (*path, key))
+
+
+def _misplaced(content: dict) -> str:
+    """What is wrong with a class whose arguments are written beside its `class_path`; empty if there is none."""
+    for path, mapping in _nested(content):
+        if "class_path" in mapping and (beside := mapping.keys() - {"class_path", "init_args", "dict_kwargs"}):
+            return f"{'.'.join(path)}: write {', '.join(sorted(beside))} under init_args, beside class_path"
+    return ""
+
+
+def _located(reason: str, content: dict, overrides: Sequence[str]) -> str:
+    """`reason` with the whole path of an unknown key: the parser leaves out the names of parts in a mapping, such as
+    the criteria of a task."""
+    if "NestedArg(" in reason:
+        key = reason.partition(":")[0]
+        return f"{key}: an option cannot take a part away: leave it out in a copy of the config"
+    found = re.match(r"([\w.]+): there is no such key", reason)
+    *above, key = found[1].split(".") if found else [""]
+    for option in overrides if above else ():
+        (*part, last), inside = option.partition("=")[0].removeprefix("--").split("."), ".".join(above)
+        if last == key and len(part) > len(above) and part[: len(above)] == above:
+            part = ".".join(part)
+            return f"{inside} of this config has no {part[len(inside) + 1 :]}: give its class first, --{part}=..."
+    places = [path for path, mapping in _nested(content) if key in mapping and [*path[: len(above)]] == above]
+    if not above or len(places) != 1 or len(places[0]) == len(above):
+        return reason
+    (place,) = places
+    return f"{'.'.join((*place, key))}: there is no such key{suggest(key, _accepted(content, [*place]))}"
 
 
 def message(error: BaseException | None) -> str:

@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     elif drawn:
         guide = READS if isinstance(answer.view, Reads) else GLIMPSES
         complain(f"drawn: {write_looks(arguments.out, drawn, guide)}")
-    several = [f"{len(doubts) - 3} more images are unlike the training images"] * (len(doubts) > 3)
-    for line in (*found.notes, *doubts[:3], *several, *complaints):
+    several = [f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them"] * (len(doubts) > 6)
+    for line in (*found.notes, *doubts[:6], *several, *complaints):
         complain(line)
     return 1 if complaints else 0
 
@@ -109,20 +109,23 @@ def seen(opened: Opened, path: Path, invert: bool) -> Any:
 
 
 def reasons_to_doubt(opened: Opened, path: Path, images: Any, *, inverted: bool) -> list[str]:
-    """Return why an answer may be wrong: the image is much larger than the training images, or not white on black."""
+    """Return why an answer may be wrong: the image is much larger than the training images, not white on black, or
+    both."""
     from vision_attn.attention.images import Images, overview
     from vision_attn.data.labelled import LabelledImages
 
+    reasons = []
     height, width = opened.task.image_shape[1:]  # 0 if training images differ in size
     if width and isinstance(images, Images):
         X, Y = images.extents[0].tolist()
         if max(X / width, Y / height) > 2:
             known = f"the model learned from {width} x {height}"
-            return [f"{path} has {X} x {Y} pixels, but {known}: what is larger or smaller may be misread"]
+            then = "what is larger or smaller there may be misread; crop or resize it"
+            reasons.append(f"{path} is seen with {X} x {Y} pixels, but {known}: {then}")
     if not isinstance(opened.source, LabelledImages) and overview(images, 16).mean() > 0.5:
         then = "after --invert; leave it out" if inverted else "--invert swaps them"
-        return [f"{path} is mostly bright, but the model learned from white digits on black: {then}"]
-    return []
+        reasons.append(f"{path} is mostly bright, but the model learned from white digits on black: {then}")
+    return reasons
 
 
 def record(task: Any, path: Path, answer: Any) -> str:

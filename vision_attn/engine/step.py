@@ -67,6 +67,8 @@ class Step:
         """The image ids of each step since the last `check`."""
         self.items = 0
         """The items of the current step."""
+        self.terms: dict[str, Tensor] = {}
+        """The scalars of the task in the latest step, which a message names if they are not finite."""
 
     def __call__(self, batches: Iterator[Batch], number: int, step: int) -> tuple[dict[str, Tensor], int]:
         """Do step `step` over the next `number` batches. Returns the mean scalars, on the device, and the items.
@@ -105,6 +107,7 @@ class Step:
             if self.world.size > 1:
                 self._check_gradients()
             self.scaler.unscale_(self.optimizer)
+            self.terms = dict(totals)
             totals["gradient"] = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
             self._watch(totals)
             self._update(totals)
@@ -189,7 +192,9 @@ class Step:
                 f" and {len(ids) - 8} more" if len(ids) > 8 else ""
             )
             last = Path(self.run.folder) / "last"
+            terms = [name for name, value in self.terms.items() if name != "loss" and not value.isfinite().all()]
             batch = f"; ids of its batch: {images}" if images else ""
+            batch += f"; in the latest step also: {', '.join(terms)}" if terms else ""
             saved = f"The last good checkpoint is in {last}" if last.exists() else "There is no checkpoint before it"
             look = "check these images, " if images else ""
             help_ = f"{look}lower the learning rate, or set run.clip"

@@ -48,7 +48,10 @@ def write_classified(
         return [write_looks(folder, entries, READS + JUDGED), still, moving]
     items = _glimpsed(images, glance, view, labels, names)
     paths = [write_gallery(folder / "gallery.png", items)]
-    entries = [Entry(paths[0], "all images: correct answers on the left, wrong ones on the right")]
+    sides = "correct answers on the left, wrong ones on the right"
+    if len({item.right for item in items}) == 1:
+        sides = f"all answers {'correct' if items[0].right else 'wrong'}"
+    entries = [Entry(paths[0], f"all images, each beside what was seen of it; {sides}")]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         fields = item._asdict()
         paths.append(write_glimpses(folder / f"{number:02d}.png", **fields))
