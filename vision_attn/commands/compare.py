@@ -1,0 +1,173 @@
+"""Compare runs: their metrics, the keys in which their configs differ, and their curves.
+
+Prints a line for each run: the keys that are not the same in all, the step of the best weights, and the metric that
+selected them, on validation and, where `vision-attn eval` has measured it, on the test split. Runs that differ in their
+seed alone are summed up by the mean and the standard deviation.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+from vision_attn.commands._places import check_writable
+from vision_attn.console import complain, say
+from vision_attn.files import read_json
+
+SEED = "run.seed"
+APART = {"run.folder", "format"}
+"""Keys in which runs differ anyway."""
+NO_CURVES = {"step", "epoch", "seconds"}
+
+
+class Compared(NamedTuple):
+    """A run, as far as it is compared."""
+
+    name: str
+    config: dict[str, Any]
+    """By keys as on the command line."""
+    val: dict[str, Any]
+    """Of the best weights, with their `step`."""
+    test: dict[str, Any]
+    lines: list[dict[str, Any]]
+    """Those of metrics.jsonl."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `vision-attn compare`."""
+    parser.usage = "%(prog)s RUN [RUN ...] [options]"  # names of --metrics would take in what follows
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
+    parser.add_argument(
+        "--metrics", nargs="+", metavar="NAME", help="these instead of the one that selected the best weights"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each run, with all metrics")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write a page with the curves of all runs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table and write the page. Raises ValueError for what is no run."""
+    if arguments.out:
+        check_writable(arguments.out, "--out")
+    runs = [compared(folder) for folder in arguments.runs]
+    keys = different(runs)
+    names = arguments.metrics or list(dict.fromkeys(str(one.config.get("run.metric")) for one in runs))
+    if arguments.json:
+        for one in runs:
+            settings = {key: one.config.get(key) for key in keys}
+            say(json.dumps({"run": one.name, "keys": settings, "val": one.val, "test": one.test}))
+    else:
+        for line in table(runs, keys, names):
+            say(line)
+        for line in summaries(runs, names):
+            say(line)
+    if arguments.out:
+        from vision_attn.viz.curves import write_curves
+
+        page = write_curves(arguments.out / "index.html", curves(runs), title="Curves of runs")
+        complain(f"drawn: {page}")
+    return 0
+
+
+def compared(folder: Path) -> Compared:
+    """Read a run. What it does not have yet is empty."""
+    from vision_attn.bounded_yaml import read_yaml
+
+    config = folder / "config.yaml" if (folder / "config.yaml").is_file() else folder / "best" / "config.yaml"
+    if not config.is_file():
+        raise ValueError(f"{folder} is no run: it holds neither config.yaml nor best/config.yaml")
+    return Compared(
+        str(folder), dict(flat(read_yaml(config))), _read(folder / "best" / "metrics_val.json"),
+        _read(folder / "metrics_test.json"), _lines(folder / "metrics.jsonl"),
+    )  # fmt: skip
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_json(path) if path.is_file() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log; one that a killed process left half written is left out."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return [line for line in found if isinstance(line, dict)]
+
+
+def flat(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """The values of a config by keys as on the command line; of a class its name, and below it its arguments."""
+    if not isinstance(config, Mapping):
+        yield ".".join(path), config
+        return
+    for key, value in config.items():
+        if key == "class_path":
+            yield ".".join(path), str(value).rpartition(".")[2]
+        else:
+            yield from flat(value, path if key == "init_args" else (*path, str(key)))
+
+
+def different(runs: Sequence[Compared]) -> list[str]:
+    """The keys whose values are not the same in all runs."""
+    keys = dict.fromkeys(key for one in runs for key in one.config if key not in APART)
+    return [key for key in keys if any(one.config.get(key) != runs[0].config.get(key) for one in runs)]
+
+
+def table(runs: Sequence[Compared], keys: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+    """Lines with aligned columns."""
+    head = ["run", *keys, "step", *(f"{split} {name}" for name in names for split in ("val", "test"))]
+    rows = [
+        [
+            one.name, *(str(one.config.get(key, "-")) for key in keys), str(one.val.get("step", "-")),
+            *(_number(part.get(name)) for name in names for part in (one.val, one.test)),
+        ]
+        for one in runs
+    ]  # fmt: skip
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, *rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def summaries(runs: Sequence[Compared], names: Sequence[str]) -> Iterator[str]:
+    """A line for each group of runs that differ in nothing but their seed."""
+    groups: dict[str, list[Compared]] = {}
+    for one in runs:
+        rest = {key: value for key, value in one.config.items() if key not in APART | {SEED}}
+        groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
+    for group in groups.values():
+        if len({one.config.get(SEED) for one in group}) < len(group):  # the same run twice, or of other code
+            continue
+        told = []
+        for name in names:
+            for split, parts in (("val", [one.val for one in group]), ("test", [one.test for one in group])):
+                values = [part[name] for part in parts if _is_number(part.get(name))]
+                if len(values) > 1:
+                    told.append(f"{split} {name} {mean(values):.4f} +- {stdev(values):.4f}")
+        if told:
+            yield f"{len(group)} seeds, {group[0].name} and so on: {', '.join(told)}"
+
+
+def curves(runs: Sequence[Compared]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """By the name of a number and of a run, what its log says of it."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for one in runs:
+        for line in one.lines:
+            for name, value in line.items():
+                if name not in NO_CURVES and _is_number(value) and _is_number(line.get("step")):
+                    found.setdefault(name, {}).setdefault(one.name, []).append((float(line["step"]), float(value)))
+    if not found:
+        raise ValueError("these runs have no metrics.jsonl, so there are no curves: leave out --out")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4f}" if _is_number(value) else "-"

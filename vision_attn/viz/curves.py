@@ -1,0 +1,66 @@
+"""A page of curves: how the numbers of several runs went on from step to step."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from vision_attn.files import replacing
+from vision_attn.viz.index import PAGE
+from vision_attn.viz.sheet import DARK
+
+COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#0072b2", "#999999")
+"""Of runs, in turn (Okabe and Ito 2008: distinct also without seeing red or green)."""
+WIDTH, HEIGHT, LEFT, BELOW = 640, 240, 64, 24
+MOST = 1000
+"""Points of a curve that are drawn."""
+
+Curve = Sequence[tuple[float, float]]
+"""Steps and values."""
+
+
+def write_curves(path: Path, curves: Mapping[str, Mapping[str, Curve]], *, title: str) -> Path:
+    """Write an HTML page with a plot for each name in `curves`, of a curve for each run. Returns its path."""
+    runs = list(dict.fromkeys(run for plot in curves.values() for run in plot))
+    colours = {run: COLOURS[number % len(COLOURS)] for number, run in enumerate(runs)}
+    legend = "".join(
+        f'<p style="margin:0"><span style="color:{colour}">&#9644;</span> {escape(run)}</p>'
+        for run, colour in colours.items()
+    )
+    plots = "\n".join(_plot(name, plot, colours) for name, plot in curves.items())
+    guide = "Each plot against the step. Point at a curve for the name of its run."
+    parts = {"paper": DARK.paper, "ink": DARK.ink, "quiet": DARK.quiet, "guide": guide, "title": escape(title)}
+    page = PAGE.format(figures=f"{legend}\n{plots}", **parts)
+    with replacing(path) as temporary:
+        temporary.write_bytes(page.encode("utf-8", errors="replace"))
+    return path
+
+
+def _plot(name: str, plot: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
+    """One plot as SVG."""
+    steps, values = zip(*(point for curve in plot.values() for point in curve), strict=True)
+    left, right, low, high = min(steps), max(steps), min(values), max(values)
+
+    def placed(step: float, value: float) -> tuple[float, float]:
+        x = LEFT + (WIDTH - LEFT - 8) * (step - left) / max(right - left, 1e-9)
+        y = (HEIGHT - BELOW - 8) * (1 - (value - low) / max(high - low, 1e-9)) + 8
+        return round(x, 1), round(y, 1)
+
+    drawn = []
+    for run, curve in plot.items():
+        points = [placed(*point) for point in curve[:: -(-len(curve) // MOST)]]
+        line = " ".join(f"{x},{y}" for x, y in points)
+        dots = "".join(f'<circle cx="{x}" cy="{y}" r="2.5"/>' for x, y in points) if len(points) <= 40 else ""
+        drawn.append(
+            f'<g stroke="{colours[run]}" fill="{colours[run]}"><title>{escape(run)}</title>'
+            f'<polyline points="{line}" fill="none" stroke-width="1.5"/>{dots}</g>'
+        )
+    labels = [
+        (LEFT - 6, 14, "end", f"{high:.4g}"), (LEFT - 6, HEIGHT - BELOW, "end", f"{low:.4g}"),
+        (LEFT, HEIGHT - 6, "start", f"{left:g}"), (WIDTH - 8, HEIGHT - 6, "end", f"{right:g}"),
+    ]  # fmt: skip
+    texts = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in labels)
+    return (
+        f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(name)}" '
+        f'font-size="12" fill="{DARK.quiet}" style="max-width:100%">{texts}{"".join(drawn)}</svg>'
+        f"<figcaption>{escape(name)}</figcaption></figure>"
+    )
