@@ -279,13 +279,16 @@ def test_a_gradient_that_is_not_finite_is_never_applied(tmp_path):
     with pytest.raises(ValueError, match="step 1: the gradient is not finite; ids of its batch: point"):
         train_plain(tmp_path, task=Steep)
 
+    with pytest.raises(ValueError, match="not finite in fp16, however small the loss is scaled"):
+        train_plain(tmp_path / "half", task=Steep, precision="fp16", epochs=20)  # the scaler leaves out every step
+
     class Term(Plane):
         def forward(self, points, answers, *_):
             mine = self.last.bias.sum() * math.nan
             return {"loss": mine + 1, "mine": mine.detach(), "other": torch.ones(())}
 
     with pytest.raises(ValueError, match="the loss is not finite; ids of .*; in the latest step also: mine. "):
-        train_plain(tmp_path, task=Term)
+        train_plain(tmp_path / "term", task=Term)
     assert not (tmp_path / "last").exists()
 
 
