@@ -222,9 +222,18 @@ def test_trusted_packages(tmp_path: Path) -> None:
     for package in ("os", "torch", "torch.nn", "torchvision", "vision_attn", "vision_attn.commands", "jsonargparse"):
         with pytest.raises(ValueError, match=f"--trust {package}: .* can do anything"):
             checked(plane, expected, "task", trust=[package])
-    for package in ("", "a b", "../x", "toy.", "--x"):
-        with pytest.raises(ValueError, match="is not a package name"):
+    for package, more in (
+        ("", "$"),
+        ("a b", "$"),
+        ("../x", "$"),
+        ("toy.", "$"),
+        ("--x", "$"),
+        ("a,b", "; repeat --trust"),
+    ):
+        with pytest.raises(ValueError, match=f"is not a package name{more}"):
             checked(plane, expected, "task", trust=[package])
+    with pytest.raises(ValueError, match="task: No module named 'nowhere'; name its folder in PYTHONPATH"):
+        checked({"class_path": "nowhere.Plane"}, expected, "task", trust=["nowhere"])
 
 
 def test_a_run_may_not_download_nor_cache_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,9 @@ def check_trust(packages: Iterable[str]) -> None:
     """Raise ValueError for invalid package names, and for packages that cannot be trusted as a whole."""
     for package in packages:
         if not _PATH.fullmatch(f"{package}.x"):
-            raise ValueError(f"{package!r} is not a package name")
+            raise ValueError(
+                f"{package!r} is not a package name" + "; repeat --trust for each package" * ("," in package)
+            )
         if package.split(".")[0] in NEVER:
             raise ValueError(
                 f"--trust {package}: {package.split('.')[0]} has functions that can do anything; its classes that a "
@@ -166,7 +168,8 @@ class _Walk:
         try:
             constructor = vars(import_module(module)).get(name)
         except ImportError as error:
-            raise ValueError(f"{key}: {_short(' '.join(str(error).split()))}") from error
+            own = "; name its folder in PYTHONPATH" * within(module, self.trusted)
+            raise ValueError(f"{key}: {_short(' '.join(str(error).split()))}{own}") from error
         if constructor is None:
             classes = [name for name, value in vars(sys.modules[module]).items() if inspect.isclass(value)]
             raise ValueError(f"{key}: there is no {_short(name)} in {_short(module)}{suggest(name, classes)}")
