@@ -1,4 +1,5 @@
-"""Safe reading of untrusted YAML files: size, nesting, aliases and time are bounded."""
+"""Safe reading of untrusted YAML files: size, nesting, aliases and time are bounded. `flat` gives the settings of a
+config by dotted keys."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,16 @@ def read_yaml(path: Path) -> Any:
         raise ValueError(f"{path}{line} is not valid YAML: {_short(getattr(error, 'problem', error))}") from error
     except Exception as error:  # PyYAML raises various errors for values that do not fit their tag, such as `!!int x`
         raise ValueError(f"{path} is not valid YAML: a value does not fit its tag ({_short(error)})") from error
+
+
+def flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The settings of a nested config by their dotted keys, without class_path and init_args."""
+    if not isinstance(node, dict):
+        return {".".join(path): node}
+    leaves: dict[str, Any] = {}
+    for key, value in node.items():
+        leaves |= flat(value, path if key in ("init_args", "class_path") else (*path, str(key)))
+    return leaves
 
 
 def _text(path: Path) -> str:

@@ -15,10 +15,10 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from vision_attn import trust as trusted
-from vision_attn.bounded_yaml import read_yaml
+from vision_attn.bounded_yaml import flat, read_yaml
 from vision_attn.engine import checkpoint
 from vision_attn.engine.folders import claim as lock
-from vision_attn.engine.guard import flat, keep_to
+from vision_attn.engine.guard import keep_to
 from vision_attn.engine.loop import fit
 from vision_attn.engine.weights import check_weights, load_weights
 from vision_attn.files import replacing, scratch, shipped

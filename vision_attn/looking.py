@@ -210,10 +210,9 @@ def look_into(task: Any, source: Source | None, name: str, device: torch.device)
             raise ValueError(f"{name} reads lines: vision-attn transcribe --out draws where it looked")
         return Looker(name, "captioner", partial(_described, task, device), device)
     if not sees_photographs(task):
+        instead = f"classify {name} IMAGE --out look" if isinstance(task, Classification) else f"eval {name} --show 8"
         raise ValueError(
-            f"{name} holds a {task.kind} that does not see whole photographs: "
-            f"vision-attn {'classify' if isinstance(task, Classification) else 'eval'} {name} "
-            f"{'IMAGE --out look' if isinstance(task, Classification) else '--show 8'} draws what it sees"
+            f"{name} holds a {task.kind} that does not see whole photographs: vision-attn {instead} draws what it sees"
         )
 
     def inputs(picture: Image.Image) -> dict[str, Tensor]:

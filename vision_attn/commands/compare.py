@@ -8,7 +8,7 @@ seed alone are summed up by the mean and the standard deviation.
 import argparse
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -73,13 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def compared(folder: Path) -> Compared:
     """Read a run. What it does not have yet is empty."""
-    from vision_attn.bounded_yaml import read_yaml
+    from vision_attn.bounded_yaml import flat, read_yaml
 
     config = folder / "config.yaml" if (folder / "config.yaml").is_file() else folder / "best" / "config.yaml"
     if not config.is_file():
         raise ValueError(f"{folder} is no run: it holds neither config.yaml nor best/config.yaml")
     return Compared(
-        str(folder), dict(flat(read_yaml(config))), _read(folder / "best" / "metrics_val.json"),
+        str(folder), flat(read_yaml(config)), _read(folder / "best" / "metrics_val.json"),
         _read(folder / "metrics_test.json"), _lines(folder / "metrics.jsonl"),
     )  # fmt: skip
 
@@ -98,18 +98,6 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return [line for line in found if isinstance(line, dict)]
-
-
-def flat(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """The values of a config by keys as on the command line; of a class its name, and below it its arguments."""
-    if not isinstance(config, Mapping):
-        yield ".".join(path), config
-        return
-    for key, value in config.items():
-        if key == "class_path":
-            yield ".".join(path), str(value).rpartition(".")[2]
-        else:
-            yield from flat(value, path if key == "init_args" else (*path, str(key)))
 
 
 def different(runs: Sequence[Compared]) -> list[str]:

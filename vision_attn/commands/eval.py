@@ -72,9 +72,10 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
     mine = Path(folders[0]).is_dir() and ours() / "weights" not in Path(folders[0]).resolve().parents
     place = Path(folders[0]) if mine else Path("runs", Path(folders[0]).name)  # an included one stays as it is
-    out = writable(arguments.out or Path(place, "ensemble" if len(folders) > 1 else ""), "--out")
+    joint = len(folders) > 1 and not arguments.out
+    out = writable(arguments.out or Path(place, "ensemble" if joint else ""), "--out")
     pictures = out / f"pictures_{arguments.split}"
-    for link in (pictures, *[out] * (out.name == "ensemble" and not arguments.out)):
+    for link in (out, pictures) if joint else (pictures,):
         if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
             raise ValueError(f"{link} is a link: remove it, or name another folder with --out")
     written = out / f"metrics_{arguments.split}.json"

@@ -20,6 +20,8 @@ NEEDED = "shards need the packages webdataset and pyarrow: pip install 'vision-a
 CAPTIONS = ("txt", "json")
 """The endings of captions in a tar file."""
 
+META = re.compile(r"__[^/]*__($|/)")
+"""Names of what is about a tar file and no sample, in WebDataset's convention."""
 MOST_SHARDS = 1_000_000
 LARGEST_MEMBER = 2**29
 """Bytes of a file in a tar file; it is read as a whole."""
@@ -91,7 +93,7 @@ def count(path: Path) -> int:
         with _parquet_file(path) as file:
             return file.metadata.num_rows
     endings = defaultdict[str, set[str]](set)
-    for name in map(Path, members(path)):
+    for name in map(Path, (name for name, _ in members(path, contents=False))):
         first, _, ending = name.name.partition(".")
         endings[str(name.parent / first)].add(ending.lower())
     return sum(
@@ -99,45 +101,43 @@ def count(path: Path) -> int:
     )
 
 
-def members(path: Path) -> list[str]:
-    """The names of the files in a tar file. Raises ValueError naming it if it is damaged, which shows in what follows
-    the last file that can be found, or if it holds a file that is too large to be read."""
-    with _readable_tar(path), tarfile.open(path, "r:") as file:
-        found = [member for member in file if member.isreg()]
-        for member in found:
-            if member.size > LARGEST_MEMBER:
-                raise tarfile.TarError(f"{member.name[:200]} has {member.size:,} bytes")
-        file.fileobj.seek(file.offset)
-        if file.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            after = f"after {found[-1].name[:200]}" if found else "at its beginning"
-            raise tarfile.TarError(f"it is damaged or cut off {after}")
-        return [member.name for member in found]
-
-
-@contextmanager
-def _readable_tar(path: Path) -> Iterator[None]:
-    """Turn errors into a ValueError that names the file."""
+def members(path: Path, *, contents: bool = True) -> Iterator[tuple[str, bytes]]:
+    """The files of a tar file, by name; empty without `contents`. Raises ValueError naming the tar file if it is
+    damaged, which may show only after the last file that can be found, or if a file in it is too large."""
     try:
-        yield
+        with tarfile.open(path, "r:") as file:
+            name = ""
+            for member in file:
+                if member.isreg():
+                    name = member.name
+                    if member.size > LARGEST_MEMBER:
+                        raise tarfile.TarError(f"{name[:200]} has {member.size:,} bytes")
+                    yield name, file.extractfile(member).read() if contents else b""
+                file.members = []  # or it would keep all
+            file.fileobj.seek(file.offset)
+            if file.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # `tarfile` just ends there
+                raise tarfile.TarError(
+                    f"it is damaged or cut off {f'after {name[:200]}' if name else 'at its beginning'}"
+                )
     except (tarfile.TarError, OSError, EOFError) as error:
         raise ValueError(f"{path} is not a readable tar file: {error}") from error
 
 
 def tar(path: Path) -> Iterator[Sample]:
     """Read the samples of a tar file. One without an image or without a caption is left out. Raises ValueError naming
-    the file if it is damaged, before the first sample."""
+    the file if it is damaged."""
     try:
-        from webdataset import tariterators
+        from webdataset.tariterators import group_by_keys
     except ImportError as error:
         raise ValueError(NEEDED) from error
-    members(path)  # what is damaged would end the iterator below without a word
-    with _readable_tar(path), open(path, "rb") as file:
-        found = ({**member, "__url__": str(path)} for member in tariterators.tar_file_iterator(file))
-        for record in tariterators.group_by_keys(found):
-            images = [ending for ending in record if f".{ending}" in ENDINGS]
-            captions = _captions(record)
-            if images and captions:
-                yield Sample(Encoded(f"{path.name}/{record['__key__']}", record[images[0]]), captions)
+    files = (
+        {"fname": name, "data": data, "__url__": str(path)} for name, data in members(path) if not META.match(name)
+    )
+    for record in group_by_keys(files):
+        images = [ending for ending in record if f".{ending}" in ENDINGS]
+        captions = _captions(record)
+        if images and captions:
+            yield Sample(Encoded(f"{path.name}/{record['__key__']}", record[images[0]]), captions)
 
 
 def _captions(record: dict[str, Any]) -> tuple[str, ...]:

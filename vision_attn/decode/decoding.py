@@ -20,17 +20,17 @@ Way = Literal["best", "diverse", "sampled"]
 
 @dataclass(frozen=True)
 class Decoding:
-    """The settings of decoding; what they mean: `tasks.caption.Captioning`. Raises ValueError for numbers out of
-    range."""
+    """The settings of decoding; what they mean, and their defaults: see `tasks.caption.Captioning`. Raises ValueError
+    for numbers out of range."""
 
-    beams: int = 3
-    max_words: int = 30
-    min_words: int = 0
-    no_repeat: int = 0
-    length_power: float = 0.0
-    diversity: float = 0.5
-    temperature: float = 1.0
-    top_p: float = 1.0
+    beams: int
+    max_words: int
+    min_words: int
+    no_repeat: int
+    length_power: float
+    diversity: float
+    temperature: float
+    top_p: float
 
     def __post_init__(self) -> None:
         check_range("decoding", 1, 1000, beams=self.beams, max_words=self.max_words)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from vision_attn.bounded_yaml import flat
 from vision_attn.console import say
 from vision_attn.task import Task
 
@@ -51,13 +52,3 @@ def check_rate(task: Task, optimizer: Optimizer) -> None:
             f"the learning rate is {rate:g}, and above {task.highest_rate:g} this loss is known to harm trained "
             "weights: lower it with --optimizer.lr (5e-5 to 5e-4 is usual)"
         )
-
-
-def flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The settings of a nested config by their dotted keys, without class_path and init_args."""
-    if not isinstance(node, dict):
-        return {".".join(path): node}
-    leaves: dict[str, Any] = {}
-    for key, value in node.items():
-        leaves |= flat(value, path if key in ("init_args", "class_path") else (*path, str(key)))
-    return leaves
