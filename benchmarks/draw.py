@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from benchmarks.measure import seconds, table
 from benchmarks.plain_draw import PlainDRAW
+from benchmarks.products import products
 from benchmarks.shapes import Shapes
 from vision_attn.engine.optimizers import fused
 from vision_attn.models.draw import DRAW, DRAWReader, ReadPatch, WritePatch
@@ -24,13 +25,14 @@ TIMES = 5
 
 
 def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
-    """The table of milliseconds per training step. A batch has twice `shapes.images` images, 128 by default."""
+    """The table of milliseconds per training step. A batch has twice `shapes.images` images, 128 by default. "Products
+    alone" is the ratio if our step were its matrix products and nothing else."""
     batch = 2 * shapes.images
     rows = [compare(read, write, batch, repeats, compile) for read, write in shapes.some(SIZES)]
     note = ", ours compiled" * compile
     sizes = f"{batch} images of {SIDE}x{SIDE}, {NUM_STEPS} time steps, LSTMs of 256"
     title = f"A training step of DRAW, {sizes}, Adam included, ms{note}"
-    drawing = table(title, ("reads, writes", "ours", "plain", "to plain", "bounds differ by"), rows)
+    drawing = table(title, ("reads, writes", "ours", "plain", "to plain", "products alone", "bounds differ by"), rows)
     sizes = f"{batch} images, {GLIMPSES} glimpses of {SIZE}x{SIZE}"
     title = f"A training step of DRAW's classifier, {sizes}, Adam included{note}"
     columns = ("", "step, ms", "images/s", "filterbank alone, eager, ms", "its share")
@@ -57,13 +59,14 @@ def compare(read: int, write: int, batch: int, repeats: int, compile: bool) -> t
 
     with torch.no_grad():
         error = (bound(noise) - plain(images.flatten(1), noise.squeeze(2))).abs().item()
+    alone = products(step(adam(ours), bound))
     if compile:
         ours.compile()
     steps = {"ours": step(fused(adam(ours)), bound), "plain": step(adam(plain), partial(plain, images.flatten(1)))}
-    taken = seconds(steps, repeats, f"reads {read}x{read}, writes {write}x{write}")
-    ms = {name: 1000 * spent / TIMES for name, spent in taken.items()}
-    ratio = f"{ms['plain'] / ms['ours']:.2f}x"
-    return f"{read}x{read}, {write}x{write}", f"{ms['ours']:.1f}", f"{ms['plain']:.1f}", ratio, f"{error:.0e}"
+    taken = seconds({**steps, "products": alone}, repeats, f"reads {read}x{read}, writes {write}x{write}")
+    ms = (f"{1000 * taken[name] / TIMES:.1f}" for name in steps)
+    ratios = (f"{taken['plain'] / taken[name]:.2f}x" for name in ("ours", "products"))
+    return f"{read}x{read}, {write}x{write}", *ms, *ratios, f"{error:.0e}"
 
 
 def reader(canvas: int, batch: int, repeats: int, compile: bool) -> tuple[str, ...]:
