@@ -120,7 +120,7 @@ CASES: dict[str, Callable[[str, Shapes, str, bool], Works]] = {
     "RAM 28, large batch": partial(digits, config="ram_mnist28", batch=4096),
     "RAM 60": partial(digits, config="ram_cluttered60", batch=256),
     "RAM 100": partial(digits, config="ram_cluttered100", batch=256),
-    "reader 100": partial(digits, config="dram_cluttered100", batch=128),
+    "reader 100": partial(digits, config="draw_reader_cluttered100", batch=128),
     "DRAW 10": partial(digits, config="draw_mnist_small", batch=128),
     "DRAW 64": partial(digits, config="draw_mnist", batch=128),
     "decoding": decoding,

@@ -60,7 +60,7 @@ def ram(options: Options) -> Iterator[Row]:
     """RAM and DRAW's reader, for as many as 100,000 steps."""
     goals = {
         "ram_mnist28": "0.9", "ram_translated60": "0.9", "ram_cluttered60": "2.0", "ram_cluttered100": "1.7",
-        "dram_cluttered100": "1.5",
+        "draw_reader_cluttered100": "1.5",
     }  # fmt: skip
     yield from trained(options, [Recipe(name, name, (), 100_000, goal) for name, goal in goals.items()])
 

@@ -120,7 +120,7 @@ def reader() -> RAM:
 
 
 def whole(side: int) -> DRAWReader:
-    """DRAW's reader as in configs/dram_cluttered100_pixels.yaml."""
+    """DRAW's reader as in configs/draw_reader_cluttered100_pixels.yaml."""
     return DRAWReader((1, side, side), 10, relative=True)
 
 

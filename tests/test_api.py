@@ -136,7 +136,7 @@ def test_results_show_themselves_and_are_saved(runs, tmp_path) -> None:
         drawn.save("look")
 
 
-@pytest.mark.parametrize("name", ["ram_cluttered60", "dram_cluttered100"])
+@pytest.mark.parametrize("name", ["ram_cluttered60", "draw_reader_cluttered100"])
 def test_the_command_and_python_give_the_same_answer(name, tmp_path, capsys) -> None:
     """Of a file, a picture and an array, none of the size that the model was trained on."""
     file, run = tmp_path / "cup.png", ROOT / "weights" / name

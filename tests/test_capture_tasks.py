@@ -33,7 +33,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "task.model.core.hidden_size": 16, "task.model.policy.first_sigma": 0.5,
         "task.model.policy.batches_to_sigma": 20,
     },
-    "dram_cluttered60": CLUTTER | {
+    "draw_reader_cluttered60": CLUTTER | {
         "task.model.num_glimpses": 3, "task.model.size": 4, "task.model.hidden_size": 16,
     },
     "draw_mnist_small": {

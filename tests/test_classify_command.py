@@ -120,7 +120,7 @@ def test_ctrl_c_keeps_what_was_printed(ram, images, monkeypatch, capsys):
     assert len(told.out.splitlines()) == 2 and "interrupted" in told.err
 
 
-@pytest.mark.parametrize("name", ["ram_cluttered60", "dram_cluttered100"])
+@pytest.mark.parametrize("name", ["ram_cluttered60", "draw_reader_cluttered100"])
 def test_weights_that_come_along_read_digits(name, data_folder, tmp_path, monkeypatch, capsys):
     """From any folder: of eight digits on black, in the middle of an image in colour, at most one is misread."""
     folder = ROOT / "weights" / name

@@ -164,7 +164,9 @@ def test_a_deterministic_model_has_one_value_of_at_test():
         Classification(Nothing(), model=DRAWReader, at_test="copies")
 
 
-@pytest.mark.parametrize("name", ["dram_cluttered60", "dram_cluttered100", "dram_cluttered100_pixels"])
+@pytest.mark.parametrize(
+    "name", ["draw_reader_cluttered60", "draw_reader_cluttered100", "draw_reader_cluttered100_pixels"]
+)
 def test_every_config_takes_two_steps(name, tmp_path):
     settings = {"data.batch_size": 16, "data.epoch_images": 32, "data.val_images": 16, "data.test_images": 16}
     metrics = two_steps(name, tmp_path, **settings)

@@ -54,16 +54,16 @@ SIZES: dict[str, dict[str, Any]] = {
     "transformer_scenes": SCENES | {MODEL + "hidden_size": 32, MODEL + "feedforward_size": 32, MODEL + "dropout": 0},
     "ram_cluttered60": CLUTTER,
     "ram_cluttered100": CLUTTER,
-    "dram_cluttered100": CLUTTER,
+    "draw_reader_cluttered100": CLUTTER,
     "conv_cluttered60": CLUTTER,
     "draw_mnist": {DATA + "batch_size": 50, MODEL + "num_steps": 3, MODEL + "hidden_size": 32},
     "draw_mnist_no_attention": {DATA + "batch_size": 50, MODEL + "num_steps": 3, MODEL + "hidden_size": 32},
 }
 """Small models and batches of these configs."""
-DETERMINISTIC = ("sat_soft_scenes", "show_and_tell_scenes", "transformer_scenes", "dram_cluttered100",
+DETERMINISTIC = ("sat_soft_scenes", "show_and_tell_scenes", "transformer_scenes", "draw_reader_cluttered100",
                  "conv_cluttered60")  # fmt: skip
 """Those that sample nothing in training."""
-TRAINED = ("sat_soft_scenes", "ram_cluttered100", "dram_cluttered100", "draw_mnist")
+TRAINED = ("sat_soft_scenes", "ram_cluttered100", "draw_reader_cluttered100", "draw_mnist")
 
 
 @pytest.fixture(scope="module")

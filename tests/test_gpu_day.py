@@ -173,7 +173,7 @@ def test_the_number_of_epochs_follows_from_the_time(tmp_path: Path, monkeypatch)
     monkeypatch.setattr(gpu_fit, "train", lambda line, until: trained.append(line))
     monkeypatch.setattr(gpu_fit, "command", lambda line: 0)
     for seconds, most, epochs, warmup in ((100, None, 39, 390), (100, 2000, 20, 200), (5000, None, 60, 500)):
-        asked = Asked("dram_cluttered100", str(tmp_path / "run"), [], seconds, most)
+        asked = Asked("draw_reader_cluttered100", str(tmp_path / "run"), [], seconds, most)
         with pytest.raises(FileNotFoundError):  # nothing was trained
             gpu_fit.fit(asked)
         assert f"--run.epochs={epochs}" in trained[-1] and f"--run.warmup={warmup}" in trained[-1]

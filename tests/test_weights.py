@@ -79,7 +79,7 @@ def test_draw_draws_digits(name, options, data_folder, tmp_path):
 
 def test_draw_reads_cluttered_digits(data_folder, tmp_path):
     """A tenth of the test canvases, from all over: MNIST's first test digits are harder than its last."""
-    folder = next(folder for folder in WEIGHTS if folder.name == "dram_cluttered100")
+    folder = next(folder for folder in WEIGHTS if folder.name == "draw_reader_cluttered100")
     told = json.loads((folder / "metrics_test.json").read_text())
     task, source, _ = open_run(folder)
     source.prepare(task)

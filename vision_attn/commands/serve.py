@@ -11,7 +11,7 @@ import argparse
 
 from vision_attn.console import say
 
-ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/dram_cluttered100")
+ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/draw_reader_cluttered100")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
