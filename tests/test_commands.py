@@ -202,7 +202,7 @@ def test_processes_prepare_on_a_gpu_each_and_the_first_one_exports(tmp_path: Pat
         (["train", SCENES, "--task.model.hidden_size=q"], "task.model.hidden_size: expected an int, got 'q'"),
         (["train", SCENES, "--run.epochs=0"], "run.epochs is 0"),
         (["train", SCENES, "--run.device=tpu"], "device"),
-        (["train", SCENES, "--run.metric=BLUE", *TINY], "run.metric is 'BLUE'"),
+        (["train", SCENES, "--run.metric=METEOR", *TINY], "mass_uniform; task.validate_with names others"),
         (["eval", "nothing"], "nothing does not exist"),
         (["eval", "{run}", "--split=tset"], "tset"),
         (["eval", "{run}", "--beams=0"], "--beams is 0"),

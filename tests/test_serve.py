@@ -6,12 +6,14 @@ import io
 import json
 import math
 import os
+import select
 import shutil
 import socket
 import struct
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -201,6 +203,29 @@ def test_requests_that_break_off_are_answered_or_dropped_in_silence(served, monk
     assert " 501 " in answer.splitlines()[0] and "PUT" in json.loads(answer.splitlines()[-1])["error"]
     assert ask(served, "/caption", PHOTOGRAPH.read_bytes()).status == 200  # behind the one that has gone
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_client_that_sends_a_byte_at_a_time_is_cut_off(served, monkeypatch) -> None:
+    monkeypatch.setattr(server, "LONGEST", 0.5)
+    address = "127.0.0.1", served.server_port
+    starts = (
+        b"GE",
+        f"POST /caption HTTP/1.1\r\nHost: 127.0.0.1:{address[1]}\r\nContent-Length: 9999\r\n\r\nx".encode(),
+    )
+    for start, said in zip(starts, ("", " 408 "), strict=True):
+        with socket.create_connection(address, timeout=10) as slow:
+            slow.sendall(start)
+            for _ in range(200):
+                try:
+                    slow.sendall(b"T")
+                except ConnectionError:
+                    break
+                if select.select([slow], [], [], 0.05)[0]:
+                    break
+            else:
+                pytest.fail("still connected")
+            with suppress(ConnectionError):
+                assert said in slow.makefile("rb").read().decode()
 
 
 def test_other_sites_are_refused(served) -> None:

@@ -7,10 +7,11 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from jsonargparse import ArgumentParser, Namespace, _stubs_resolver, set_parsing_settings
 
@@ -50,14 +51,26 @@ def parse(
     Raises a one-line ValueError that names the key.
     """
     try:
-        return parser.parse_args(list(arguments))
+        config = parser.parse_args(list(arguments))
     except Exception as error:  # mostly ArgumentError, but unusual values can raise other errors
-        reason = _misplaced(content) or _located(
-            one_line(message(error), partial(_accepted, content)), content, overrides
-        )
-        key = reason.split(":")[0].split(".")[-1]
-        prefix = "" if any(key in override for override in overrides) else f"{where}: "
-        raise ValueError(f"{prefix}{reason}") from error
+        _raise_if_mistyped(error)
+        said = one_line(message(error), partial(_accepted, content))
+        cause, reason = error, _misplaced(content) or _located(said, content, overrides)
+    else:
+        cause, reason = None, _null(config.as_dict())
+    if not reason:
+        return config
+    key = reason.split(":")[0].split(".")[-1]
+    prefix = "" if any(key in override for override in overrides) else f"{where}: "
+    raise ValueError(f"{prefix}{reason}") from cause
+
+
+def _raise_if_mistyped(error: BaseException | None) -> None:
+    """Raise a ValueError with the place in a module that a config names, if Python could not parse it."""
+    while error:
+        if isinstance(error, SyntaxError):
+            raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+        error = error.__cause__ or error.__context__
 
 
 def _nested(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict]]:
@@ -74,6 +87,22 @@ def _misplaced(content: dict) -> str:
         if "class_path" in mapping and (beside := mapping.keys() - {"class_path", "init_args", "dict_kwargs"}):
             return f"{'.'.join(path)}: write {', '.join(sorted(beside))} under init_args, beside class_path"
     return ""
+
+
+def _null(config: dict) -> str:
+    """What is wrong with a null in the place of a number, say, which the parser lets pass in the arguments of some
+    classes; empty if there is none."""
+    for path, mapping in _nested(config):
+        parameters = _parameters(mapping["class_path"]) if "class_path" in mapping else {}
+        for key, value in (mapping.get("init_args") or {}).items() if parameters else ():
+            if value is None and key in parameters and not _may_be_none(parameters[key]):
+                return f"{'.'.join((*path, key))}: null is no value for it; leave it out for the default"
+    return ""
+
+
+def _may_be_none(parameter: inspect.Parameter) -> bool:
+    kinds = {parameter.annotation, *get_args(parameter.annotation)}
+    return parameter.default is None or bool(kinds & {None, type(None), Any, parameter.empty})
 
 
 def _located(reason: str, content: dict, overrides: Sequence[str]) -> str:
@@ -119,16 +148,21 @@ def _accepted(content: dict, path: list[str]) -> list[str]:
     node: Any = content
     for key in path:
         node = node.get("init_args", node).get(key) if isinstance(node, dict) else None
-    module, _, name = str(node.get("class_path", "") if isinstance(node, dict) else node).rpartition(".")
-    try:
-        found = inspect.signature(vars(sys.modules[module])[name]).parameters.values()
-        # Ours have what a config sets as keywords, after what the package gives them, such as the sizes of a model.
-        own = [parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY]
-        if own and not module.startswith("torch"):
-            return own
-        return [parameter.name for parameter in found if parameter.name not in ("args", "kwargs")]
-    except (KeyError, ValueError, TypeError):
-        return []  # No suggestion.
+    written = str(node.get("class_path", "") if isinstance(node, dict) else node)
+    found = _parameters(written)
+    # Ours have what a config sets as keywords, after what the package gives them, such as the sizes of a model.
+    own = [name for name, parameter in found.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    if own and not written.startswith("torch"):
+        return own
+    return [name for name in found if name not in ("args", "kwargs")]
+
+
+def _parameters(path: str) -> dict[str, inspect.Parameter]:
+    """The parameters of a class that the parser has imported already; none of others."""
+    module, _, name = path.rpartition(".")
+    with suppress(KeyError, ValueError, TypeError):
+        return dict(inspect.signature(vars(sys.modules[module])[name]).parameters)
+    return {}
 
 
 def packages_of(node: Any) -> set[str]:

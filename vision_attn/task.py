@@ -94,6 +94,8 @@ class Task(nn.Module):
 
     kind = "model"
     """What messages call it."""
+    chosen_by: str | None = None
+    """The key that names metrics of validation, such as task.validate_with; None where they are always the same."""
     renamed: Mapping[str, str] = MappingProxyType({})
     """Prefixes of the names of weights that have changed since earlier versions: old -> new."""
     own: tuple[str, ...] = ()

@@ -183,7 +183,8 @@ class Training:
                 self.interrupt.leave("stopped during validation")
         self.task.train()
         if world.first and self.run.metric not in metrics:
-            raise ValueError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}")
+            more = f"; {self.task.chosen_by} names others" if self.task.chosen_by else ""
+            raise ValueError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}{more}")
         return metrics
 
     def validate(self, epoch: int) -> None:

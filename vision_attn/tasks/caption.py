@@ -61,6 +61,7 @@ class Captioning(Task):
 
     renamed = {"reinforce.": "criteria.looks.reinforce."}
     kind = "captioner"
+    chosen_by = "task.validate_with"
     own = ("criteria.", "model.attention.batches", "model.batches")
 
     def __init__(

@@ -33,6 +33,7 @@ class Transcription(Captioning):
     """
 
     kind = "reader of lines"
+    chosen_by = None
     sees_squares = False
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:

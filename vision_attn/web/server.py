@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
@@ -34,6 +35,8 @@ from vision_attn.tasks.transcribe import Transcription
 
 LARGEST = 32_000_000
 """Bytes of an upload."""
+LONGEST = 300.0
+"""Seconds until a request must have arrived: a slow client may not hold a thread for ever."""
 MOST = 20
 """Pieces of clutter."""
 DIGIT, PIECE = 28, 8
@@ -150,6 +153,16 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60
     """Seconds that a client may be silent in the middle of a request."""
 
+    def setup(self) -> None:
+        super().setup()
+        self._late = threading.Timer(LONGEST, self._read_no_more)
+        self._late.daemon = True
+        self._late.start()
+
+    def finish(self) -> None:
+        self._late.cancel()
+        super().finish()
+
     def do_GET(self) -> None:
         if self._foreign():
             return
@@ -176,7 +189,7 @@ class Handler(BaseHTTPRequestHandler):
             self._json(400, {"error": printable(str(error))})
         except TimeoutError:
             self.close_connection = True
-            self._json(408, {"error": "the request is shorter than it says"})
+            self._json(408, {"error": "the request is shorter than it says, or too slow"})
         except ConnectionError:  # the client has gone
             raise
         except Exception as error:  # the server goes on
@@ -238,7 +251,10 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(411, "the request does not say how long it is")
         if int(length) > LARGEST:
             raise Refused(413, f"this file is too large: at most {LARGEST // 10**6} MB")
-        file = Encoded("this image", self.rfile.read(int(length)))
+        content = self.rfile.read(int(length))
+        if len(content) < int(length):
+            raise TimeoutError
+        file = Encoded("this image", content)
         try:  # what is transparent is no part of a digit, and the paper of a photograph
             return open_as_stored(file) if path == "/digit" else open_photograph(file)
         except TooLarge as error:
@@ -265,6 +281,11 @@ class Handler(BaseHTTPRequestHandler):
         y, x = at_random(0, height - DIGIT), at_random(0, width - DIGIT)
         canvas += F.pad(drawn.view(1, DIGIT, DIGIT) / 255, (x, width - DIGIT - x, y, height - DIGIT - y))
         return canvas.clamp(max=1)
+
+    def _read_no_more(self) -> None:
+        """End the reading of a request, not the answer to it."""
+        with suppress(OSError):  # the client has gone
+            self.connection.shutdown(socket.SHUT_RD)
 
     def _foreign(self) -> bool:
         """Refuse requests by pages of other sites, also of those that have our address under a name of theirs."""
