@@ -54,9 +54,10 @@ def write_classified(
     entries = [Entry(paths[0], f"all images, each beside what was seen of it; {sides}")]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         fields = item._asdict()
-        paths.append(write_glimpses(folder / f"{number:02d}.png", **fields))
-        paths.append(write_animation(folder / f"{number:02d}.gif", **fields))
-        entries.append(Entry(paths[-1], f"image {number}"))
+        still = write_glimpses(folder / f"{number:02d}.png", **fields)
+        moving = write_animation(folder / f"{number:02d}.gif", **fields)
+        paths += [still, moving]
+        entries.append(Entry(moving, f"image {number}", still))
     return [write_looks(folder, entries, GLIMPSES + JUDGED + SAMPLED * sampled), *paths]
 
 

@@ -21,6 +21,7 @@ PAGE = """<!doctype html>
          font: 1rem/1.5 system-ui, sans-serif; }}
   h1 {{ margin: 0 0 .3rem; font-size: 1.6rem; font-weight: 600; }}
   header p, figcaption {{ margin: 0 0 2rem; color: {quiet}; }}
+  a {{ color: inherit; }}
   figure {{ margin: 0; }}
   figcaption {{ margin: .4rem 0 2rem; overflow-wrap: anywhere; }}
   img {{ display: block; max-width: 100%; border-radius: 8px; }}
@@ -41,11 +42,13 @@ class Entry(NamedTuple):
 
     path: Path
     text: str
+    still: Path | None = None
+    """Of an animation: a picture that shows the same, which the text links."""
 
 
 def write_index(path: Path, entries: Sequence[Entry], *, title: str, guide: str) -> Path:
     """Write an HTML page of pictures in the folder of `path`, in their order. `guide` says how to read them."""
-    figures = "\n".join(_figure(entry.path.relative_to(path.parent), entry.text) for entry in entries)
+    figures = "\n".join(_figure(entry, path.parent) for entry in entries)
     colours = {"paper": DARK.paper, "ink": DARK.ink, "quiet": DARK.quiet}
     page = PAGE.format(title=escape(title), guide=escape(guide), figures=figures, **colours)
     with replacing(path) as temporary:
@@ -53,6 +56,11 @@ def write_index(path: Path, entries: Sequence[Entry], *, title: str, guide: str)
     return path
 
 
-def _figure(picture: Path, text: str) -> str:
-    source, told = quote(picture.as_posix(), errors="surrogateescape"), escape(text)
-    return f'<figure><img src="{source}" alt="{told}" loading="lazy"><figcaption>{told}</figcaption></figure>'
+def _figure(entry: Entry, folder: Path) -> str:
+    source, told = _address(entry.path, folder), escape(entry.text)
+    still = f' (<a href="{_address(entry.still, folder)}">still</a>)' if entry.still else ""
+    return f'<figure><img src="{source}" alt="{told}" loading="lazy"><figcaption>{told}{still}</figcaption></figure>'
+
+
+def _address(picture: Path, folder: Path) -> str:
+    return quote(picture.relative_to(folder).as_posix(), errors="surrogateescape")
