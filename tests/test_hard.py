@@ -150,7 +150,7 @@ def test_maps_move_from_word_to_word():
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="expectation_probability=1.5"):
         Hard(expectation_probability=1.5)
-    with pytest.raises(ValueError, match="temperature=0"):
+    with pytest.raises(ValueError, match="temperature is 0"):
         StraightThrough(temperature=0.0)
 
 

@@ -74,8 +74,8 @@ def test_a_predicted_position_multiplies_a_gaussian() -> None:
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: GaussianMixture(D, H, num_components=0), "num_components=0"),
-        (lambda: LocalPredictive(D, H, window=0.0), "window=0.0"),
+        (lambda: GaussianMixture(D, H, num_components=0), "num_components is 0"),
+        (lambda: LocalPredictive(D, H, window=0.0), "window is 0.0"),
     ],
 )
 def test_mistakes_are_named(make, message) -> None:

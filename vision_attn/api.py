@@ -114,10 +114,7 @@ class Model:
             ]
             return [some[0] if captions is None else Several(some) for some in found]
 
-        gpus = [self.device] if self.device.type == "cuda" else []
-        with nullcontext() if seed is None else torch.random.fork_rng(gpus):
-            if seed is not None:
-                torch.manual_seed(seed)
+        with nullcontext() if seed is None else self.task.seeded(seed):
             return each(images, partial(photograph, resolution=self.task.resolution), batch)
 
     def look(self, images: Picture | Sequence[Picture], text: str | Sequence[str] | None = None, **options: Any) -> Any:

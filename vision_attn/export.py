@@ -75,18 +75,15 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
             raise ValueError(f"the {part.name} of this {task.kind} cannot be exported ({reason})") from error
         given = list(checks[part.name].inputs.values())
         expected = part.module(*given)
-        with replacing(folder / f"{part.name}.pt2") as path:
-            named = path.with_suffix(".pt2")  # a name that torch insists on
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "No complete tensor found")  # of weights on a GPU; these are not
-                torch.export.save(program, named)
-            named.rename(path)
+        with replacing(folder / f"{part.name}.pt2") as path, open(path, "wb") as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "No complete tensor found")  # of weights on a GPU; these are not
+            torch.export.save(program, file)
         found[f"{part.name}.pt2"] = _difference(program.module()(*given), expected)
         if onnx:
-            file = folder / f"{part.name}.onnx"
-            with replacing(file) as path:
+            onnx_file = folder / f"{part.name}.onnx"
+            with replacing(onnx_file) as path:
                 _to_onnx(program, part, path)
-            found[file.name] = _difference(_run_onnx(file, part, given), expected)
+            found[onnx_file.name] = _difference(_run_onnx(onnx_file, part, given), expected)
     wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
     if wrong:
         raise ValueError(f"{folder}: results differ from PyTorch's by more than {TOLERANCE}: {wrong}")

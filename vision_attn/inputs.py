@@ -35,12 +35,6 @@ def each(
     return Several(results)
 
 
-def cropped(image: Picture, number: int) -> tuple[str, Image.Image]:
-    """The title of an image, and its centre square in RGB. Raises ValueError for what is no image."""
-    title, picture = whole(image, number)
-    return title, _square(picture)
-
-
 def photograph(image: Picture, number: int, resolution: int) -> tuple[str, Image.Image, UInt8[Tensor, "3 S S"]]:
     """The title of an image, its centre square with at most `SIDE` pixels on a side, and the encoder's input.
 
@@ -49,15 +43,16 @@ def photograph(image: Picture, number: int, resolution: int) -> tuple[str, Image
     title, picture = whole(image, number)
     is_file = isinstance(image, str | Path)
     pixels = read_image(image, resolution) if is_file else encoder_input(picture, resolution)
-    square = _square(picture)
+    square = centre(picture)
     square.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
     return title, square, pixels
 
 
-def whole(image: Picture, number: int) -> tuple[str, Image.Image]:
-    """The title of an image, and the image in RGB. Raises ValueError for what is no image."""
+def whole(image: Picture, number: int, *, at_least: int = SIDE) -> tuple[str, Image.Image]:
+    """The title of an image, and the image in RGB; a JPEG may be reduced to `at_least` pixels on a side. Raises
+    ValueError for what is no image."""
     if isinstance(image, str | Path):
-        title, picture = Path(image).name, open_photograph(image, at_least=SIDE)
+        title, picture = Path(image).name, open_photograph(image, at_least=at_least)
     else:
         title = f"image {number}"
         if isinstance(image, np.ndarray | Tensor):
@@ -69,7 +64,8 @@ def whole(image: Picture, number: int) -> tuple[str, Image.Image]:
     return title, picture
 
 
-def _square(picture: Image.Image) -> Image.Image:
+def centre(picture: Image.Image) -> Image.Image:
+    """The centre square of a picture, in whole pixels."""
     return picture.crop(tuple(round(edge) for edge in centre_square(*picture.size)))
 
 
@@ -78,6 +74,7 @@ def _pictured(array: np.ndarray | Tensor) -> Image.Image:
     shape = tuple(array.shape)
     if isinstance(array, Tensor):
         array = array.detach().cpu()
+        array = array.float() if array.is_floating_point() else array  # numpy has no bfloat16
         array = (array.permute(1, 2, 0) if array.ndim == 3 else array).numpy()
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]

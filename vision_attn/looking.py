@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from vision_attn.config import open_run
 from vision_attn.contracts import Classifier
+from vision_attn.data.images import encoder_input
 from vision_attn.explain.looks import Method, look
 from vision_attn.explain.models import Model, open_model
 from vision_attn.explain.seen import Seen, chosen
 from vision_attn.files import shipped
 from vision_attn.hub import local
-from vision_attn.inputs import SIDE, Picture, cropped, each
+from vision_attn.inputs import SIDE, Picture, centre, each, whole
 from vision_attn.machine import torch_device
 from vision_attn.shown import Pointed
 from vision_attn.task import Source
@@ -48,7 +49,7 @@ GUIDES = {
 DIALS = " The sliders show the attention of each layer and head."
 
 See = Callable[..., Seen]
-"""Finds out where a model looked in a square picture, with the options of `vision_attn.explain.looks.look`."""
+"""Finds out where a model looked in a photograph, with the options of `vision_attn.explain.looks.look`."""
 
 
 @dataclass(repr=False)
@@ -122,8 +123,9 @@ class LookResult(Pointed):
 class Looker:
     """A model that can be looked into: `look` shows where it looked for its answer, a text, or each of its words."""
 
-    def __init__(self, name: str, kind: str, see: See, device: torch.device) -> None:
-        self.name, self.kind, self.device = name, kind, device
+    def __init__(self, name: str, kind: str, see: See, device: torch.device, at_least: int = SIDE) -> None:
+        self.name, self.kind, self.device, self.at_least = name, kind, device, at_least
+        """Pixels on a side below which no photograph should be reduced when it is read."""
         self._see = see
 
     def __repr__(self) -> str:
@@ -158,7 +160,8 @@ class Looker:
             raise ValueError(f"there is no method {method!r}; choose one of {', '.join(get_args(Method))}")
         texts = [text] if isinstance(text, str) else list(text or ())
         options = {"texts": texts, "method": method, "layer": layer, "head": head}
-        return each(images, cropped, lambda some: [self.see(*one, **options) for one in some])
+        read = partial(whole, at_least=self.at_least)
+        return each(images, read, lambda some: [self.see(*one, **options) for one in some])
 
     def see(
         self,
@@ -170,9 +173,9 @@ class Looker:
         layer: int | None = None,
         head: int | None = None,
     ) -> LookResult:
-        """Look into the model with one square picture."""
+        """Look into the model with the centre square of one photograph in RGB."""
         seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
-        small = picture.copy()
+        small = centre(picture)
         small.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
         parts = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
         return LookResult(title, small, self.kind, seen, ", ".join(parts))
@@ -200,7 +203,7 @@ def open_looker(
         task, source, _ = open_run(local(name), trust=trust)
         return look_into(task.to(target), source, str(name), target)
     model = open_model(str(name), weights=weights, trust=str(name).partition(":")[0] in as_packages(trust))
-    return Looker(str(name), model.kind, partial(look, _on_device(model, target)), target)
+    return Looker(str(name), model.kind, _looked_into(model, target), target)
 
 
 def look_into(task: Any, source: Source | None, name: str, device: torch.device) -> Looker:
@@ -208,7 +211,7 @@ def look_into(task: Any, source: Source | None, name: str, device: torch.device)
     if isinstance(task, Captioning):
         if not task.sees_squares:
             raise ValueError(f"{name} reads lines: vision-attn transcribe --out draws where it looked")
-        return Looker(name, "captioner", partial(_described, task, device), device)
+        return Looker(name, "captioner", partial(_described, task, device), device, max(SIDE, 2 * task.resolution))
     if not sees_photographs(task):
         instead = f"classify {name} IMAGE --out look" if isinstance(task, Classification) else f"eval {name} --show 8"
         raise ValueError(
@@ -220,7 +223,7 @@ def look_into(task: Any, source: Source | None, name: str, device: torch.device)
 
     names = tuple(getattr(source, "class_names", ()))
     model = Model(_Scores(task.model), "classifier", inputs, names)
-    return Looker(name, "classifier", partial(look, _on_device(model, device)), device)
+    return Looker(name, "classifier", _looked_into(model, device), device)
 
 
 def sees_photographs(task: Any) -> bool:
@@ -240,11 +243,12 @@ class _Scores(nn.Module):
         return self.model(images).log_prob[:, 0, -1]
 
 
-def _on_device(model: Model, device: torch.device) -> Model:
-    """The model on a device, with its inputs."""
+def _looked_into(model: Model, device: torch.device) -> See:
+    """How a model on a device, with its inputs there, looks into the centre square of a photograph."""
     inputs: Callable[[Image.Image], dict[str, Tensor]] = model.inputs
     model.module.to(device)
-    return model._replace(inputs=lambda picture: {key: value.to(device) for key, value in inputs(picture).items()})
+    model = model._replace(inputs=lambda square: {key: value.to(device) for key, value in inputs(square).items()})
+    return lambda picture, **options: look(model, centre(picture), **options)
 
 
 def _pixels(picture: Image.Image, size: Sequence[int]) -> Tensor:
@@ -266,7 +270,7 @@ def _described(
     """The caption of one of our captioners, with its maps."""
     if method != "auto" or layer is not None or texts:
         raise ValueError("the maps of a captioner of this package are its attention: leave method, layer and text out")
-    (caption,) = task.describe(_pixels(picture, (task.resolution, task.resolution)).to(device))
+    (caption,) = task.describe(encoder_input(picture, task.resolution)[None].to(device))
     if caption.alpha is None:
         raise ValueError("this captioner has no attention, so there is nothing to look at")
     layers = None if caption.heads is None else caption.heads[:, None]

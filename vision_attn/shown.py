@@ -1,11 +1,12 @@
 """Results that show themselves in a notebook, and are saved as a page or a picture."""
 
 import base64
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any, SupportsIndex
 
 from jaxtyping import Float
 from PIL import Image
@@ -26,7 +27,7 @@ HEIGHT = 640
 """Height of a page in a notebook, in pixels."""
 
 
-class Shown:
+class Shown(ABC):
     """A result that a notebook displays. `save("look.html")` writes its page, `save("look.png")` its picture."""
 
     @abstractmethod
@@ -220,6 +221,10 @@ class Drawn(Shown):
 class Several(Shown, list):
     """The results of a list of images. Displayed on one page."""
 
+    def __getitem__(self, which: SupportsIndex | slice) -> Any:
+        found = super().__getitem__(which)
+        return Several(found) if isinstance(which, slice) else found
+
     def write_page(self, path: Path) -> None:
         if all(isinstance(item, Pointed) for item in self):
             (type(self[0]) if self else Captioned).write_together(path, self)
@@ -232,6 +237,8 @@ class Several(Shown, list):
         return super()._repr_png_() if self else None
 
     def write_picture(self, path: Path) -> None:
+        if not self:
+            raise ValueError(f"{path}: there is no result to draw")
         with scratch("pictures") as folder:
             drawn = []
             for number, item in enumerate(self):

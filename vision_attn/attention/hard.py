@@ -9,6 +9,7 @@ from torch import Tensor
 from vision_attn.attention.reinforce import Choice
 from vision_attn.attention.soft import Attention, Seen, check_way, expected_context, fits, normalised
 from vision_attn.layers.nested import Nested
+from vision_attn.ranges import check_range
 
 Way = Literal["expectation", "mode", "sample"]
 
@@ -97,8 +98,7 @@ class StraightThrough(Hard):
 
     def __init__(self, *, temperature: float = 1.0, at_test: Way = "expectation"):
         super().__init__(expectation_probability=0.0, at_test=at_test)
-        if temperature <= 0:
-            raise ValueError(f"StraightThrough: temperature={temperature} must be positive")
+        check_range("StraightThrough", 0.001, 1000.0, temperature=temperature)
         self.temperature = temperature
 
     def forward(

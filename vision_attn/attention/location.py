@@ -10,6 +10,7 @@ from vision_attn.attention.scores import ROWS, UNPROJECTED, Additive, Score
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
+from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
 
@@ -30,10 +31,8 @@ class GaussianMixture(Score):
 
     def __init__(self, region_size: int, query_size: int, *, num_components: int = 3, step: float = 2.0):
         super().__init__()
-        if num_components < 1 or step <= 0:
-            raise ValueError(
-                f"GaussianMixture: num_components={num_components} must be at least 1, and step={step} positive"
-            )
+        check_range("GaussianMixture", 1, 1000, num_components=num_components)
+        check_range("GaussianMixture", 0.001, 1000.0, step=step)
         self.num_components = num_components
         self.query = Linear(query_size, 3 * num_components)
         with torch.no_grad():
@@ -79,8 +78,7 @@ class LocalPredictive(Additive):
 
     def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512, window: float = 4.0):
         super().__init__(region_size, query_size, attention_size=attention_size)
-        if window <= 0:
-            raise ValueError(f"LocalPredictive: window={window} must be positive")
+        check_range("LocalPredictive", 0.001, 10000.0, window=window)
         self.sigma = window / 2
         self.position = nn.Sequential(Linear(query_size, attention_size), nn.Tanh(), Linear(attention_size, 1))
 

@@ -74,12 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
 def compared(folder: Path) -> Compared:
     """Read a run. What it does not have yet is empty."""
     from vision_attn.bounded_yaml import flat, read_yaml
+    from vision_attn.migrate import migrated
 
     config = folder / "config.yaml" if (folder / "config.yaml").is_file() else folder / "best" / "config.yaml"
     if not config.is_file():
         raise ValueError(f"{folder} is no run: it holds neither config.yaml nor best/config.yaml")
     return Compared(
-        str(folder), flat(read_yaml(config)), _read(folder / "best" / "metrics_val.json"),
+        str(folder), flat(migrated(read_yaml(config))), _read(folder / "best" / "metrics_val.json"),
         _read(folder / "metrics_test.json"), _lines(folder / "metrics.jsonl"),
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", metavar="FILE", help="of torchvision and timm: a file of weights, or none for random ones"
     )
-    parser.add_argument("--device", default="auto", help="auto (cuda where there is one), cpu, cuda, cuda:1, ...")
+    parser.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1, ...")
     parser.add_argument(
         "--trust",
         action="append",
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     looker = opened(arguments)
     options = {"texts": arguments.text, "method": arguments.method, "layer": arguments.layer, "head": arguments.head}
     done: list[LookResult] = []
-    for path, picture in squares(found.files, complaints):
+    for path, picture in opened_one_by_one(found.files, looker.at_least, complaints):
         done.append(looker.see(path.name, picture, **options))
         say(str(path), done[-1].text)
     if done:
@@ -83,18 +83,17 @@ def opened(arguments: argparse.Namespace) -> "Looker":
     return open_looker(arguments.model, **options)
 
 
-def squares(files: Sequence[Path], complaints: list[str]) -> Iterator[tuple[Path, Any]]:
-    """The centre square of each photograph; what cannot be read is complained of."""
-    from vision_attn.data.images import open_square
-    from vision_attn.inputs import SIDE
+def opened_one_by_one(files: Sequence[Path], at_least: int, complaints: list[str]) -> Iterator[tuple[Path, Any]]:
+    """Each photograph, with `at_least` pixels on a side; what cannot be read is complained of."""
+    from vision_attn.data.photographs import open_photograph
 
     for path in progress(files, what="look", unit="image"):
         try:
-            square = open_square(path, at_least=SIDE)
+            photograph = open_photograph(path, at_least)
         except ValueError as error:
             complaints.append(str(error))
             continue
-        yield path, square
+        yield path, photograph
 
 
 def draw(done: Sequence["LookResult"], folder: Path) -> Path:

@@ -3,14 +3,14 @@
 from jaxtyping import Int
 from torch import Tensor
 
-from vision_attn.contracts import END, Caption, Captioner, Criterion
+from vision_attn.contracts import PAD, Caption, Captioner, Criterion
 
 
 class CTCLoss(Criterion):
     """-log p(transcript | line) of `models/ctc.py`, a mean over transcripts (Graves et al. 2006, eq. 5).
 
     A transcript that does not fit into its line, which has fewer columns than characters, is left out. Logs `nll`, the
-    mean per character, in nats, and `too_long`, the share of transcripts that do not fit.
+    mean per character, in nats, END counted as in validation, and `too_long`, the share of transcripts that do not fit.
     """
 
     def __init__(self, model: Captioner):
@@ -20,7 +20,7 @@ class CTCLoss(Criterion):
         log_prob = caption.log_prob.sum(dim=-1)
         fits = ~log_prob.isneginf()
         nll = -log_prob.where(fits, 0).sum()
-        characters = ((words > END) & fits[..., None]).sum().clamp(min=1)
+        characters = ((words != PAD) & fits[..., None]).sum().clamp(min=1)
         return {
             "loss": nll / log_prob.numel(),
             "nll": (nll / characters).detach(),

@@ -127,13 +127,14 @@ class LabelledImages(Source):
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[LabelledBatch]:
         """Each training photograph once, shuffled. An incomplete last batch is dropped if there is another."""
         items, bits = self.splits["train"], stream(seed % 2**64, epoch)
-        if self.batch_size % world or len(items) < world:
+        size = min(self.batch_size, len(items))
+        if size % world:
             raise ValueError(
-                f"{len(items)} photographs in batches of {self.batch_size} cannot be split among {world} processes"
+                f"a batch of {size} photographs cannot be split evenly among {world} processes: set batch_size"
             )
         order = bits.random_raw(len(items)).argsort(kind="stable")
         mirrored = bits.random_raw(len(items)) % 2 == 1
-        parts = [order[number * self.batch_size :][: self.batch_size][rank::world] for number in range(len(self))]
+        parts = [order[number * size :][:size][rank::world] for number in range(len(self))]
         jobs = [[(items[index], self.flips and bool(mirrored[index])) for index in part] for part in parts[skip:]]
         return self._batches(jobs)
 

@@ -2,12 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 from vision_attn.data.pixels import OPENED
-from vision_attn.data.records import check_inside, read_records
+from vision_attn.data.records import check_inside, read_records, tenth
 from vision_attn.files import brief, find
 from vision_attn.task import SPLITS
 
@@ -42,10 +41,9 @@ def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labe
     given = {split for _, _, split in records}
     found: dict[str, list[Labelled]] = {name: [] for name in SPLITS}
     for name, label, split in records:
-        tenth = int.from_bytes(sha256(name.encode(errors="surrogateescape")).digest()[:4], "big") % 10
         if given == {None}:
-            split = {0: "test", 1: "val"}.get(tenth)
-        elif split in (None, "train") and "val" not in given and tenth == 1:
+            split = {0: "test", 1: "val"}.get(tenth(name))
+        elif split in (None, "train") and "val" not in given and tenth(name) == 1:
             split = "val"
         found[split or "train"].append(Labelled(folder / name, label))
     if not found["train"]:

@@ -18,17 +18,13 @@ from vision_attn.data.characters import Characters, composed
 from vision_attn.data.counted import Counted, slices
 from vision_attn.data.images import in_threads
 from vision_attn.data.photographs import decoded
-from vision_attn.data.records import check_inside, read_records
+from vision_attn.data.records import check_inside, read_records, tenth
 from vision_attn.data.streams import stream
 from vision_attn.data.strings import MULTIPLE, padded_words
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.files import brief, find
 from vision_attn.ranges import check_range
 from vision_attn.task import SPLITS, Source, Task
-
-TENTH = 10
-"""Without given splits, one line in ten is for validation and one for test."""
-
 
 COLUMN = 4
 """Encoders of lines take widths that are multiples of this number of pixels."""
@@ -51,8 +47,9 @@ class Lines(VocabularySource):
 
     images: the folder of the images, also searched for under `$VISION_ATTN_DATA` and `data/`.
     transcripts: a CSV file whose first row names its columns, or JSON lines: `image`, the name of a file in `images`;
-        `text`; and, for all lines or for none, `split` (train, val or test). Without splits, of ten neighbouring lines
-        in the order of their names, the ninth is for validation and the tenth for test.
+        `text`; and, for all lines or for none, `split` (train, val or test). Without splits, a tenth
+        of the lines are for validation and a tenth for test, chosen by a hash of their names, so that they stay there
+        when lines are added.
     height: to which lines are resized, in proportion. max_width: a wider line is compressed to this width.
 
     An image becomes the difference of its grey values from that of its paper, the median of its edges; ink is light on
@@ -100,25 +97,26 @@ class Lines(VocabularySource):
             pass
 
     def __len__(self) -> int:
-        return len(self.lines["train"]) // self.batch_size
+        return max(1, len(self.lines["train"]) // self.batch_size)
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
-        """Every training line once, in random order; an incomplete last batch is dropped.
+        """Every training line once, in random order; an incomplete last batch is dropped if there is another.
 
         Lines of half of the batches have similar lengths, so that models see short lines with padding and without, as a
         single line is.
         """
-        if self.batch_size % world:
-            raise ValueError(f"lines: batch_size={self.batch_size} cannot be split evenly among {world} processes")
         lines = self.lines["train"]
-        bits, pool = stream(seed % 2**64, epoch), POOL * self.batch_size
+        size = min(self.batch_size, len(lines))
+        if size % world:
+            raise ValueError(f"a batch of {size} lines cannot be split evenly among {world} processes: set batch_size")
+        bits, pool = stream(seed % 2**64, epoch), POOL * size
         order = bits.random_raw(len(lines)).argsort(kind="stable").tolist()
-        half = (len(self) + 1) // 2 * self.batch_size
+        half = (len(self) + 1) // 2 * size
         for first in range(0, half, pool):
             part = slice(first, min(first + pool, half))
             order[part] = sorted(order[part], key=lambda number: len(lines[number].text))
         for index in bits.random_raw(len(self)).argsort(kind="stable")[skip:].tolist():
-            members = order[index * self.batch_size : (index + 1) * self.batch_size]
+            members = order[index * size : (index + 1) * size]
             yield self.batch([lines[number] for number in members], rank, world)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
@@ -187,20 +185,23 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
     if len(given) > 1:
         raise ValueError(f"{path}: some lines have a split and some have none; give one for all or for none")
     names = sorted(str(record.get("image")) for _, record in records)
-    order = {name: number for number, name in enumerate(names)}
-    if len(order) < len(names):
-        twice = next(name for name, following in pairwise(names) if name == following)
+    if twice := next((name for name, following in pairwise(names) if name == following), None):
         raise ValueError(f"{path}: image {brief(twice)} has two transcripts; give one line per image")
     for where, record in records:
         name, text = record.get("image"), record.get("text")
         if not isinstance(name, str) or not isinstance(text, str) or not name:
             raise ValueError(f'{where}: "image" and "text" must be strings')
         check_inside(where, name, images)
-        part = record.get("split") or ("val", "test", *["train"] * TENTH)[(order[name] + 2) % TENTH]
+        part = record.get("split") or {0: "test", 1: "val"}.get(tenth(name), "train")
         if part not in SPLITS:
             raise ValueError(f"{where}: split {brief(part)} is not one of {', '.join(SPLITS)}")
         split[part].append(Line(name, images / name, composed(text)))
+    for name in SPLITS if given == {False} else ():
+        if not split[name] and len(split["train"]) > 1:  # of few lines, chance may give it none
+            split[name].append(split["train"].pop())
     for name, lines in split.items():
         if not lines:
-            raise ValueError(f"{path} has no line for {name}: it has {len(records)} lines; give at least 10, or splits")
+            raise ValueError(
+                f"{path} has no line for {name}: it has {len(records)} lines; give at least 3, or each its split"
+            )
     return split

@@ -1,6 +1,7 @@
 """Read records about images: CSV whose first row names the columns, or JSON lines of objects."""
 
 import csv
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ def read_records(path: Path, *columns: str) -> Records:
     """Read the records of a file; each of them may also have a `split`. Raises ValueError naming the file and, if one
     is wrong, the record: no CSV in UTF-8, not all `columns` in its first row, more fields than columns, no object."""
     return _csv(path, columns) if path.suffix.lower() == ".csv" else _json(path, columns)
+
+
+def tenth(name: str) -> int:
+    """The tenth of all images, from 0 to 9, that an image belongs to, chosen by a hash of its name: images keep their
+    split when others are added."""
+    return int.from_bytes(sha256(name.encode(errors="surrogateescape")).digest()[:4], "big") % 10
 
 
 def check_inside(where: str, name: str, folder: Path) -> None:

@@ -7,6 +7,7 @@ training scenes never do (`scene_grammar.pair_split`), so that a captioner has t
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from math import inf
 
 import torch
 from jaxtyping import Int
@@ -59,7 +60,7 @@ class Scenes(VocabularySource):
             raise ValueError(f"scenes: size={size} leaves no room for three objects; choose at least 40 pixels")
         if not 1 <= rows <= grammar.NUM_CAPTIONS:
             raise ValueError(f"scenes: rows={rows}, but a scene has 1 to {grammar.NUM_CAPTIONS} captions")
-        if min(mixture) < 0 or sum(mixture) <= 0:
+        if not (min(mixture) >= 0 and 0 < sum(mixture) < inf):
             raise ValueError(f"scenes: mixture={mixture} must be proportions of scenes with one, two and three objects")
         if min(batch_size, val_images, test_images) < 1 or epoch_images < batch_size:
             raise ValueError(

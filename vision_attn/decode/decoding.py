@@ -34,7 +34,11 @@ class Decoding:
 
     def __post_init__(self) -> None:
         check_range("decoding", 1, 1000, beams=self.beams, max_words=self.max_words)
-        check_range("decoding", 0, 1000, min_words=self.min_words, no_repeat=self.no_repeat, diversity=self.diversity)
+        check_range("decoding", 0, self.max_words, min_words=self.min_words)
+        check_range("decoding", 0, 1000, no_repeat=self.no_repeat, diversity=self.diversity)
+        check_range("decoding", -1000, 1000, length_power=self.length_power)
+        check_range("decoding", 0.001, 1000, temperature=self.temperature)
+        check_range("decoding", 1e-6, 1, top_p=self.top_p)
 
     def changed(self, **settings: int | float) -> "Decoding":
         """The same with other `settings`. Raises ValueError for an unknown name, or a number of another kind."""

@@ -42,7 +42,7 @@ class Active:
 
     def going(self, ended: Bool[Tensor, "B R"]) -> Int[Tensor, "N"] | None:
         """Indices, among the active images, of those to continue with; None: all."""
-        if ended.is_cuda:
+        if ended.device.type != "cpu":
             return None
         going = (~ended.all(dim=1)).nonzero().squeeze(1)
         if 4 * len(going) > 3 * len(ended):

@@ -26,5 +26,8 @@ class PixelColumns(Encoder):
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution)
         return images.float().mean(dim=1).div(255).mT
 
+    def frozen_part(self) -> None:
+        """None: pixels need no cache."""
+
     def identity(self) -> dict[str, str | int]:
         return {"backbone": "pixels", "node": "columns", "resolution": self.resolution}

@@ -143,7 +143,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": (kind, keys.tolist(), *(float(item) if isinstance(item, float) else int(item) for item in rest)),
         "cpu": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "device": None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device),
     }
 
 
@@ -153,8 +153,9 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     kind, keys, *rest = state["numpy"]
     numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
     torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and state["cuda"] is not None:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    generated = state["device"] if "device" in state else state["cuda"]  # its name in earlier checkpoints
+    if device.type != "cpu" and generated is not None:
+        torch.get_device_module(device).set_rng_state(generated, device)
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-_unwanted = False
+_unwanted: ContextVar[bool] = ContextVar("unwanted", default=False)
 
 
 def fused_loops(module: str) -> ModuleType | None:
@@ -14,19 +15,18 @@ def fused_loops(module: str) -> ModuleType | None:
 
     Importing numba takes a second, so this is called where loops are used and not before.
     """
-    return None if _unwanted else imported_loops(module)
+    return None if _unwanted.get() else imported_loops(module)
 
 
 @contextmanager
 def without_loops(wanted: bool = True) -> Iterator[None]:
     """Within this context, if `wanted`, tensor operations do all work: it is so little that importing numba would take
     longer."""
-    global _unwanted
-    before, _unwanted = _unwanted, wanted
+    token = _unwanted.set(wanted)
     try:
         yield
     finally:
-        _unwanted = before
+        _unwanted.reset(token)
 
 
 @cache

@@ -29,4 +29,6 @@ def die_with_parent() -> None:
     """Kill this process group when standard input is closed, as it is when the parent ends for any reason."""
     while sys.stdin.buffer.read(1):
         pass
-    os.killpg(0, signal.SIGKILL)
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)  # Windows

@@ -83,8 +83,11 @@ def start(job: str, folder: Path) -> subprocess.Popen:
 
 def end(process: subprocess.Popen) -> None:
     """Kill what is left of the group of `process`, and wait for its leader."""
-    with suppress(ProcessLookupError, PermissionError):  # macOS refuses if only a zombie is left
-        os.killpg(process.pid, signal.SIGKILL)
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):  # macOS refuses if only a zombie is left
+            os.killpg(process.pid, signal.SIGKILL)
+    else:  # Windows
+        process.kill()
     process.wait()
     if process.stdin:
         process.stdin.close()

@@ -129,11 +129,11 @@ class Transformer(Captioner):
         max_length: int = 64,
     ):
         super().__init__()
+        check_range("Transformer", 1, 1000, num_layers=num_layers, num_heads=num_heads, max_length=max_length)
         if hidden_size % (2 * num_heads):
             raise ValueError(
                 f"Transformer: hidden_size={hidden_size} must be a multiple of 2 * num_heads={2 * num_heads}"
             )
-        check_range("Transformer", 1, 1000, num_layers=num_layers, num_heads=num_heads, max_length=max_length)
         self.region_size, self.max_length = region_size, max_length
         self.embedding = nn.Embedding(num_words, hidden_size)  # word 0 starts a caption
         nn.init.normal_(self.embedding.weight, std=hidden_size**-0.5)

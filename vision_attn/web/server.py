@@ -9,6 +9,7 @@ import json
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -193,6 +194,7 @@ class Handler(BaseHTTPRequestHandler):
         except ConnectionError:  # the client has gone
             raise
         except Exception as error:  # the server goes on
+            traceback.print_exc()
             self._json(500, {"error": f"this is a bug in vision-attn: {type(error).__name__}"})
 
     def _answered(self) -> dict[str, Any]:
