@@ -1,11 +1,16 @@
 """Scores by location: Gaussian mixtures that move forward, a predicted position, coverage."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from vision_attn.attention.hard import Hard
 from vision_attn.attention.location import Coverage, GaussianMixture, LocalPredictive
-from vision_attn.attention.scores import Additive
+from vision_attn.attention.monotonic import HardMonotonic, Monotonic
+from vision_attn.attention.scores import Additive, ContentLocation
 from vision_attn.attention.soft import Soft
+from vision_attn.models.show_attend_tell import ShowAttendTell
 
 B, R, L, D, H = 2, 3, 9, 4, 5
 
@@ -48,12 +53,29 @@ def test_coverage_with_zero_weights_is_additive() -> None:
         expected, _ = additive(query, additive.project(regions))
         scores, carry = coverage(query, keys, carry)
         torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-4)
+        carry = coverage.after(carry, scores.softmax(dim=-1))
     torch.testing.assert_close(carry.sum(dim=-1), torch.full((B, R), 3.0))
     with torch.no_grad():
         coverage.coverage.fill_(1.0)
     with_weights, _ = coverage(query, keys, carry)
     wanted = torch.tanh(keys[:, None] + coverage.query(query)[:, :, None] + carry[..., None]) @ coverage.weight
     torch.testing.assert_close(with_weights, wanted)
+
+
+@pytest.mark.parametrize("attention", [Soft, Monotonic, HardMonotonic, Hard])
+@pytest.mark.parametrize("score", [Coverage, partial(ContentLocation, grid=(1, -1))])
+def test_scores_see_the_maps_that_attention_made_of_them(score, attention) -> None:
+    """Not the softmax of scores: c_t = sum of alpha_s (See et al. 2017, eq. 10) and alpha_{t-1} (Chorowski et al. 2015,
+    eq. 8), whatever attention follows."""
+    torch.manual_seed(0)
+    model = ShowAttendTell(9, D, hidden_size=H, word_size=6, score=score, attention=attention).eval()
+    memory, state = model.start(torch.randn(B, L, D), R)
+    maps = []
+    for word in (0, 4, 7):
+        _, state, look = model.step(torch.full((B, R), word), state, memory)
+        maps.append(look.alpha)
+    wanted = sum(maps) if score is Coverage else maps[-1]
+    torch.testing.assert_close(state.carry, wanted)
 
 
 def test_a_predicted_position_multiplies_a_gaussian() -> None:

@@ -141,7 +141,7 @@ def test_sizes_that_cannot_be_compared_are_refused_at_construction(kind):
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: Cosine(H, H, sharpness=0.0), "Cosine: sharpness=0.0 must be positive"),
+        (lambda: Cosine(H, H, sharpness=0.0), "Cosine: sharpness is 0.0, but must be from"),
         (lambda: ContentLocation(D, H, filter_size=4), "ContentLocation: filter_size=4 must be odd"),
         (lambda: Location(D, H).project(torch.zeros(B, L, D)), "Location was built for num_regions=196, .* have 6"),
         (

@@ -54,7 +54,7 @@ class GaussianMixture(Score):
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R K"]]:
         """`carry` is kappa_{t-1}. Return log phi and kappa_t."""
         require("query", query, "B R H", "float", hint=ROWS)
-        require("keys", keys, "B L 0", "float", hint=UNPROJECTED)
+        require("keys", keys, "B L 0", "float", B=query.shape[0], hint=UNPROJECTED)
         alpha, beta, kappa = precise(self.query(query)).chunk(3, dim=-1)
         before = self.start(keys, query.shape[1]) if carry is None else carry
         kappa = before + kappa.clamp(max=10).exp()
@@ -119,12 +119,16 @@ class Coverage(Score):
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
-        """`carry` is c_t. Return the scores and c_{t+1} = c_t + softmax(e_t)."""
+        """`carry` is c_t."""
         require("query", query, "B R H", "float", hint=ROWS)
-        require("keys", keys, "B L A", "float", A=len(self.weight), hint=UNPROJECTED)
+        require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         covered = self.start(keys, query.shape[1]) if carry is None else carry
         scores = checkpoint(self._pairs, self.query(query), keys, covered, use_reentrant=False)
-        return scores, covered + precise(scores).softmax(dim=-1)
+        return scores, covered
+
+    def after(self, carry: Float[Tensor, "B R L"], alpha: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
+        """c_{t+1} = c_t + alpha_t."""
+        return carry + alpha
 
     def _pairs(self, query: Tensor, keys: Tensor, covered: Tensor) -> Tensor:
         return F.tanh(keys[:, None] + query[:, :, None] + covered[..., None] * self.coverage) @ self.weight

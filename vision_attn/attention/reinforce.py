@@ -41,6 +41,9 @@ class MovingAverage(nn.Module):
 
     decay: the weight of b_{k-1}, 0.9.
 
+    Differs from the paper: a weighted mean of the batches so far, whose weights decay by 0.9 a batch and sum to 1, so
+    that the first batch does not count more than those after it. The difference is gone after some dozens of batches.
+
     Kept in buffers, so that checkpoints contain it. Averages the reward per term, so that it serves long and short
     captions. The gradient uses the value before the update, because b may not depend on the sample; only the first call
     has no such value and uses the mean of its own batch.

@@ -1,8 +1,8 @@
 """Scores e_ti: how well each region fits a query, before the softmax.
 
 A score derives from `Score`. `project(regions) -> keys` runs once per image, outside the word loop;
-`forward(query, keys, carry) -> (scores, carry)` once per word. Keys are held once per image, queries once per row (a
-caption or a beam).
+`forward(query, keys, carry) -> (scores, carry)` once per word, and `after(carry, alpha) -> carry` when attention has
+made a map of the scores. Keys are held once per image, queries once per row (a caption or a beam).
 
 Constructors raise ValueError for sizes of regions and queries that a score cannot compare.
 """
@@ -45,6 +45,11 @@ class Score(nn.Module):
         """Return the scores of one word and the carry for the next word."""
         raise ValueError(f"{type(self).__name__} must override forward(query, keys, carry)")
 
+    def after(self, carry: Nested, alpha: Float[Tensor, "B R L"]) -> Nested:
+        """Return the carry for the next word, of the one that `forward` returned and alpha_t, the map of this word.
+        Override it for a score that sees earlier maps."""
+        return carry
+
 
 class Additive(Score):
     """Additive score, e_ti = v^T tanh(W_a a_i + W_h h_{t-1} + b), f_att of Xu et al. 2015, eq. 4 (Bahdanau et al.).
@@ -62,7 +67,8 @@ class Additive(Score):
     """
 
     LIMIT = 40.0
-    """Projections are clipped to +-40, so that e^{2k} stays finite in float32. Below it, tanh(k + q) is exact."""
+    """Projections k and q are clipped to +-40, so that e^{2k} stays finite in float32. Below it, tanh(k + q) is exact;
+    beyond it, it is wrong where k and q nearly cancel."""
 
     def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512, gain: float = 1.0):
         super().__init__()
@@ -131,8 +137,7 @@ class Cosine(Dot):
     def __init__(self, region_size: int, query_size: int, *, sharpness: float = 10.0):
         """`sharpness`: the initial tau."""
         super().__init__(region_size, query_size)
-        if sharpness <= 0:
-            raise ValueError(f"Cosine: sharpness={sharpness} must be positive")
+        check_range("Cosine", 1e-3, 1e4, sharpness=sharpness)
         self.log_sharpness = nn.Parameter(torch.tensor(float(sharpness)).log())
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
@@ -180,6 +185,8 @@ class Location(Score):
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        require("query", query, "B R H", "float", hint=ROWS)
+        require("keys", keys, "B L 0", "float", B=query.shape[0], hint=UNPROJECTED)
         return self.query(query), None
 
 
@@ -227,19 +234,23 @@ class ContentLocation(Score):
 
     def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
         """The map before the first word: zeros."""
-        return keys.new_zeros(len(keys), rows, keys.shape[1])
+        return precise(keys.new_zeros(len(keys), rows, keys.shape[1]))
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
-        """`carry` is alpha_{t-1}. Return the scores e_t and, as the next carry, alpha_t = softmax(e_t)."""
+        """`carry` is alpha_{t-1}."""
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         previous = self.start(keys, query.shape[1]) if carry is None else carry
         features = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))
         features = features.flatten(2).mT.unflatten(0, query.shape[:2])  # f_i, (B, R, L, filters)
         scores = checkpoint(self._pairs, self.query(query), keys, features, use_reentrant=False)
-        return scores, precise(scores).softmax(dim=-1)
+        return scores, previous
+
+    def after(self, carry: Float[Tensor, "B R L"], alpha: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
+        """alpha_t."""
+        return alpha
 
     def _pairs(self, query: Tensor, keys: Tensor, features: Tensor) -> Tensor:
         return (keys[:, None] + query[:, :, None] + self.feature(features)).tanh() @ self.weight

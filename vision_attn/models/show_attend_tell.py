@@ -214,7 +214,7 @@ class ShowAttendTell(Captioner):
         context = self.gate(state.hidden).sigmoid() * ragged.collect(seen.context, step)
         remembered = self.remembered(context, runs) if self.training and self.forget_looks else context
         gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(remembered)
-        return State(*lstm(gates, state.cell), carry, seen.carry), seen, context
+        return State(*lstm(gates, state.cell), self.score.after(carry, seen.alpha), seen.carry), seen, context
 
     def remembered(self, context: Tensor, runs: int) -> Tensor:
         """z_t as the LSTM sees it in training: zero for some words, the same in all runs of a caption."""
