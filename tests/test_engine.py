@@ -52,7 +52,7 @@ def test_run_folder_holds_all_that_is_promised(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 0\n")
     best = train_toy(tmp_path, show=3)
     assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == {
-        "config.yaml", "metrics.jsonl", "last", "previous", "best", "pictures",
+        "config.yaml", "metrics.jsonl", "start", "last", "previous", "best", "pictures",
     }  # fmt: skip
     assert {path.name for path in (tmp_path / "best").iterdir()} == {
         "model.safetensors", "config.yaml", "points.json", "metrics_val.json",

@@ -72,6 +72,18 @@ def train(data: Captions, folder: Path, model: str = "soft", task=Quiet, **setti
     fit(task=build, data=data, optimizer=partial(SGD, lr=0.1), run=Run(folder=str(folder), **settings))
 
 
+def test_a_run_goes_on_with_its_words_though_its_captions_have_changed(tmp_path):
+    """Each word keeps its id, whatever the order by their number in the new captions is; no word is added."""
+    folder, photographs = tmp_path / "run", tmp_path / "photographs"
+    train(captions(photographs, BEFORE), folder)
+    words = Vocabulary.load(folder / "start" / "vocabulary.json").words
+    changed = captions(photographs, ["a blue cat sits", "the cat sits", "cat"])
+    assert changed.vocabulary.words != words
+    train(captions(photographs, ["a blue cat sits", "the cat sits", "cat"]), folder, epochs=2)
+    assert Vocabulary.load(folder / "best" / "vocabulary.json").words == words
+    assert len(load_file(folder / "last" / "model.safetensors")["model.embedding.weight"]) == len(words)
+
+
 def test_words_keep_their_ids_and_new_ones_follow_by_their_count():
     start = Vocabulary.build(BEFORE, min_count=1)
     own = Vocabulary.build([*AFTER, "a rare dog"], min_count=2)

@@ -23,7 +23,7 @@ from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
 from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.engine.run import Run
-from vision_attn.engine.start import started
+from vision_attn.engine.start import keep_start, restore_start, started
 from vision_attn.engine.step import Step
 from vision_attn.engine.training import Training, trained
 from vision_attn.engine.weights import load_weights
@@ -63,7 +63,11 @@ def fit(
             raise ValueError("the data source has no training batch: is its training split empty?")
         precision = world.share(precision_for(world.device))
         position.plan = {"batches": batches, "precision": precision} | position.plan
-        keep_to(folder, position.plan, position.plan | {"batches": batches})
+        if batches != (before := position.plan["batches"]):
+            raise ValueError(
+                f"{folder}: the data had {before:,} training batches when this run began, and now {batches:,}: bring"
+                f" back the data, or give another --run.folder (--run.start_from={folder} begins with its weights)"
+            )
         total = run.epochs * -(-batches // run.accumulate)
         asked = position.plan["precision"]
         precision = world.share(computed(asked, world.device))
@@ -102,9 +106,11 @@ def nothing_left(folder: Path, run: Run, plan: dict) -> bool:
 
 def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, *, fresh: bool) -> Task:
     """Build the task on its device and prepare its data. Weights come from the checkpoint, from `run.start_from`, or
-    from `Task.initialise`."""
-    if run.start_from is not None:
-        model = started(task, data, world, run, fresh=fresh)
+    from `Task.initialise`; words or classes of a run that goes on are those with which it began."""
+    if not fresh:
+        restore_start(data, run)
+    if fresh and run.start_from is not None:
+        model = started(task, data, world, run.start_from)
     else:
         model = task(data)
         if fresh:
@@ -113,6 +119,8 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
                 model.initialise()
     if not fresh:
         load_weights(model, Path(run.folder) / "last")
+    elif world.first:
+        keep_start(data, run)
     model.to(world.device)
     data.prepare(model)
     model.prepare(data)

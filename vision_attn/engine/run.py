@@ -9,8 +9,8 @@ class Run:
     """Settings of one training run."""
 
     folder: str
-    """Folder of the run: config.yaml, metrics.jsonl, last/, previous/ (the checkpoint before), best/ and pictures/; a
-    run with `start_from` also has start/, the vocabulary with which it began."""
+    """Folder of the run: config.yaml, metrics.jsonl, last/, previous/ (the checkpoint before), best/, pictures/
+    and start/, the words or classes with which it began."""
     seed: int = 0
     """Determines the initial weights, the order of the batches and all sampling in training and validation."""
     start_from: str | None = None

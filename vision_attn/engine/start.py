@@ -1,4 +1,4 @@
-"""The start of a run from the weights of another run."""
+"""The start of a run, from the weights of another run if it names one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,24 +15,30 @@ from vision_attn.migrate import migrated
 from vision_attn.task import Source, Task
 
 
-def started(task: Callable[[Source], Task], data: Source, world: World, run: Run, *, fresh: bool) -> Task:
-    """Build the task of a run with `start_from`, as in `started_from` if it is `fresh`; otherwise without weights.
-
-    What `data` exports lies in the folder `start` of the run, so that it can be resumed without the other.
-    """
+def keep_start(data: Source, run: Run) -> None:
+    """Write what `data` exports, such as a vocabulary, into the folder `start` of a run, which can then be resumed
+    though its data has changed."""
     kept = Path(run.folder) / "start"
-    if not fresh:
-        if kept.is_dir():  # Runs of earlier versions have none.
-            data.restore(kept)
-        return task(data)
-    model, sizes = started_from(run.start_from, task, data)
-    model.restart(_task_of(_best(run.start_from)))
-    if world.first:
-        if sizes is not None:
-            what = "classes" if data.vocabulary is None else "words"
-            say(f"keeps {sizes[0]:,} {what} of {run.start_from} and adds {sizes[1] - sizes[0]:,}")
-        with replacing_folder(kept) as folder:
-            data.export(folder)
+    with replacing_folder(kept) as folder:
+        data.export(folder)
+    if not any(kept.iterdir()):
+        kept.rmdir()
+
+
+def restore_start(data: Source, run: Run) -> None:
+    """Read what `keep_start` wrote. Runs of earlier versions may have nothing."""
+    if (kept := Path(run.folder) / "start").is_dir():
+        data.restore(kept)
+
+
+def started(task: Callable[[Source], Task], data: Source, world: World, start_from: str) -> Task:
+    """Build the task of a run with the weights of the run `start_from`, as `started_from` does, and say how its words
+    or classes differ."""
+    model, sizes = started_from(start_from, task, data)
+    model.restart(_task_of(_best(start_from)))
+    if world.first and sizes is not None:
+        what = "classes" if data.vocabulary is None else "words"
+        say(f"keeps {sizes[0]:,} {what} of {start_from} and adds {sizes[1] - sizes[0]:,}")
     return model
 
 
