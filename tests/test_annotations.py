@@ -1,5 +1,6 @@
 """Annotation files from anyone: names that leave the folder, odd types, half characters; one line for each."""
 
+import csv
 import json
 import logging
 from pathlib import Path
@@ -153,3 +154,69 @@ def test_many_annotations_are_grouped_by_image(tmp_path):
     file = Path(write(tmp_path / "a.json", {"images": images, "annotations": notes}))
     read = read_annotations(file)["train"]
     assert [photograph.captions[4] for photograph in read[::1999]] == ["a 16000", "a 17999", "a 19998"]
+
+
+ROWS = [
+    {"image": f"{number:02}.png", "caption": text}
+    for number in range(40)
+    for text in (f"a dog, number {number}", "it runs")
+]
+
+
+def listed(path: Path, rows: list[dict[str, str]]) -> Path:
+    """Write these rows as CSV or JSON lines."""
+    if path.suffix == ".csv":
+        with open(path, "w", encoding="utf-8-sig", newline="") as file:
+            writer = csv.DictWriter(file, [*rows[0]])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_captions_in_rows(tmp_path, ending):
+    """A row for each caption, in any order. Splits are those of the rows, or by a hash that keeps them when images are
+    added."""
+    found = read_annotations(listed(tmp_path / f"a.{ending}", ROWS[::2] + ROWS[1::2]))
+    assert [one.captions for one in found["train"]][:1] == [["a dog, number 0", "it runs"]]
+    sizes = {name: len(members) for name, members in found.items()}
+    assert sum(sizes.values()) == 40 and min(sizes.values()) >= 1 and sizes["train"] > 25
+    more = [*ROWS, {"image": "new.png", "caption": "a cat"}]
+    after = read_annotations(listed(tmp_path / f"b.{ending}", more))
+    for name in ("val", "test"):
+        assert {one.name for one in found[name]} <= {one.name for one in after[name]}
+    given = [row | {"split": ("Validation", "test", "train", "train")[n // 2 % 4]} for n, row in enumerate(ROWS)]
+    found = read_annotations(listed(tmp_path / f"c.{ending}", given))
+    assert {name: len(members) for name, members in found.items()} == {"train": 20, "val": 10, "test": 10}
+    few = read_annotations(listed(tmp_path / f"d.{ending}", ROWS[:6]))
+    assert {name: len(members) for name, members in few.items()} == {"train": 1, "val": 1, "test": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"image": "a.png", "caption": "x", "split": "train"}, {"image": "a.png", "caption": "y", "split": "val"}],
+         "a.jsonl: record 2: \"a.png\" has two splits, \"train\" and \"val\""),
+        ([{"image": "a.png", "caption": 3}], "a.jsonl: record 1: caption must be text, not 3"),
+        ([{"image": "../a.png", "caption": "x"}], "the file name of a.jsonl: record 1"),
+        ([{"image": "a.png"}], "a.jsonl: record 1: caption must be text, not null"),
+        ([{"image": "a.png", "caption": "x", "split": "tset"}], 'unknown split "tset"'),
+        ([{"image": "a.png", "caption": "!!!"}], "no image of split train has a caption"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_rows_are_named(tmp_path, monkeypatch, rows, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError) as caught:
+        read_annotations(listed(Path("a.jsonl"), rows))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_captions_without_a_word_are_counted_and_left_out(tmp_path, caplog):
+    """In training they would teach the captioner to say nothing."""
+    rows = [{"image": f"{n}.png", "caption": text} for n, text in enumerate(["!!!", "🐕", "狗", "...", "a dog", " "])]
+    found = read_annotations(listed(tmp_path / "a.csv", [row | {"split": "train"} for row in rows]))
+    assert [one.captions for one in found["train"]] == [["🐕"], ["狗"], ["a dog"]]
+    assert "captions of split train without a word, which are left out: 3" in caplog.text
+    assert "images of split train that have no caption and are left out: 3, such as 0.png" in caplog.text

@@ -263,8 +263,8 @@ def test_what_cannot_be_used_is_counted_and_left_out(folder, caplog):
         for batch in batches:
             assert len(batch.images) == len(batch.words) == len(batch.ids) == len(batch.references)
         for said in (
-            "1 images of split train have no caption and are left out, such as 01.png",
-            "1 captions of images that the file does not list",
+            "images of split train that have no caption and are left out: 1, such as 01.png",
+            "captions of images that the file does not list, which are left out: 1",
             "photographs that do not exist and are left out: 1, such as",
             "03.png: not a readable image",
             "03.png" if options else "1 of 17 photographs cannot be read",
@@ -284,7 +284,7 @@ def test_images_without_a_split_are_counted(folder, caplog):
     record["images"][4]["split"] = "unused"
     write(folder / "captions.json", record)
     source(folder)
-    assert "1 images have no `split` and are left out, such as 03.png" in caplog.text
+    assert "images that have no `split` and are left out: 1, such as 03.png" in caplog.text
 
 
 def test_a_cache_may_complain_of_strangers_and_in_any_words(folder, caplog):

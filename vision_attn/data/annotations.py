@@ -1,14 +1,18 @@
-"""Read caption files in COCO's and Karpathy's formats, with their splits."""
+"""Read caption files in COCO's and Karpathy's formats, or CSV and JSON lines, with their splits."""
 
 import logging
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.console import printable
+from vision_attn.data.records import divided, read_records, split_named
 from vision_attn.files import brief, read_json
 from vision_attn.task import SPLITS
 
+LISTS = (".csv", ".jsonl")
+"""Endings of files with a record for each caption."""
 LONGEST = 100_000
 """Characters that are kept of a caption."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -31,15 +35,22 @@ def read_annotations(
 ) -> dict[str, list[Photograph]]:
     """Read the photographs of an annotation file by split, in the file's order; "restval" counts as "train".
 
+    path: JSON in COCO's or Karpathy's format; or CSV whose first row names the columns image, caption and, optionally,
+        split; or JSON lines of objects with these keys. There an image has a line for each of its captions.
+
     The split of an image is `split` if given (for a file with one split), else it comes from the file `splits`, else
-    from the image's `split` field. Images without a split are left out. Raises ValueError naming the file and the
+    from the image's `split` field. Images without a split are left out. Of CSV or JSON lines in which no image has a
+    split, a tenth of the images are for validation and a tenth for testing. Raises ValueError naming the file and the
     invalid record.
     """
-    record = read_json(path)
+    listed = path.suffix.lower() in LISTS
+    record = {} if listed else read_json(path)
     images = record.get("images") if isinstance(record, dict) else None
-    if not isinstance(images, list) or not images or not all(isinstance(image, dict) for image in images):
+    if listed:
+        photographs, images = _listed(path)
+    elif not isinstance(images, list) or not images or not all(isinstance(image, dict) for image in images):
         raise ValueError(_expected(path))
-    if "annotations" in record:
+    elif "annotations" in record:
         photographs = _coco(path, images, record["annotations"])
     elif all("sentences" in image for image in images):
         photographs = _karpathy(path, images)
@@ -52,6 +63,8 @@ def read_annotations(
         named = _splits_from_file(path, splits, photographs)
     else:
         named = [_split_name(path, image.get("split")) for image in images]
+        if listed and not any(named):
+            named = divided([photograph.name for photograph in photographs])
         if not any(named):
             raise ValueError(
                 f'{path}: no image has a `split` field of {", ".join(SPLITS)}: add "split": "train" and so on to each, '
@@ -60,9 +73,9 @@ def read_annotations(
         without = [
             photograph.name for photograph, image in zip(photographs, images, strict=True) if not image.get("split")
         ]
-        if without:
+        if without and any(image.get("split") for image in images):
             some = printable(without[0])
-            log.warning("%s: %d images have no `split` and are left out, such as %s", path, len(without), some)
+            log.warning("%s: images that have no `split` and are left out: %d, such as %s", path, len(without), some)
     found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
     for photograph, name in zip(photographs, named, strict=True):
         if name is not None:
@@ -73,8 +86,28 @@ def read_annotations(
 def _expected(path: Path) -> str:
     return (
         f"{path}: not a caption file; expected COCO's format, {{'images': [{{'id', 'file_name'}}], 'annotations': "
-        "[{'image_id', 'caption'}]}, or Karpathy's, {'images': [{'filename', 'split', 'sentences': [{'raw'}]}]}"
+        "[{'image_id', 'caption'}]}, or Karpathy's, {'images': [{'filename', 'split', 'sentences': [{'raw'}]}]}; "
+        "a CSV file (.csv) has the columns image, caption and split"
     )
+
+
+def _listed(path: Path) -> tuple[list[Photograph], list[dict[str, Any]]]:
+    """The photographs of a file with a record for each caption, and a record of each, with its split."""
+    said: dict[str, list[str]] = {}
+    images: dict[str, dict[str, Any]] = {}
+    for where, record in read_records(path, "image", "caption"):
+        for key in ("image", "caption"):
+            if not isinstance(record.get(key), str):
+                raise ValueError(f"{where}: {key} must be text, not {brief(record.get(key))}")
+        name, split = _name(path, where, record["image"]), record.get("split")
+        if images.setdefault(name, {"split": split})["split"] != split:
+            raise ValueError(
+                f"{where}: {brief(name)} has two splits, {brief(images[name]['split'])} and {brief(split)}"
+            )
+        said.setdefault(name, []).append(one_line(record["caption"]))
+    if not said:
+        raise ValueError(f"{path} has no captions")
+    return [Photograph(name, name, captions) for name, captions in said.items()], list(images.values())
 
 
 def _coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
@@ -97,7 +130,7 @@ def _coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
         else:
             unlisted += 1
     if unlisted:
-        log.warning("%s: %d captions of images that the file does not list are left out", path, unlisted)
+        log.warning("%s: captions of images that the file does not list, which are left out: %d", path, unlisted)
     return [
         Photograph(key, _name(path, f"image {number}", _field(path, f"image {number}", image, "file_name")), captions)
         for number, (image, (key, captions)) in enumerate(zip(images, said.items(), strict=True))
@@ -172,6 +205,7 @@ def _name(path: Path, where: str, value: Any) -> str:
 
 
 def _split_name(path: Path, name: Any) -> str | None:
+    name = split_named(name)
     if name is None or name in ("", "unused"):
         return None
     if name == "restval":
@@ -218,13 +252,29 @@ def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> lis
     """Drop photographs without captions and log their number. Raises ValueError if all are dropped."""
     captioned = []
     for photograph in photographs:
-        captions = [caption for caption in photograph.captions if caption]
+        captions = [caption for caption in photograph.captions if _says_something(caption)]
         if captions:
             captioned.append(photograph._replace(captions=captions))
     bare = len(photographs) - len(captioned)
+    empty = sum(len(one.captions) for one in photographs) - sum(len(one.captions) for one in captioned)
+    if empty:
+        log.warning("%s: captions of split %s without a word, which are left out: %d", path, split, empty)
     if bare:
-        first = next(printable(photograph.name) for photograph in photographs if not any(photograph.captions))
+        first = next(
+            printable(photograph.name)
+            for photograph in photographs
+            if not any(map(_says_something, photograph.captions))
+        )
         if not captioned:
             raise ValueError(f"{path}: no image of split {split} has a caption, such as {first}")
-        log.warning("%s: %d images of split %s have no caption and are left out, such as %s", path, bare, split, first)
+        log.warning(
+            "%s: images of split %s that have no caption and are left out: %d, such as %s", path, split, bare, first
+        )
     return captioned
+
+
+def _says_something(caption: str) -> bool:
+    """Whether a caption has a letter, a digit or a pictograph."""
+    return any(
+        unicodedata.category(character)[0] in "LN" or unicodedata.category(character) == "So" for character in caption
+    )

@@ -23,7 +23,7 @@ from vision_attn.task import SPLITS, Task, counted
 
 LARGE = 2**24
 """Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
-FORMAT = 1
+FORMAT = 2
 """Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
 log = logging.getLogger(__name__)
 

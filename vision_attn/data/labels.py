@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vision_attn.data.pixels import OPENED
-from vision_attn.data.records import check_inside, read_records, tenth
+from vision_attn.data.records import check_inside, read_records, split_named, tenth
 from vision_attn.files import brief, find
 from vision_attn.task import SPLITS
 
@@ -75,7 +75,11 @@ def _from_file(folder: Path, path: Path) -> Iterator[tuple[str, str, str | None]
         for key in ("image", "label"):
             if not isinstance(record.get(key), str | int) or not str(record[key]).strip():
                 raise ValueError(f"{where} has no {key}; each must have image and label, as image,label in CSV")
-        name, label, split = str(record["image"]), str(record["label"]).strip(), record.get("split") or None
+        name, label, split = (
+            str(record["image"]),
+            str(record["label"]).strip(),
+            split_named(record.get("split")) or None,
+        )
         if split not in (None, *SPLITS):
             raise ValueError(f"{where} has split {brief(split)}: write {', '.join(SPLITS)}, or leave it empty")
         check_inside(where, name, folder)

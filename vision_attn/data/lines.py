@@ -18,7 +18,7 @@ from vision_attn.data.characters import Characters, composed
 from vision_attn.data.counted import Counted, slices
 from vision_attn.data.images import in_threads
 from vision_attn.data.photographs import decoded
-from vision_attn.data.records import check_inside, read_records, tenth
+from vision_attn.data.records import check_inside, divided, read_records, split_named
 from vision_attn.data.streams import stream
 from vision_attn.data.strings import MULTIPLE, padded_words
 from vision_attn.data.vocabulary import VocabularySource
@@ -187,18 +187,16 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
     names = sorted(str(record.get("image")) for _, record in records)
     if twice := next((name for name, following in pairwise(names) if name == following), None):
         raise ValueError(f"{path}: image {brief(twice)} has two transcripts; give one line per image")
+    apart = {} if given == {True} else dict(zip(names, divided(names), strict=True))
     for where, record in records:
         name, text = record.get("image"), record.get("text")
         if not isinstance(name, str) or not isinstance(text, str) or not name:
             raise ValueError(f'{where}: "image" and "text" must be strings')
         check_inside(where, name, images)
-        part = record.get("split") or {0: "test", 1: "val"}.get(tenth(name), "train")
+        part = apart.get(name) or split_named(record.get("split"))
         if part not in SPLITS:
             raise ValueError(f"{where}: split {brief(part)} is not one of {', '.join(SPLITS)}")
         split[part].append(Line(name, images / name, composed(text)))
-    for name in SPLITS if given == {False} else ():
-        if not split[name] and len(split["train"]) > 1:  # of few lines, chance may give it none
-            split[name].append(split["train"].pop())
     for name, lines in split.items():
         if not lines:
             raise ValueError(

@@ -1,6 +1,7 @@
-"""Read records about images: CSV whose first row names the columns, or JSON lines of objects."""
+"""Records about images, CSV whose first row names the columns or JSON lines of objects, and the splits of images."""
 
 import csv
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,22 @@ def tenth(name: str) -> int:
     """The tenth of all images, from 0 to 9, that an image belongs to, chosen by a hash of its name: images keep their
     split when others are added."""
     return int.from_bytes(sha256(name.encode(errors="surrogateescape")).digest()[:4], "big") % 10
+
+
+def divided(names: Sequence[str]) -> list[str]:
+    """A split for each image: a tenth for validation and a tenth for testing, by `tenth`. Of three images or more, each
+    split has one."""
+    splits = [{0: "test", 1: "val"}.get(tenth(name), "train") for name in names]
+    for split in ("val", "test"):
+        if split not in splits and splits.count("train") > 1:  # of few images, chance may give it none
+            splits[len(splits) - 1 - splits[::-1].index("train")] = split
+    return splits
+
+
+def split_named(name: Any) -> Any:
+    """The split that a word names, in any case; "validation" is val. Other values are returned as they are."""
+    word = name.lower() if isinstance(name, str) else name
+    return {"validation": "val", "valid": "val"}.get(word, word) if isinstance(word, str) else word
 
 
 def check_inside(where: str, name: str, folder: Path) -> None:
