@@ -220,3 +220,30 @@ def test_captions_without_a_word_are_counted_and_left_out(tmp_path, caplog):
     assert [one.captions for one in found["train"]] == [["🐕"], ["狗"], ["a dog"]]
     assert "captions of split train without a word, which are left out: 3" in caplog.text
     assert "images of split train that have no caption and are left out: 3, such as 0.png" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("there", "named", "said"),
+    [
+        ("A.JPG", "a.jpg", "there is A.JPG, with other capitals"),
+        ("K\u00f6ln.png", "Ko\u0308ln.png", "another form of an accent"),
+        ("a.png", "images/a.png", "names are those below the folder of images"),
+        ("a.png", "b.png", "b.png: check data.images"),
+    ],
+)
+def test_a_message_says_which_file_a_name_may_mean(tmp_path, there, named, said):
+    Image.new("RGB", (8, 8)).save(tmp_path / there)
+    rows = [{"image": named, "caption": "a dog", "split": "train"}]
+    photographs = read_annotations(listed(tmp_path / "a.csv", rows))
+    with pytest.raises(ValueError, match=r"none of the photographs exist") as caught:
+        locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})
+    assert said in str(caught.value)
+
+
+def test_names_from_windows_are_found(tmp_path):
+    (tmp_path / "below").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "below" / "a.png")
+    rows = [{"image": "below\\a.png", "caption": "a dog", "split": "train"}]
+    photographs = read_annotations(listed(tmp_path / "a.csv", rows))
+    found = locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})
+    assert [photograph.name for photograph in found["train"]] == ["below/a.png"]

@@ -56,6 +56,14 @@ def test_a_run_twice_is_not_two_seeds(runs, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
+def test_a_run_that_is_not_finished_is_named(runs, capsys):
+    (Path(runs[1]) / "last").mkdir()
+    (Path(runs[1]) / "last" / "position.json").write_text(json.dumps({"epoch": 3, "done": False}))
+    assert main(["compare", *runs]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "not finished" in line]
+    assert said == [f"{runs[1]} is not finished: epoch 3 is done"]
+
+
 def test_all_that_is_known_is_json(runs, capsys):
     assert main(["compare", *runs, "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

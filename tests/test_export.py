@@ -101,6 +101,10 @@ def test_a_captioner_writes_the_same_captions_with_onnxruntime_alone(folder) -> 
     done = subprocess.run([sys.executable, "-c", script, *map(str, PHOTOGRAPHS)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [line.split("\t")[1] for line in done.stdout.splitlines()] == expected
+    some = [str(PHOTOGRAPHS[0]), str(out / "nothing.jpg")]
+    done = subprocess.run([sys.executable, "-c", script, *reversed(some)], capture_output=True, text=True)
+    assert done.returncode == 1 and len(done.stdout.splitlines()) == 1 and "Traceback" not in done.stderr
+    assert "nothing.jpg cannot be read" in done.stderr
 
 
 @pytest.mark.compile

@@ -33,11 +33,19 @@ def opened(name: str) -> Image.Image:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    unreadable = 0
     folder = Path(__file__).parent
     facts = json.loads((folder / "captioner.json").read_text(encoding="utf-8"))
     encoder, start, step = (onnxruntime.InferenceSession(folder / f"{part}.onnx") for part in facts["parts"])
     for name in sys.argv[1:]:
-        square = ImageOps.fit(opened(name), [facts["resolution"]] * 2, Image.Resampling.BICUBIC)
+        try:
+            square = ImageOps.fit(opened(name), [facts["resolution"]] * 2, Image.Resampling.BICUBIC)
+        except (OSError, ValueError) as error:
+            print(f"{name} cannot be read: {error}", file=sys.stderr)
+            unreadable = 1
+            continue
         held = call(start, call(encoder, {"images": np.array(square).transpose(2, 0, 1)[None]}))
         held["word"], words = np.zeros((1, 1), np.int64), []
         while len(words) < facts["max_words"]:
@@ -49,3 +57,4 @@ if __name__ == "__main__":
                 break
             words.append(facts["words"][held["word"].item()])
         print(name, " ".join(words), sep="\t")
+    sys.exit(unreadable)

@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import tempfile
+import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -58,6 +59,21 @@ def find(path: str | Path) -> Path:
     tried = ", ".join(str(candidate) for candidate in candidates)
     hint = "" if os.environ.get("VISION_ATTN_DATA") else "; set VISION_ATTN_DATA to search another folder of data sets"
     raise ValueError(f"{path} was not found (tried {tried}){hint}")
+
+
+def meant(missing: Path, root: Path) -> str:
+    """For a message: the file that the path of a missing one may mean, one of nearly the same name, or one of this name
+    in `root`; empty if there is none."""
+    with suppress(OSError):
+        for name in os.listdir(missing.parent):
+            if _alike(name) == _alike(missing.name):
+                return f" (there is {name}, with other capitals or another form of an accent)"
+    inside = root / missing.name
+    return f" (there is {inside}: names are those below the folder of images)" if os.path.isfile(inside) else ""
+
+
+def _alike(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def read_json(path: str | Path, *, lines: bool = False) -> Any:

@@ -15,7 +15,7 @@ from vision_attn.data.photographs import open_photograph
 from vision_attn.shown import Several
 
 Picture = str | Path | Image.Image | np.ndarray | Tensor
-"""A file, a picture, or an array: (Y, X), (Y, X, 3), or a tensor (C, Y, X); uint8, or floats in [0, 1]."""
+"""A file, a picture, or an array: (Y, X), (Y, X, 3 or 4), or a tensor (C, Y, X); uint8, or floats in [0, 1]."""
 
 SIDE = 672
 """Pixels that a photograph keeps for pictures."""
@@ -70,7 +70,7 @@ def centre(picture: Image.Image) -> Image.Image:
 
 
 def _pictured(array: np.ndarray | Tensor) -> Image.Image:
-    """A picture of an array (Y, X) or (Y, X, 3), or of a tensor (C, Y, X). Raises ValueError for others."""
+    """A picture of an array (Y, X), (Y, X, 3) or (Y, X, 4), or of a tensor (C, Y, X). Raises ValueError for others."""
     shape = tuple(array.shape)
     if isinstance(array, Tensor):
         array = array.detach().cpu()
@@ -78,9 +78,10 @@ def _pictured(array: np.ndarray | Tensor) -> Image.Image:
         array = (array.permute(1, 2, 0) if array.ndim == 3 else array).numpy()
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
-    if array.ndim not in (2, 3) or 0 in shape or (array.ndim == 3 and array.shape[2] != 3):
+    if array.ndim not in (2, 3) or 0 in shape or (array.ndim == 3 and array.shape[2] not in (3, 4)):
         raise ValueError(
-            f"an array is (Y, X) or (Y, X, 3), a tensor (C, Y, X) with 1 or 3 channels; this one is {shape}"
+            "an array is (Y, X), (Y, X, 3) or, with transparency, (Y, X, 4), a tensor (C, Y, X) with 1, 3 or 4 "
+            f"channels; this one is {shape}; give several as a list"
         )
     if array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating):
         if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):

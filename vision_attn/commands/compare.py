@@ -34,6 +34,8 @@ class Compared(NamedTuple):
     test: dict[str, Any]
     lines: list[dict[str, Any]]
     """Those of metrics.jsonl."""
+    position: dict[str, Any]
+    """Where training stands: the epoch, and whether it is done."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
             say(line)
         for line in summaries(runs, names):
             say(line)
+        for one in runs:
+            if one.position.get("done") is False:
+                say(f"{one.name} is not finished: epoch {one.position.get('epoch')} is done")
     if arguments.out:
         from vision_attn.viz.curves import write_curves
 
@@ -82,6 +87,7 @@ def compared(folder: Path) -> Compared:
     return Compared(
         str(folder), flat(migrated(read_yaml(config))), _read(folder / "best" / "metrics_val.json"),
         _read(folder / "metrics_test.json"), _lines(folder / "metrics.jsonl"),
+        _read(folder / "last" / "position.json"),
     )  # fmt: skip
 
 

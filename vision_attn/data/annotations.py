@@ -191,7 +191,7 @@ def one_line(caption: str) -> str:
 
 
 def _name(path: Path, where: str, value: Any) -> str:
-    """Check a path below the image folder. Raises ValueError if it could lead out of the folder."""
+    """A path below the image folder, with slashes. Raises ValueError if it could lead out of the folder."""
     if not isinstance(value, str):
         raise ValueError(f"{path}: the file name of {where} must be a string, not {brief(value)}")
     name = " ".join(value.splitlines()).strip()
@@ -201,7 +201,7 @@ def _name(path: Path, where: str, value: Any) -> str:
             f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
             "not absolute, and without `..`"
         )
-    return name
+    return name.replace("\\", "/")
 
 
 def _split_name(path: Path, name: Any) -> str | None:

@@ -53,7 +53,8 @@ class Captions(VocabularySource):
 
         Args:
             images: the folder of photographs, or one folder per split.
-            annotations: a caption file with a `split` for each image, or one file per split (train, val, test).
+            annotations: a caption file, or one file per split (train, val, test): JSON in COCO's or Karpathy's format
+                with a `split` for each image; or CSV or JSON lines of image, caption and, optionally, split.
             splits: a JSON file {split: [image names or ids]}, for a caption file without `split` fields.
             vocabulary: a saved vocabulary; None: build one from the training captions.
             min_count: the minimum number of occurrences of a word in the training captions.
@@ -204,7 +205,8 @@ class Captions(VocabularySource):
         members = self.photographs[split]
         if not members:
             raise ValueError(
-                f"{self.annotations}: split {split} has no images; assign some images to it, or choose another split"
+                f"{self.annotations}: split {split} has no images; assign some images to it"
+                + ", or train without validation: run.validate_every=0" * (split == "val")
             )
         return members
 

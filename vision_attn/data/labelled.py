@@ -101,6 +101,13 @@ class LabelledImages(Source):
                 f"all photographs of {self.labels or self.images} have the label {self.class_names[0]}: there is "
                 "nothing to tell apart"
             )
+        untaught = {item.label for items in self.splits.values() for item in items}
+        untaught -= {item.label for item in self.splits["train"]}
+        if untaught:
+            some = ", ".join(sorted(untaught)[:5])
+            log.warning(
+                "classes without a photograph for training, which cannot be learned: %d (%s)", len(untaught), some
+            )
 
     @property
     def summary(self) -> str:

@@ -24,7 +24,7 @@ from vision_attn.data.annotations import Photograph
 from vision_attn.data.images import View
 from vision_attn.data.ragged import BLOCK, Ragged, map_array, write_array
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.files import digest, replacing
+from vision_attn.files import digest, meant, replacing
 from vision_attn.task import SPLITS
 
 TEXTS = ("ids", "names", "captions")
@@ -287,9 +287,11 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
             example = example if missing else placed[split].file(int(np.argmin(sizes)))
             missing += len(sizes) - len(found[split])
     if not any(map(len, found.values())):
-        raise ValueError(f"none of the photographs exist, such as {printable(str(example))}: check data.images")
+        hint = meant(example, Path(root)) or ": check data.images"
+        raise ValueError(f"none of the photographs exist, such as {printable(str(example))}{hint}")
     if missing:
-        log.warning("photographs that do not exist and are left out: %d, such as %s", missing, printable(str(example)))
+        such = printable(f"{example}{meant(example, Path(root))}")
+        log.warning("photographs that do not exist and are left out: %d, such as %s", missing, such)
     return found
 
 
