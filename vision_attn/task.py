@@ -36,6 +36,8 @@ class Source:
     """The names of classes, in order; empty where classes are numbers, or where there are none."""
     cache: str | None = None
     """The folder in which annotation vectors are kept; None where they are not."""
+    features: str | None = None
+    """The folder of annotation vectors that another program computed; None where the encoder computes them."""
 
     @property
     def summary(self) -> str:

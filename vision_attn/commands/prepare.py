@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         rows, columns = ("any number of" if side < 0 else side for side in computed.grid)
         what = "annotation vectors" if computed is whole else "vectors before the trained layers,"
         where = "computed again for each batch" if cached is None else f"kept in {source.cache}"
+        if source.features:
+            where = f"read from {source.features}"
         say(f"{rows} x {columns} {what} of {computed.region_size} numbers per image, {where}")
     command = shlex.join(["vision-attn", "train", arguments.config, *arguments.overrides])
     say(f"{len(source):,} batches in an epoch; train with: {command}")

@@ -14,6 +14,7 @@ from vision_attn.data.annotations import Photograph
 from vision_attn.data.features import Features
 from vision_attn.data.images import Pixels
 from vision_attn.data.photograph_store import Photographs
+from vision_attn.data.vectors import Vectors
 from vision_attn.data.vocabulary import PAD, Vocabulary
 
 
@@ -23,7 +24,7 @@ class CaptionBatch(NamedTuple):
     """
 
     images: Float[Tensor, "B L D"] | UInt8[Tensor, "B 3 S S"]
-    """Cached annotation vectors, or pixels for an encoder."""
+    """Annotation vectors of a cache or of files, or pixels for an encoder."""
     words: Int[Tensor, "B R T"]
     """Targets: a caption's word ids, END, then PAD."""
     ids: tuple
@@ -66,7 +67,7 @@ class Batches:
     def __init__(
         self,
         table: CaptionTable,
-        pictures: Features | Pixels,
+        pictures: Features | Pixels | Vectors,
         members: Sequence[NDArray[np.int64]],
         captions: NDArray[np.int64],
         rows: NDArray[np.int64],

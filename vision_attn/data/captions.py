@@ -11,11 +11,13 @@ import torch
 from torch import nn
 
 from vision_attn.console import printable
+from vision_attn.contracts import Encoder
 from vision_attn.data.annotations import Photograph, read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
 from vision_attn.data.features import Features, cached_features, complete_in
 from vision_attn.data.images import Pixels
 from vision_attn.data.photograph_store import Photographs, Views, locate, stored
+from vision_attn.data.vectors import Vectors
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.files import digest, find, sha256
 from vision_attn.ranges import check_range
@@ -48,6 +50,7 @@ class Captions(VocabularySource):
         residency: Literal["memmap", "memory", "device"] = "memmap",
         flips: bool = False,
         verify: bool = False,
+        features: str | None = None,
     ) -> None:
         """Stores its arguments and reads nothing. Files are also searched for under `$VISION_ATTN_DATA` and `data/`.
 
@@ -69,6 +72,8 @@ class Captions(VocabularySource):
             flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
                 they say left or right. Adds the mirrored training photographs to the cache.
             verify: check the checksums of the whole cache before use.
+            features: a folder of annotation vectors that another program computed, in the place of the encoder's: for
+                each photograph a file of its name, with the ending .npy or .npz (`data.vectors`). See `encoders.given`.
         """
         self.images, self.annotations, self.splits = images, annotations, splits
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
@@ -80,6 +85,9 @@ class Captions(VocabularySource):
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
         check_range("Captions", 1, 1000, rows=rows, max_length=max_length)
+        self.features = features
+        if features and flips:
+            raise ValueError("data.flips needs an encoder: vectors that were computed before cannot be mirrored")
         self._prepared: nn.Module | None = None
         self._only: str | None = None
 
@@ -142,14 +150,16 @@ class Captions(VocabularySource):
         found = locate(self.photographs, self._folders())
         views = Views(found, flips=self.flips and self._only is None)  # an evaluation mirrors nothing
         cache = None if self.cache is None else Path(self.cache).expanduser()
-        frozen = None if cache is None else encoder.frozen_part()
+        frozen = None if cache is None or self.features else encoder.frozen_part()
         if frozen is not None and self._only and not complete_in(cache, frozen, views):
             found = {
                 split: members.selected(np.full(len(members), split == self._only)) for split, members in found.items()
             }
             views = Views(found, flips=False)
-        if frozen is None:
-            self._pictures: Features | Pixels = Pixels(views, encoder.resolution)
+        if self.features:
+            self._pictures: Features | Pixels | Vectors = self._given(encoder, views)
+        elif frozen is None:
+            self._pictures = Pixels(views, encoder.resolution)
         else:
             parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
             folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]
@@ -160,6 +170,15 @@ class Captions(VocabularySource):
             self._leave_out(self._pictures.unreadable)
         self._tables: dict[str, CaptionTable] = {}
         self._prepared = encoder
+
+    def _given(self, encoder: Encoder, views: Views) -> Vectors:
+        """The vectors in `features`, for an encoder of their size."""
+        if encoder.trainable:
+            raise ValueError("data.features are not computed again, so the encoder cannot be trained")
+        folder = find(self.features)
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder of annotation vectors")
+        return Vectors(views, folder, (encoder.grid[0] * encoder.grid[1], encoder.region_size))
 
     @property
     def summary(self) -> str:

@@ -1,0 +1,34 @@
+"""Annotation vectors that another program computes, such as those of a network that is not part of this package."""
+
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from vision_attn.contracts import Encoder
+from vision_attn.ranges import check_range
+
+
+class Given(Encoder):
+    """The place of an encoder whose vectors are read from files: `Captions(features=...)`. It cannot encode a
+    photograph.
+
+    region_size: D, the size of an annotation vector. grid: rows and columns of regions, for pictures; boxes of objects,
+        which lie on no grid, are (1, L).
+    """
+
+    resolution = 224
+
+    def __init__(self, *, region_size: int, grid: tuple[int, int] = (14, 14)) -> None:
+        super().__init__()
+        check_range("Given", 1, 10**5, region_size=region_size)
+        check_range("Given", 1, 1000, rows=grid[0], columns=grid[1])
+        self.region_size, self.grid = region_size, tuple(grid)
+
+    def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
+        """Raises ValueError."""
+        raise ValueError(
+            "this captioner was trained on annotation vectors that another program computed: give those as "
+            "data.features, or in Python to model.task.describe; it cannot encode a photograph"
+        )
+
+    def identity(self) -> dict[str, str | int]:
+        return {"backbone": "given", "node": "files", "resolution": self.resolution}
