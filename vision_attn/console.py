@@ -48,6 +48,11 @@ def complain(text: str) -> None:
         tqdm.write(f"vision-attn: {printable(text)}", file=sys.stderr)
 
 
+def reason_of(error: BaseException) -> str:
+    """What an error says, in one line of at most 300 characters; its type if it says nothing."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+
+
 def log_to_terminal(level: int = logging.INFO) -> None:
     """Print `logging` messages with `complain`, unless logging is configured already."""
     logging.basicConfig(handlers=[_Complaints()], level=level)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.bounded_yaml import read_yaml
+from vision_attn.console import reason_of
 from vision_attn.files import read_json, shipped
 
 FILES = ["config.yaml", "model.safetensors", "vocabulary.json", "classes.json", "metrics_*.json", "README.md"]
@@ -61,13 +62,11 @@ def _told(what: str) -> Iterator[None]:
     """Within, an error of the network or of the hub is a ValueError of one line."""
     try:
         yield
-    except ImportError as error:
-        raise ValueError(f"{what}: pip install huggingface_hub") from error
     except ValueError:
         raise
     except Exception as error:  # of httpx, requests, or huggingface_hub: its versions differ
         status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = " ".join(str(error).split())[:300]
+        reason = reason_of(error)
         if status in (401, 403):
             reason = f"access was refused ({status}): log in with `hf auth login`, or set HF_TOKEN"
         elif status == 404:

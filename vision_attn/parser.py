@@ -61,7 +61,8 @@ def parse(
     if not reason:
         return config
     key = reason.split(":")[0].split(".")[-1]
-    prefix = "" if any(key in override for override in overrides) else f"{where}: "
+    given = (override.partition("=")[0].split(".")[-1].removeprefix("--") for override in overrides)
+    prefix = "" if key in given else f"{where}: "
     raise ValueError(f"{prefix}{reason}") from cause
 
 

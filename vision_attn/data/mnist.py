@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision_attn.attention.images import Images
+from vision_attn.console import reason_of
 from vision_attn.data.counted import Counted, slices
 from vision_attn.data.streams import stream
 from vision_attn.files import find
@@ -196,9 +197,8 @@ def locate(folder: str, *, download: bool) -> Path:
     try:
         fetch(place, missing)
     except (OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
         raise ValueError(
-            f"MNIST could not be downloaded: put {', '.join(names)} into {place} yourself ({reason})"
+            f"MNIST could not be downloaded: put {', '.join(names)} into {place} yourself ({reason_of(error)})"
         ) from error
     return place
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vision_attn.attention.images import Images, Sliced
+from vision_attn.console import reason_of
 from vision_attn.data.images import centre_square
 from vision_attn.data.photographs import ENDINGS, decoded
 
@@ -80,8 +81,7 @@ class Mapped:
         except FileNotFoundError as error:
             raise ValueError(f"{path}: no such file") from error
         except Exception as error:  # a damaged header can make numpy raise almost anything
-            why = " ".join(str(error).split())
-            raise ValueError(f"{path}: not a readable array of pixels ({why})") from error
+            raise ValueError(f"{path}: not a readable array of pixels ({reason_of(error)})") from error
         weakref.finalize(self, self.file.close)
         self.array = np.asarray(mapped)  # slices of numpy's own class of mapped arrays are slower
         self.shape, self.offset, self.lock = mapped.shape, mapped.offset, Lock()

@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vision_attn.console import reason_of
 from vision_attn.data.annotations import one_line
 from vision_attn.data.photographs import ENDINGS, Encoded
 from vision_attn.files import find
@@ -187,4 +188,4 @@ def _parquet_file(path: Path) -> Iterator[Any]:
         with ParquetFile(path, memory_map=False) as file:
             yield file
     except (ArrowException, OSError) as error:
-        raise ValueError(f"{path} is not a readable Parquet file: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{path} is not a readable Parquet file: {reason_of(error)}") from error

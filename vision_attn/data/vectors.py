@@ -9,6 +9,7 @@ from jaxtyping import Float, Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vision_attn.console import reason_of
 from vision_attn.data.images import View, in_threads
 
 ENDINGS = (".npy", ".npz")
@@ -54,8 +55,7 @@ def read_vectors(path: Path, shape: tuple[int, int]) -> Float[Tensor, "L D"]:
                 found = found[_chosen(found.files)]
         array = np.asarray(found)
     except Exception as error:  # a damaged file can make numpy raise almost anything
-        why = " ".join(str(error).split())
-        raise ValueError(f"{path}: no array can be read ({type(error).__name__}: {why})") from error
+        raise ValueError(f"{path}: no array can be read ({type(error).__name__}: {reason_of(error)})") from error
     if array.ndim == 3:
         array = array.reshape(-1, array.shape[-1])
     if array.shape != shape or array.dtype.kind not in "fiu":

@@ -207,7 +207,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]  # torch says more on further lines
         raise ValueError(
             f"{path} is neither a safetensors file nor a torch state dict of plain tensors: {reason}"
         ) from None

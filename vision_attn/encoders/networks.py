@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from vision_attn.console import reason_of
 from vision_attn.layers.meta import allocate, on_meta
 
 COMPILER = "torch._dynamo.utils"
@@ -88,8 +89,8 @@ def cut(
             body = create_feature_extractor(network.eval(), {node: output for output, node in nodes.items()}).eval()
         return body, _output_shapes(body, resolution)
     except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some networks cannot be built on meta
-        reason = " ".join(str(error).split())
-        raise ValueError(f"torchvision's {name} cannot be cut at {' and '.join(nodes.values())}: {reason}") from None
+        where = " and ".join(nodes.values())
+        raise ValueError(f"torchvision's {name} cannot be cut at {where}: {reason_of(error)}") from None
 
 
 def between(network: GraphModule, start: str, end: str) -> GraphModule:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from vision_attn.console import reason_of
 from vision_attn.contracts import Encoder
 from vision_attn.encoders.backbone import HINT, IMAGENET_MEAN, IMAGENET_STD, Backbone, checksum, reduced
 from vision_attn.layers.precise import Precision, call_in
@@ -92,8 +93,7 @@ class Timm(Encoder):
         try:
             return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
         except Exception as error:  # timm raises RuntimeError, TypeError, and any exception of a hub
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"timm cannot create {name}: {reason}") from error
+            raise ValueError(f"timm cannot create {name}: {reason_of(error)}") from error
 
     def _layout(self, body: torch.nn.Module) -> tuple[int, tuple[int, int]]:
         output = body.forward_features(torch.zeros(1, 3, self.resolution, self.resolution))

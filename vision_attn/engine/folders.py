@@ -9,6 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
+from vision_attn.console import reason_of
 from vision_attn.files import WINDOWS
 
 
@@ -30,7 +31,7 @@ def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
         part.rename(_sibling(path, "new"))
         settle(path, before)
     except (OSError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason_of(error)
         kept = "; what was saved before is still intact" if path.exists() else ""
         raise ValueError(f"{path} could not be written (is the disk full?): {reason}{kept}") from error
     finally:

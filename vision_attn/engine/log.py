@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.bounded_yaml import read_yaml
-from vision_attn.console import say
+from vision_attn.console import reason_of, say
 from vision_attn.engine.distributed import World
 from vision_attn.engine.run import Run
 from vision_attn.files import finite, replacing
@@ -77,7 +77,7 @@ class Log:
             try:
                 self.wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
             except Exception as error:  # A failing remote log must not stop the run.
-                say(f"wandb failed; continuing without it: {_one_line(error)}")
+                say(f"wandb failed; continuing without it: {reason_of(error)}")
                 self.wandb = None
 
     def pictures(self, paths: Sequence[Path], *, step: int) -> None:
@@ -97,7 +97,7 @@ class Log:
             content |= {path.stem: wandb.Html(str(path)) for path in paths if path.suffix == ".html"}
             self.wandb.log(content, step=step)
         except Exception as error:
-            say(f"wandb failed; continuing without it: {_one_line(error)}")
+            say(f"wandb failed; continuing without it: {reason_of(error)}")
             self.wandb = None
 
     def flushed(self) -> int:
@@ -133,7 +133,7 @@ class Log:
             try:
                 self.wandb.finish()
             except Exception as error:
-                say(f"wandb failed at the end: {_one_line(error)}")
+                say(f"wandb failed at the end: {reason_of(error)}")
 
 
 def _open(path: Path, start: int) -> BinaryIO:
@@ -154,10 +154,6 @@ def _unwritable(path: str | Path, error: OSError) -> ValueError:
     )
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
 def _wandb(folder: Path) -> Any:
     """Start a run of Weights & Biases with the config of the folder, or resume it with training; None if it does not
     start. Its project, name and id are those of the environment where that sets them."""
@@ -174,7 +170,7 @@ def _wandb(folder: Path) -> Any:
                 ours.pop(option, None)
         return wandb.init(dir=str(folder), config=config, resume="allow", **ours)
     except Exception as error:
-        say(f"wandb failed to start; training without it: {_one_line(error)}")
+        say(f"wandb failed to start; training without it: {reason_of(error)}")
         return None
 
 

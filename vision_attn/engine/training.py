@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from vision_attn.console import progress, say
+from vision_attn.console import progress, reason_of, say
 from vision_attn.engine import checkpoint
 from vision_attn.engine.batches import few, on_device
 from vision_attn.engine.best import best_metrics, better, keep
@@ -79,7 +79,7 @@ class Training:
                 set_random_state(states[world.rank], world.device)
         except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
             path = self.folder / "last" / checkpoint.TRAINER
-            raise ValueError(f"{path} does not fit this run: {' '.join(str(error).split())}") from error
+            raise ValueError(f"{path} does not fit this run: {reason_of(error)}") from error
         if world.first:
             if len(states) != world.size:
                 say(f"the checkpoint has {len(states)} processes, this run {world.size}: random numbers will differ")

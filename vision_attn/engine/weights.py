@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor, nn
 
+from vision_attn.console import reason_of
 from vision_attn.task import Task
 
 NAME = "model.safetensors"
@@ -36,7 +37,7 @@ def in_half(source: Path, target: Path) -> None:
     try:
         save_file({name: half(tensor) for name, tensor in load_file(source).items()}, target)
     except (SafetensorError, RuntimeError) as error:
-        raise ValueError(f"{source} cannot be copied: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{source} cannot be copied: {reason_of(error)}") from error
     target.chmod(0o644)
 
 
@@ -61,7 +62,7 @@ def load_weights(task: Task, folder: Path, *, another: bool = False, sizes: Size
                 kept[name] = grown(kept[name].float(), weight.shape)
         task.load_state_dict(kept, strict=False)
     except (SafetensorError, RuntimeError, KeyError) as error:  # a dtype that torch cannot convert
-        raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{path} cannot be loaded: {reason_of(error)}") from error
 
 
 def grown(weight: Tensor, shape: torch.Size) -> Tensor:

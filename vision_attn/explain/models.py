@@ -13,6 +13,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
+from vision_attn.console import reason_of
 from vision_attn.files import find
 from vision_attn.mistakes import suggest
 
@@ -230,8 +231,7 @@ def _load(model: nn.Module, weights: str, name: str) -> None:
             state = torch.load(path, map_location="cpu", weights_only=True)
         model.load_state_dict(state)
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"{path} holds no weights of {name}: {reason}") from None
+        raise ValueError(f"{path} holds no weights of {name}: {reason_of(error)}") from None
 
 
 def _reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:
@@ -239,5 +239,4 @@ def _reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:
     try:
         return get()
     except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ValueError(f"{name} cannot be opened: {reason}{hint}") from error
+        raise ValueError(f"{name} cannot be opened: {reason_of(error)}{hint}") from error

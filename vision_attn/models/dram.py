@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.attention.glimpse import Retina
+from vision_attn.attention.glimpse import Pyramid, Retina, Unprepared
 from vision_attn.attention.reinforce import Choice
 from vision_attn.contracts import PAD, Caption, Captioner, Glimpses, Look
 from vision_attn.layers import ragged
@@ -100,24 +100,26 @@ class DRAM(Captioner):
     def step(
         self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B 1 D L"]
     ) -> tuple[Float[Tensor, "B R V"], State, Look]:
-        state, _, samples = self._glimpses(state, memory, self.num_glimpses)
+        state, _, samples = self._glimpses(state, self.ram.retina.pyramid(memory), self.num_glimpses)
         return self.ram.action(state.hidden), state, _look(samples[-1], memory.shape[-1])
 
     def glimpses(self, regions: Float[Tensor, "B L D"], num_words: int) -> tuple[Float[Tensor, "B T 2"], Glimpses]:
         images, state = self.start(regions, 1)
-        _, _, samples = self._glimpses(state, images, num_words * self.num_glimpses)
-        locations, retina = torch.cat(samples, dim=1).clamp(-1, 1), self.ram.retina
-        return locations, Glimpses(retina(retina.pyramid(images), locations))
+        pyramid = self.ram.retina.pyramid(images)
+        _, _, samples = self._glimpses(state, pyramid, num_words * self.num_glimpses)
+        locations = torch.cat(samples, dim=1).clamp(-1, 1)
+        return locations, Glimpses(self.ram.retina(pyramid, locations))
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
         words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
         B, R, T = words.shape
         images, state = self.start(regions, R)
+        pyramid = self.ram.retina.pyramid(images)
         hidden, states, samples, looks = [], [], [], []
         with unrolled(T * self.num_glimpses):
             for _ in range(T):
-                state, before, sampled = self._glimpses(state, images, self.num_glimpses)
+                state, before, sampled = self._glimpses(state, pyramid, self.num_glimpses)
                 hidden.append(state.hidden)
                 states += before
                 samples += sampled
@@ -130,11 +132,12 @@ class DRAM(Captioner):
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), said)
         return Caption(ragged.caption_log_prob(self.ram.action, deep, words, position), alpha, region, choice)
 
-    def _glimpses(self, state: State, images: Tensor, number: int) -> tuple[State, list[Tensor], list[Tensor]]:
+    def _glimpses(
+        self, state: State, pyramid: Pyramid | Unprepared, number: int
+    ) -> tuple[State, list[Tensor], list[Tensor]]:
         """Take glimpses. Returns the state after them, what the policy saw before each, and its samples."""
         ram, rows = self.ram, state.hidden.shape[1]
-        pyramid = ram.retina.pyramid(images)
-        noise = ram.policy.noise(images.new_empty(number, len(images), rows, 2), self.way)
+        noise = ram.policy.noise(state.hidden.new_empty(number, len(state.hidden), rows, 2), self.way)
         states, samples = [], []
         for each in noise:
             states.append(state.location_state)

@@ -90,6 +90,10 @@ class Classification(Task):
         self._costs: dict[tuple, dict[str, float]] = {}
 
     @property
+    def settings(self) -> dict[str, Any]:
+        return {"at_test": self.at_test, "test_copies": self.test_copies} if self.model.stochastic else {}
+
+    @property
     def static_shapes(self) -> bool:
         """Whether images are a tensor of one shape."""
         return 0 not in self.image_shape

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from math import log
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -63,6 +63,11 @@ class Generation(Task):
         self.model = model(source.image_shape)
         self.binarised = stochastic if binarisation == "stochastic" else fixed
         self.importance_samples, self.importance_images = importance_samples, importance_images
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        names = ("importance_samples", "importance_images")
+        return {"binarisation": self.binarised.__name__} | {name: getattr(self, name) for name in names}
 
     def forward(self, images: Float[Tensor, "B C Y X"], *_) -> dict[str, Tensor]:
         drawing = self.model(self.binarised(images))
