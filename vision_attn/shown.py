@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Described, Glimpses, Reads
-from vision_attn.files import replacing, scratch
+from vision_attn.files import scratch
 from vision_attn.viz.attention import attention_sheet
 from vision_attn.viz.canvases import Rectangles, write_strips
 from vision_attn.viz.canvases import write_animation as write_drawing
@@ -21,7 +21,7 @@ from vision_attn.viz.foveated import Glimpsed, as_picture
 from vision_attn.viz.glimpses import grid, write_animation, write_gallery
 from vision_attn.viz.page import Looked, write_page
 from vision_attn.viz.reads import write_reads, write_reads_animation
-from vision_attn.viz.sheet import DARK, Panel, fitted, sheet
+from vision_attn.viz.sheet import DARK, Panel, fitted, save_page, save_picture, sheet
 
 HEIGHT = 640
 """Height of a page in a notebook, in pixels."""
@@ -129,7 +129,7 @@ class Captioned(Pointed):
     def write_picture(self, path: Path) -> None:
         found = self.described
         options = {"title": self.title, "log_prob": found.log_prob or None, "regions": found.region}
-        _save(path, attention_sheet(self.picture, found.words, found.alpha, **options))
+        save_picture(path, attention_sheet(self.picture, found.words, found.alpha, **options))
 
 
 @dataclass(repr=False)
@@ -193,7 +193,7 @@ class Answer(Shown):
         else:
             note = f"p {float(self.probabilities[-1].max()):.2f}"
             panel = Panel(fitted(as_picture(self.image)), self.name, note)
-            _save(path, sheet([panel], caption="", title=self.title))
+            save_picture(path, sheet([panel], caption="", title=self.title))
 
 
 @dataclass(repr=False)
@@ -244,12 +244,7 @@ class Several(Shown, list):
             for number, item in enumerate(self):
                 item.write_picture(folder / f"{number}.png")
                 drawn.append(Image.open(folder / f"{number}.png").convert("RGB"))
-            _save(path, grid(drawn, 1))
-
-
-def _save(path: Path, picture: Image.Image) -> None:
-    with replacing(path) as temporary:
-        picture.save(temporary, "PNG")
+            save_picture(path, grid(drawn, 1))
 
 
 def _embed(path: Path, title: str, picture: Path) -> None:
@@ -260,5 +255,4 @@ def _embed(path: Path, title: str, picture: Path) -> None:
         f'<body style="margin: 0; background: {DARK.paper}">\n'
         f'<img alt="{escape(title)}" style="max-width: 100%" src="data:image/{picture.suffix[1:]};base64,{data}">\n'
     )
-    with replacing(path) as temporary:
-        temporary.write_bytes(page.encode("utf-8", errors="replace"))
+    save_page(path, page)

@@ -50,8 +50,8 @@ class Log:
 
     def train(self, *, step: int, epoch: int, learning_rate: float) -> dict[str, float]:
         """Write the means since the last line, over all processes, and reset the sums."""
-        values = torch.stack([*self.sums.values()]).cpu().double() / torch.tensor([*self.counts.values()])
-        means = dict(zip(self.sums, self.world.mean(values).tolist(), strict=True))
+        sums = dict(zip(self.sums, torch.stack([*self.sums.values()]).cpu().double().tolist(), strict=True))
+        means = _means(self.world.gather({name: (total, self.counts[name]) for name, total in sums.items()}))
         now = time.monotonic()
         rate = self.items * self.world.size / max(now - self.since, 1e-9)
         times = {"items_per_second": round(rate, 1), "seconds": round(now - self.started, 2)}
@@ -152,6 +152,15 @@ def _unwritable(path: str | Path, error: OSError) -> ValueError:
     return ValueError(
         f"{path} could not be written: {error.strerror or error}; free some space, then run the same command again"
     )
+
+
+def _means(processes: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float]:
+    """The mean of each scalar, of its sum and its number of steps in each process; a scalar may be missing in some."""
+    means = {}
+    for name in dict.fromkeys(name for process in processes for name in process):
+        totals, steps = zip(*(process[name] for process in processes if name in process), strict=True)
+        means[name] = sum(totals) / sum(steps)
+    return means
 
 
 def _wandb(folder: Path) -> Any:

@@ -10,12 +10,11 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vision_attn.console import progress
-from vision_attn.files import replacing
 from vision_attn.viz.attention import weights
 from vision_attn.viz.foveated import Glimpsed
 from vision_attn.viz.glimpses import write_animation, write_glimpses
 from vision_attn.viz.page import Looked, write_page
-from vision_attn.viz.sheet import DARK, MARGIN, Box, picture_name
+from vision_attn.viz.sheet import DARK, MARGIN, Box, picture_name, save_picture
 from vision_attn.viz.typeface import Typeface
 
 ROW = 18
@@ -116,10 +115,7 @@ def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
 
 def write_alignments(path: str | Path, strip: Image.Image, items: Sequence[Transcribed], **options) -> Path:
     """Write `alignment_sheet(strip, items, **options)` as a PNG. Returns its path."""
-    drawn = alignment_sheet(strip, items, **options)
-    with replacing(path) as temporary:
-        drawn.save(temporary, "PNG")
-    return Path(path)
+    return save_picture(path, alignment_sheet(strip, items, **options))
 
 
 def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:

@@ -10,8 +10,7 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
-from vision_attn.files import replacing
-from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, sheet
+from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 SPREAD = 0.8
 """Standard deviation, in regions, of the Gaussian with which each region is drawn."""
@@ -144,9 +143,7 @@ def write_sheet(
     description. Returns its path."""
     drawn, described = attention_sheet(picture, words, alpha, **options), PngInfo()
     described.add_text("Description", " ".join(words).encode("utf-8", errors="replace").decode())
-    with replacing(path) as temporary:
-        drawn.save(temporary, "PNG", pnginfo=described)
-    return Path(path)
+    return save_picture(path, drawn, pnginfo=described)
 
 
 def check(

@@ -13,9 +13,8 @@ from jaxtyping import Float
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 from torch import Tensor
 
-from vision_attn.files import replacing
 from vision_attn.viz.foveated import SMOOTH, as_picture
-from vision_attn.viz.sheet import DARK, MARGIN, save_animation
+from vision_attn.viz.sheet import DARK, MARGIN, save_animation, save_picture
 
 PANEL = 112  # approximate longer side of a canvas, in pixels
 GAP = 4
@@ -61,9 +60,7 @@ def write_strips(
         row.append(enlarged(canvases[number, -1]))
     heads = (["image"] if images is not None else []) + [f"{step + 1}" for step in steps] + ["drawn"]
     page = laid_out(rows, heads)
-    with replacing(path) as temporary:
-        page.save(temporary, "PNG")
-    return Path(path)
+    return save_picture(path, page)
 
 
 def write_animation(

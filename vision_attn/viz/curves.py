@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from vision_attn.files import replacing
 from vision_attn.viz.index import PAGE
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.sheet import DARK, save_page
 
 COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#0072b2", "#999999")
 """Of runs, in turn (Okabe and Ito 2008: distinct also without seeing red or green)."""
@@ -30,9 +29,7 @@ def write_curves(path: Path, curves: Mapping[str, Mapping[str, Curve]], *, title
     guide = "Each plot against the step. Point at a curve for the name of its run."
     parts = {"paper": DARK.paper, "ink": DARK.ink, "quiet": DARK.quiet, "guide": guide, "title": escape(title)}
     page = PAGE.format(figures=f"{legend}\n{plots}", **parts)
-    with replacing(path) as temporary:
-        temporary.write_bytes(page.encode("utf-8", errors="replace"))
-    return path
+    return save_page(path, page)
 
 
 def _plot(name: str, plot: Mapping[str, Curve], colours: Mapping[str, str]) -> str:

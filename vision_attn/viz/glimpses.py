@@ -8,9 +8,20 @@ from jaxtyping import Float
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from vision_attn.files import replacing
 from vision_attn.viz.foveated import Glimpsed, as_picture, checked, foveated, traced
-from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, TITLE, Panel, boxed, fitted, save_animation, sheet
+from vision_attn.viz.sheet import (
+    DARK,
+    GAP,
+    MARGIN,
+    PANEL,
+    TITLE,
+    Panel,
+    boxed,
+    fitted,
+    save_animation,
+    save_picture,
+    sheet,
+)
 
 RIGHT, WRONG = "#4cc38a", "#ff6b62"
 CLOSE = 6
@@ -37,7 +48,7 @@ def write_glimpses(
 
     Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
-    return _write_png(path, glimpse_sheet(Glimpsed(image, locations, patches, **answer)))
+    return save_picture(path, glimpse_sheet(Glimpsed(image, locations, patches, **answer)))
 
 
 def write_animation(
@@ -65,7 +76,7 @@ def write_gallery(path: str | Path, items: Sequence[Glimpsed], *, title: str = "
 
     Raises ValueError, before anything is written, if there is no item or an item's shapes do not fit each other.
     """
-    return _write_png(path, gallery_sheet(items, title=title))
+    return save_picture(path, gallery_sheet(items, title=title))
 
 
 def glimpse_sheet(looked: Glimpsed) -> Image.Image:
@@ -205,9 +216,3 @@ def _colour(right: bool | None) -> str:
 
 def _many(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
-
-
-def _write_png(path: str | Path, drawn: Image.Image) -> Path:
-    with replacing(path) as temporary:
-        drawn.save(temporary, "PNG")
-    return Path(path)

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from vision_attn.files import replacing
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.sheet import DARK, save_page
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -51,9 +50,7 @@ def write_index(path: Path, entries: Sequence[Entry], *, title: str, guide: str)
     figures = "\n".join(_figure(entry, path.parent) for entry in entries)
     colours = {"paper": DARK.paper, "ink": DARK.ink, "quiet": DARK.quiet}
     page = PAGE.format(title=escape(title), guide=escape(guide), figures=figures, **colours)
-    with replacing(path) as temporary:
-        temporary.write_bytes(page.encode("utf-8", errors="replace"))
-    return path
+    return save_page(path, page)
 
 
 def _figure(entry: Entry, folder: Path) -> str:

@@ -15,9 +15,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.files import replacing
 from vision_attn.viz.attention import SPREAD, cell, check, even, weights
-from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
+from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted, save_page
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
@@ -86,9 +85,7 @@ def write_page(
     }
     page = files("vision_attn.viz").joinpath("page.html").read_text(encoding="utf-8")
     page = re.sub(r"{{(\w+)}}", lambda hole: parts[hole[1]], page)  # one pass: {{...}} within a caption is not replaced
-    with replacing(path) as temporary:
-        temporary.write_bytes(page.encode("utf-8", errors="replace"))  # UTF-8 cannot encode lone surrogates
-    return Path(path)
+    return save_page(path, page)
 
 
 def _wide(picture: Image.Image) -> bool:

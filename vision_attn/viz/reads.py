@@ -12,11 +12,10 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from vision_attn.files import replacing
 from vision_attn.viz.canvases import Rectangles, check, enlarged, laid_out, marked, side_by_side, write_frames
 from vision_attn.viz.foveated import as_picture
 from vision_attn.viz.glimpses import RIGHT, WRONG
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.sheet import DARK, save_picture
 from vision_attn.viz.typeface import Typeface
 
 SMALL = 16  # approximate size of letters, in pixels
@@ -54,9 +53,7 @@ def write_reads(
         said = int(probabilities[number, -1].argmax())
         rows.append([_verdict(plain.size, labels[number], said, names), *answers])
     page = laid_out(rows, ["image", *(f"read {step + 1}" for step in range(num_steps))])
-    with replacing(path) as temporary:
-        page.save(temporary, "PNG")
-    return Path(path)
+    return save_picture(path, page)
 
 
 def write_reads_animation(

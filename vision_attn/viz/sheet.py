@@ -4,7 +4,7 @@ import math
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageEnhance
@@ -48,6 +48,20 @@ class Panel(NamedTuple):
     word: str = ""
     note: str = ""
     below: Image.Image | None = None
+
+
+def save_picture(path: str | Path, picture: Image.Image, **options: Any) -> Path:
+    """Write a PNG; `options` of Pillow. Returns its path."""
+    with replacing(path) as temporary:
+        picture.save(temporary, "PNG", **options)
+    return Path(path)
+
+
+def save_page(path: str | Path, page: str) -> Path:
+    """Write an HTML page. Returns its path."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(page.encode("utf-8", errors="replace"))  # UTF-8 cannot encode lone surrogates
+    return Path(path)
 
 
 def save_animation(
