@@ -11,6 +11,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from types import ModuleType
 
 from vision_attn.commands import _opened
 from vision_attn.commands._hints import shown
@@ -51,16 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     status = train.run(argparse.Namespace(config=config, overrides=overrides))
     say("")
     say("on scenes with combinations that are not in the training data:")
-    options = {
-        "beams": None,
-        "device": "auto",
-        "trust": [],
-        "overrides": [],
-        "out": None,
-        "split": "test",
-        "json": False,
-    }
-    status = status or evaluation.run(argparse.Namespace(folder=out, others=[], show=SHOWN, **options))
+    status = status or run_command(evaluation, [str(out), "--show", str(SHOWN)])
     if (out / "metrics_test.json").is_file():
         metrics = json.loads((out / "metrics_test.json").read_text(encoding="utf-8"))
         minutes, seconds = divmod(round(time.perf_counter() - start), 60)
@@ -76,12 +68,17 @@ def caption_photographs(photographs: Path, out: Path) -> None:
     """Print captions of all photographs in a folder, and write a page of where each word looked into `out`."""
     from vision_attn.commands import caption
 
-    parser = argparse.ArgumentParser()
-    caption.add_arguments(parser)
     paths = [str(shown(path)) for path in sorted(photographs.glob("*.jpg"))]
     say("photographs, and their captions by the included captioner, which knows little but people and dogs outdoors:")
-    caption.run(parser.parse_args([*paths, "--out", str(out)]))
+    run_command(caption, [*paths, "--out", str(out)])
     say("")
+
+
+def run_command(command: ModuleType, words: list[str]) -> int:
+    """Run another command with the defaults of its options."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(words))
 
 
 def outdated(mark: Path, sources: list[Path]) -> bool:

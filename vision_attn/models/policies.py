@@ -1,8 +1,8 @@
 """Policies that choose the location of the next glimpse: RAM's location network, and uniformly random locations.
 
 A policy is constructed with the size of the state that it sees. `noise` generates all random numbers of a batch in
-advance; `locate(state, noise)` then returns a location for each row, not clipped to the image; `choice(states,
-samples)` returns log p of all sampled locations at once. `reinforced` says whether the policy learns from REINFORCE.
+advance; `locate(state, noise)` then returns a location for each row, not clipped to the image. `reinforced` says
+whether the policy learns from REINFORCE; then `choice(states, samples)` returns log p of all sampled locations at once.
 """
 
 from math import log, pi
