@@ -367,7 +367,7 @@ def test_parts_of_all_processes_are_the_whole_batch(folder):
                 expected = batch.words[batch.ids.index(image)]
                 assert torch.equal(words, expected[:, : words.shape[1]]) and not expected[:, words.shape[1] :].any()
             assert part.words[0, 0, -1] != PAD
-    with pytest.raises(ValueError, match="a batch of 4 images cannot be split evenly among 3"):
+    with pytest.raises(ValueError, match="a batch of 4 cannot be split evenly among 3"):
         captions.train(0, seed=0, world=3)
 
 

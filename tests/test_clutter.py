@@ -130,7 +130,7 @@ def test_skipped_batches_change_nothing_and_parts_make_the_batch(fake):
             same([field[rank::3] for field in whole], share)
     others = [next(source.train(2, seed=8)), next(source.train(1, seed=7)), epoch[1]]
     assert all(not torch.equal(other.images, epoch[0].images) for other in others)
-    with pytest.raises(ValueError, match="batch_size=12 .* 5 processes"):
+    with pytest.raises(ValueError, match="a batch of 12 .* 5 processes"):
         next(source.train(0, seed=3, world=5))
 
 
@@ -145,7 +145,7 @@ def test_fixed_sets_do_not_depend_on_batches_and_grow_at_their_end(fake):
     source = Clutter(folder=fake, test_images=2 * NUM_TEST)
     labels = torch.cat([batch.labels for batch in source.split("test")])
     assert torch.equal(labels, source.digits["test"].labels.repeat(2))  # in order, and again
-    with pytest.raises(ValueError, match="no split 'dev'.*train, val, test"):
+    with pytest.raises(ValueError, match="unknown split 'dev'.*train, val, test"):
         next(source.split("dev"))
 
 

@@ -45,7 +45,7 @@ def test_each_split_has_its_digits_once_and_in_order(folder):
         np.testing.assert_allclose(images[:, 0].numpy(), pixels / 255, atol=1e-7)
     assert images.dtype == torch.float32 and images.max() == 1 and labels.dtype == torch.int64
     assert batches[0].boxes.tolist() == [[-1, -1, 1, 1]] * 20
-    with pytest.raises(ValueError, match="no split 'dev'.*train, val, test"):
+    with pytest.raises(ValueError, match="unknown split 'dev'.*train, val, test"):
         next(source.split("dev"))
 
 
@@ -81,7 +81,7 @@ def test_skipped_batches_change_nothing_and_parts_make_the_batch(folder):
     for whole, *shares in zip(epoch[1:], *parts, strict=True):
         for rank, share in enumerate(shares):
             same([field[rank::3] for field in whole], share)
-    with pytest.raises(ValueError, match="batch_size=60 .* 7 processes"):
+    with pytest.raises(ValueError, match="a batch of 60 .* 7 processes"):
         next(source.train(0, seed=0, world=7))
 
 

@@ -191,7 +191,7 @@ def test_parts_of_all_processes_are_the_batch():
     assert set(joined) == set(whole.ids)
     for i, image, references in zip(whole.ids, whole.images, whole.references, strict=True):
         assert torch.equal(joined[i][0], image) and joined[i][1] == references
-    with pytest.raises(ValueError, match="batch_size=12 .* 5 processes"):
+    with pytest.raises(ValueError, match="a batch of 12 .* 5 processes"):
         next(source.train(0, seed=3, rank=0, world=5))
 
 
@@ -203,7 +203,7 @@ def test_fixed_splits_do_not_depend_on_the_batches():
     one, other = pictures(20), pictures(6)
     assert list(sorted(one)) == list(sorted(other)) == list(range(20))
     assert all(torch.equal(one[i], other[i]) for i in one)
-    with pytest.raises(ValueError, match="no split 'dev'.*train, val, test"):
+    with pytest.raises(ValueError, match="unknown split 'dev'.*train, val, test"):
         next(Scenes().split("dev"))
 
 

@@ -21,6 +21,21 @@ def counted(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{sizes[split]:,} for {purpose}" for split, purpose in PURPOSES.items() if sizes.get(split))
 
 
+def known_split(name: str) -> str:
+    """`name`. Raises ValueError if it is no split."""
+    if name not in SPLITS:
+        raise ValueError(f"unknown split {name!r}; choose one of {', '.join(SPLITS)}")
+    return name
+
+
+def equal_part(size: int, rank: int, world: int) -> slice:
+    """Which items of a training batch of `size` process `rank` of `world` gets. Raises ValueError if the parts would
+    not be equal."""
+    if size % world:
+        raise ValueError(f"a batch of {size} cannot be split evenly among {world} processes: set batch_size")
+    return slice(rank, None, world)
+
+
 Batch = Any
 """A NamedTuple of tensors and plain values. Its field `ids`, if it has one, names the images in error messages."""
 

@@ -21,7 +21,7 @@ from vision_attn.data.vectors import Vectors
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.files import digest, find, sha256
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Task, counted
+from vision_attn.task import SPLITS, Task, counted, equal_part, known_split
 
 LARGE = 2**24
 """Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
@@ -120,7 +120,7 @@ class Captions(VocabularySource):
             found |= read_annotations(_file(self.annotations), splits=_file(self.splits) if self.splits else None)
         else:
             for split, path in self.annotations.items():
-                found[split] = read_annotations(_file(path), split=_known(split))[split]
+                found[split] = read_annotations(_file(path), split=known_split(split))[split]
         return {split: Photographs.of(members) for split, members in found.items()}
 
     @cached_property
@@ -135,7 +135,7 @@ class Captions(VocabularySource):
         return (tuple(photograph.captions) for photograph in self._members("train"))
 
     def only(self, split: str) -> None:
-        self._only = _known(split)
+        self._only = known_split(split)
 
     def prepare(self, task: Task) -> None:
         """Find the photographs, and cache the outputs of the part of `task.encoder` that is not trained. After `only`,
@@ -209,13 +209,12 @@ class Captions(VocabularySource):
         mirrored = self.flips & (rng.integers(0, 2, len(order)) == 1)
         rows = np.where(mirrored, self._views.mirrors(table.rows), table.rows)
         size = min(self.batch_size, len(order))
-        if size % world:
-            raise ValueError(f"a batch of {size} images cannot be split evenly among {world} processes: set batch_size")
-        parts = [order[number * size + rank : (number + 1) * size : world] for number in range(skip, len(self))]
+        mine = equal_part(size, rank, world)
+        parts = [order[number * size : (number + 1) * size][mine] for number in range(skip, len(self))]
         return iter(Batches(table, self._pictures, parts, captions, rows))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Batches:
-        table, size = self._table(_known(name)), self.evaluation_batch_size
+        table, size = self._table(known_split(name)), self.evaluation_batch_size
         everyone = np.arange(len(table.photographs))
         members = [everyone[start : start + size] for start in range(rank * size, len(everyone), world * size)]
         return Batches(table, self._pictures, members, table.pick(self.rows), table.rows, may_skip=True)
@@ -242,7 +241,7 @@ class Captions(VocabularySource):
     def _folders(self) -> dict[str, Path]:
         if isinstance(self.images, str):
             return dict.fromkeys(SPLITS, find(self.images))
-        return {_known(split): find(path) for split, path in self.images.items()}
+        return {known_split(split): find(path) for split, path in self.images.items()}
 
 
 def _file(path: str) -> Path:
@@ -251,9 +250,3 @@ def _file(path: str) -> Path:
     if not found.is_file():
         raise ValueError(f"{found} is not a file")
     return found
-
-
-def _known(split: str) -> str:
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}; expected {', '.join(SPLITS)}")
-    return split

@@ -17,7 +17,7 @@ from vision_attn.data.mnist import NUM_VALIDATION, SIDE, DigitBatch, Digits, Dig
 from vision_attn.data.scene_canvas import integers
 from vision_attn.data.streams import FIXED, FRESH, stream
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS
+from vision_attn.task import SPLITS, equal_part, known_split
 
 
 class Clutter(DigitSource):
@@ -78,7 +78,7 @@ class Clutter(DigitSource):
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
         """New images. Every batch has its own random stream, so that skipping is free."""
-        part = self.part(rank, world)
+        part = equal_part(self.batch_size, rank, world)
         for index in range(skip, len(self)):
             samples = self.sample("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
             first = (epoch * len(self) + index) * self.batch_size
@@ -86,7 +86,7 @@ class Clutter(DigitSource):
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[DigitBatch]:
         """Fixed images, the same in every run. "train" yields as many as "val", with training digits."""
-        self.check_split(name)
+        known_split(name)
         # Sampled all at once, so that the images do not depend on the batch size.
         samples = self.sample(name, (FIXED, SPLITS.index(name)), self.split_images[name])
         samples[:, 0] = torch.arange(len(samples)) % len(self.digits[name].labels)

@@ -22,7 +22,7 @@ from vision_attn.data.pixels import open_pixels
 from vision_attn.data.streams import stream
 from vision_attn.files import read_json, replacing
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Source, Task, counted
+from vision_attn.task import SPLITS, Source, Task, counted, equal_part, known_split
 
 log = logging.getLogger(__name__)
 
@@ -135,20 +135,15 @@ class LabelledImages(Source):
         """Each training photograph once, shuffled. An incomplete last batch is dropped if there is another."""
         items, bits = self.splits["train"], stream(seed % 2**64, epoch)
         size = min(self.batch_size, len(items))
-        if size % world:
-            raise ValueError(
-                f"a batch of {size} photographs cannot be split evenly among {world} processes: set batch_size"
-            )
+        mine = equal_part(size, rank, world)
         order = bits.random_raw(len(items)).argsort(kind="stable")
         mirrored = bits.random_raw(len(items)) % 2 == 1
-        parts = [order[number * size :][:size][rank::world] for number in range(len(self))]
-        jobs = [[(items[index], self.flips and bool(mirrored[index])) for index in part] for part in parts[skip:]]
+        parts = [order[number * size :][:size][mine] for number in range(len(self))]
+        jobs = [[(items[index], self.flips and bool(mirrored[index])) for index in some] for some in parts[skip:]]
         return self._batches(jobs)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[LabelledBatch]:
-        if name not in SPLITS:
-            raise ValueError(f"photographs have no split {name!r}; choose one of {', '.join(SPLITS)}")
-        items = [(item, False) for item in self.splits[name]]
+        items = [(item, False) for item in self.splits[known_split(name)]]
         if not items:
             kept = ", ".join(split for split in SPLITS if self.splits[split])
             raise ValueError(f"no photograph has the split {name}; there are some for {kept}")

@@ -24,7 +24,7 @@ from vision_attn.data.strings import MULTIPLE, padded_words
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.files import brief, find
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Source, Task
+from vision_attn.task import SPLITS, Source, Task, equal_part, known_split
 
 COLUMN = 4
 """Encoders of lines take widths that are multiples of this number of pixels."""
@@ -107,24 +107,21 @@ class Lines(VocabularySource):
         """
         lines = self.lines["train"]
         size = min(self.batch_size, len(lines))
-        if size % world:
-            raise ValueError(f"a batch of {size} lines cannot be split evenly among {world} processes: set batch_size")
+        equal_part(size, rank, world)
         bits, pool = stream(seed % 2**64, epoch), POOL * size
         order = bits.random_raw(len(lines)).argsort(kind="stable").tolist()
         half = (len(self) + 1) // 2 * size
         for first in range(0, half, pool):
-            part = slice(first, min(first + pool, half))
-            order[part] = sorted(order[part], key=lambda number: len(lines[number].text))
+            alike = slice(first, min(first + pool, half))
+            order[alike] = sorted(order[alike], key=lambda number: len(lines[number].text))
         for index in bits.random_raw(len(self)).argsort(kind="stable")[skip:].tolist():
             members = order[index * size : (index + 1) * size]
             yield self.batch([lines[number] for number in members], rank, world)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """The lines of a split, longest transcript first."""
-        if name not in SPLITS:
-            raise ValueError(f"lines have no split {name!r}; choose one of {', '.join(SPLITS)}")
-        lines = sorted(self.lines[name], key=lambda line: -len(line.text))
-        return slices(lambda part: self.batch(lines[part]), len(lines), self.batch_size, rank=rank, world=world)
+        lines = sorted(self.lines[known_split(name)], key=lambda line: -len(line.text))
+        return slices(lambda some: self.batch(lines[some]), len(lines), self.batch_size, rank=rank, world=world)
 
     def references(self) -> Iterator[list[str]]:
         return ([line.text] for line in self.lines["train"])

@@ -27,7 +27,7 @@ from vision_attn.data.counted import Counted, slices
 from vision_attn.data.streams import stream
 from vision_attn.files import find
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Source, Task
+from vision_attn.task import Source, Task, equal_part, known_split
 
 FILES = {
     "training": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
@@ -81,16 +81,6 @@ class DigitSource(Source):
         device = next((weights.device for weights in task.parameters()), torch.device("cpu"))
         self.digits = {split: Digits(*(part.to(device) for part in digits)) for split, digits in self.digits.items()}
 
-    def part(self, rank: int, world: int) -> slice:
-        """Return the images of a batch for process `rank`."""
-        if self.batch_size % world:
-            raise ValueError(f"batch_size={self.batch_size} cannot be split evenly among {world} processes")
-        return slice(rank, None, world)
-
-    def check_split(self, name: str) -> None:
-        if name not in SPLITS:
-            raise ValueError(f"MNIST has no split {name!r}; choose one of {', '.join(SPLITS)}")
-
 
 class MNIST(DigitSource):
     """The original 28x28 digits: 55,000 for training, 5,000 for validation, 10,000 for testing.
@@ -112,7 +102,7 @@ class MNIST(DigitSource):
         return len(self.digits["train"].labels) // self.batch_size
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
-        digits, part = self.digits["train"], self.part(rank, world)
+        digits, part = self.digits["train"], equal_part(self.batch_size, rank, world)
         bits = stream(seed % 2**64, epoch)
         shuffled = bits.random_raw(len(digits.labels)).argsort(kind="stable")  # numpy's shuffle may change
         raw = bits.random_raw((len(shuffled), 2)) % (2 * self.shift + 1)
@@ -123,7 +113,7 @@ class MNIST(DigitSource):
             yield DigitBatch(moved(images, moves[batch][part], self.shift) if self.shift else images, labels, boxes)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[DigitBatch]:
-        self.check_split(name)
+        known_split(name)
         digits = self.digits[name]
         members = torch.arange(len(digits.labels), device=digits.labels.device)
         return slices(lambda part: plain(digits, members[part]), len(members), self.batch_size, rank=rank, world=world)

@@ -21,7 +21,7 @@ from vision_attn.data.scene_canvas import Arrangement, arrange, draw
 from vision_attn.data.streams import FIXED, FRESH, stream
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, VocabularySource
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Task
+from vision_attn.task import SPLITS, Task, equal_part, known_split
 
 REFERENCES = 2000
 """Scenes whose captions stand for those of all training scenes, which are new in every epoch."""
@@ -89,25 +89,21 @@ class Scenes(VocabularySource):
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         """New scenes. Every batch has its own random stream, so that skipping is free."""
-        if self.batch_size % world:
-            raise ValueError(f"scenes: batch_size={self.batch_size} cannot be split evenly among {world} processes")
+        mine = equal_part(self.batch_size, rank, world)
         for index in range(skip, len(self)):
             scenes = self.arrange("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
             ids = range(
                 (epoch * len(self) + index) * self.batch_size, (epoch * len(self) + index + 1) * self.batch_size
             )
-            part = slice(rank, None, world)
-            yield self.batch(scenes.take(part), ids[part])
+            yield self.batch(scenes.take(mine), ids[mine])
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """Fixed scenes, the same in every run. "train" yields as many as "val", with combinations of training."""
-        if name not in SPLITS:
-            raise ValueError(f"scenes have no split {name!r}; choose one of {', '.join(SPLITS)}")
         # Arranged all at once, so that the scenes do not depend on the batch size.
-        ids = range(self.split_images[name])
+        ids = range(self.split_images[known_split(name)])
         scenes = self.arrange(name, (FIXED, SPLITS.index(name)), len(ids))
         return slices(
-            lambda part: self.batch(scenes.take(part), ids[part]), len(ids), self.batch_size, rank=rank, world=world
+            lambda some: self.batch(scenes.take(some), ids[some]), len(ids), self.batch_size, rank=rank, world=world
         )
 
     def arrange(self, split: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:

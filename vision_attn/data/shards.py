@@ -24,7 +24,7 @@ from vision_attn.data.shard_files import Sample, count, expanded, matching, read
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.files import find
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Task
+from vision_attn.task import Task, equal_part, known_split
 
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
@@ -87,8 +87,7 @@ class Shards(VocabularySource):
             shuffle: photographs of the shuffle buffer of a process, in memory as files.
         """
         for split in shards:
-            if split not in SPLITS:
-                raise ValueError(f"Shards: unknown split {split!r} of shards; expected {', '.join(SPLITS)}")
+            known_split(split)
         check_range("Shards", 1, 10**6, batch_size=batch_size, shuffle=shuffle)
         check_range("Shards", 1, 1000, rows=rows, max_length=max_length)
         if epoch_images is not None and epoch_images < batch_size:
@@ -130,8 +129,7 @@ class Shards(VocabularySource):
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         paths, size = self._paths("train"), self.batch_size // world
-        if self.batch_size % world:
-            raise ValueError(f"a batch of {self.batch_size} cannot be split among {world} processes: set batch_size")
+        equal_part(self.batch_size, rank, world)
         if len(paths) < world:
             raise ValueError(f"{len(paths)} shards cannot be divided among {world} processes: write more, smaller ones")
         if rank == 0 and not self._warned:

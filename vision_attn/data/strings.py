@@ -23,7 +23,7 @@ from vision_attn.data.scene_canvas import integers
 from vision_attn.data.streams import FIXED, FRESH, stream
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Task
+from vision_attn.task import SPLITS, Task, equal_part, known_split
 
 DIGITS = tuple("0123456789")
 MARGIN = 8
@@ -172,7 +172,7 @@ class Strings(VocabularySource, DigitSource):
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         """New strips. Every batch has its own random stream, so that skipping is free."""
-        part = self.part(rank, world)
+        part = equal_part(self.batch_size, rank, world)
         for index in range(skip, len(self)):
             numbers = (FRESH, seed % 2**64, epoch, index)
             layout = self.layout("train", numbers, self.batch_size, self.near(epoch * len(self) + index, numbers))
@@ -182,7 +182,7 @@ class Strings(VocabularySource, DigitSource):
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """Fixed strips, the same in every run. "train" yields as many as "val", with training digits."""
-        self.check_split(name)
+        known_split(name)
         # Laid out all at once, so that the strips do not depend on the batch size.
         layout = self.layout(name, (FIXED, SPLITS.index(name)), self.split_images[name])
         order = np.argsort(-layout.length, kind="stable")

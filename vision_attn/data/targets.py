@@ -17,7 +17,7 @@ from vision_attn.data.scene_canvas import Arrangement, arrange, draw, uniform
 from vision_attn.data.scene_grammar import COLOURS, MAX_OBJECTS, SHAPES
 from vision_attn.data.streams import FIXED, FRESH, stream
 from vision_attn.ranges import check_range
-from vision_attn.task import SPLITS, Source
+from vision_attn.task import SPLITS, Source, equal_part, known_split
 
 TARGET = "star"
 
@@ -72,20 +72,17 @@ class Targets(Source):
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[TargetBatch]:
         """New scenes. Every batch has its own random stream, so that skipping is free."""
-        if self.batch_size % world:
-            raise ValueError(f"targets: batch_size={self.batch_size} cannot be split evenly among {world} processes")
+        mine = equal_part(self.batch_size, rank, world)
         for index in range(skip, len(self)):
             scenes = self.arrange((FRESH, seed % 2**64, epoch, index), self.batch_size)
-            yield self.batch(scenes.take(slice(rank, None, world)))
+            yield self.batch(scenes.take(mine))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[TargetBatch]:
         """Fixed scenes, the same in every run."""
-        if name not in SPLITS:
-            raise ValueError(f"targets have no split {name!r}; choose one of {', '.join(SPLITS)}")
         # Arranged all at once, so that the scenes do not depend on the batch size.
-        number = self.split_images[name]
+        number = self.split_images[known_split(name)]
         scenes = self.arrange((FIXED, SPLITS.index(name)), number)
-        return slices(lambda part: self.batch(scenes.take(part)), number, self.batch_size, rank=rank, world=world)
+        return slices(lambda some: self.batch(scenes.take(some)), number, self.batch_size, rank=rank, world=world)
 
     def arrange(self, numbers: tuple[int, ...], num_images: int) -> Arrangement:
         """Sample scenes; their objects are chosen independently of the splits of captions, and the first is a star."""
