@@ -405,7 +405,7 @@ def test_mistakes_in_the_options_of_captions(runs, photograph, capsys):
         (["--temperature=2"], "--temperature is for sampled captions: add --sample"),
         (["--top-p=0.5", "--diverse"], "--top-p is for sampled captions"),
         (["--captions=1", "--diverse"], "--diverse is for several captions"),
-        (["--sample", "--top-p=0"], "top_p is 0.0, but must be above 0"),
+        (["--sample", "--top-p=0"], "top_p is 0.0, but must be from"),
         (["--task.min_words=90"], "min_words is 90, but must lie between 0 and max_words, 6"),
     ):
         assert main(["caption", str(runs[0]), str(photograph), *options]) == 1

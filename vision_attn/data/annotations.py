@@ -44,36 +44,22 @@ def read_annotations(
     invalid record.
     """
     listed = path.suffix.lower() in LISTS
-    record = {} if listed else read_json(path)
-    images = record.get("images") if isinstance(record, dict) else None
-    if listed:
-        photographs, images = _listed(path)
-    elif not isinstance(images, list) or not images or not all(isinstance(image, dict) for image in images):
-        raise ValueError(_expected(path))
-    elif "annotations" in record:
-        photographs = _coco(path, images, record["annotations"])
-    elif all("sentences" in image for image in images):
-        photographs = _karpathy(path, images)
-    else:
-        raise ValueError(_expected(path))
-
+    photographs, given = _listed(path) if listed else _parsed(path)
     if split is not None:
         named = [split] * len(photographs)
     elif splits is not None:
         named = _splits_from_file(path, splits, photographs)
     else:
-        named = [_split_name(path, image.get("split")) for image in images]
-        if listed and not any(named):
+        named = [_split_name(path, name) for name in given]
+        without = [photograph.name for photograph, name in zip(photographs, given, strict=True) if not name]
+        if not any(named) and listed:
             named = divided([photograph.name for photograph in photographs])
-        if not any(named):
+        elif not any(named):
             raise ValueError(
                 f'{path}: no image has a `split` field of {", ".join(SPLITS)}: add "split": "train" and so on to each, '
                 "or give data.splits, a JSON file of {split: [image names]}, or one annotation file per split"
             )
-        without = [
-            photograph.name for photograph, image in zip(photographs, images, strict=True) if not image.get("split")
-        ]
-        if without and any(image.get("split") for image in images):
+        elif without:
             some = printable(without[0])
             log.warning("%s: images that have no `split` and are left out: %d, such as %s", path, len(without), some)
     found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
@@ -91,23 +77,36 @@ def _expected(path: Path) -> str:
     )
 
 
-def _listed(path: Path) -> tuple[list[Photograph], list[dict[str, Any]]]:
-    """The photographs of a file with a record for each caption, and a record of each, with its split."""
-    said: dict[str, list[str]] = {}
-    images: dict[str, dict[str, Any]] = {}
+def _parsed(path: Path) -> tuple[list[Photograph], list[Any]]:
+    """The photographs of a JSON file, and what it says is the split of each."""
+    record = read_json(path)
+    images = record.get("images") if isinstance(record, dict) else None
+    if not isinstance(images, list) or not images or not all(isinstance(image, dict) for image in images):
+        raise ValueError(_expected(path))
+    if "annotations" in record:
+        photographs = _coco(path, images, record["annotations"])
+    elif all("sentences" in image for image in images):
+        photographs = _karpathy(path, images)
+    else:
+        raise ValueError(_expected(path))
+    return photographs, [image.get("split") for image in images]
+
+
+def _listed(path: Path) -> tuple[list[Photograph], list[Any]]:
+    """The photographs of a file with a record for each caption, and what it says is the split of each."""
+    captions: dict[str, list[str]] = {}
+    splits: dict[str, Any] = {}
     for where, record in read_records(path, "image", "caption"):
         for key in ("image", "caption"):
             if not isinstance(record.get(key), str):
                 raise ValueError(f"{where}: {key} must be text, not {brief(record.get(key))}")
         name, split = _name(path, where, record["image"]), record.get("split")
-        if images.setdefault(name, {"split": split})["split"] != split:
-            raise ValueError(
-                f"{where}: {brief(name)} has two splits, {brief(images[name]['split'])} and {brief(split)}"
-            )
-        said.setdefault(name, []).append(one_line(record["caption"]))
-    if not said:
+        if splits.setdefault(name, split) != split:
+            raise ValueError(f"{where}: {brief(name)} has two splits, {brief(splits[name])} and {brief(split)}")
+        captions.setdefault(name, []).append(one_line(record["caption"]))
+    if not captions:
         raise ValueError(f"{path} has no captions")
-    return [Photograph(name, name, captions) for name, captions in said.items()], list(images.values())
+    return [Photograph(name, name, said) for name, said in captions.items()], [*splits.values()]
 
 
 def _coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
@@ -275,6 +274,5 @@ def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> lis
 
 def _says_something(caption: str) -> bool:
     """Whether a caption has a letter, a digit or a pictograph."""
-    return any(
-        unicodedata.category(character)[0] in "LN" or unicodedata.category(character) == "So" for character in caption
-    )
+    kinds = map(unicodedata.category, caption)
+    return any(kind[0] in "LN" or kind == "So" for kind in kinds)

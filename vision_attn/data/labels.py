@@ -75,11 +75,8 @@ def _from_file(folder: Path, path: Path) -> Iterator[tuple[str, str, str | None]
         for key in ("image", "label"):
             if not isinstance(record.get(key), str | int) or not str(record[key]).strip():
                 raise ValueError(f"{where} has no {key}; each must have image and label, as image,label in CSV")
-        name, label, split = (
-            str(record["image"]),
-            str(record["label"]).strip(),
-            split_named(record.get("split")) or None,
-        )
+        name, label = str(record["image"]), str(record["label"]).strip()
+        split = split_named(record.get("split")) or None
         if split not in (None, *SPLITS):
             raise ValueError(f"{where} has split {brief(split)}: write {', '.join(SPLITS)}, or leave it empty")
         check_inside(where, name, folder)

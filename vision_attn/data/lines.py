@@ -47,9 +47,9 @@ class Lines(VocabularySource):
 
     images: the folder of the images, also searched for under `$VISION_ATTN_DATA` and `data/`.
     transcripts: a CSV file whose first row names its columns, or JSON lines: `image`, the name of a file in `images`;
-        `text`; and, for all lines or for none, `split` (train, val or test). Without splits, a tenth
-        of the lines are for validation and a tenth for test, chosen by a hash of their names, so that they stay there
-        when lines are added.
+        `text`; and, for all lines or for none, `split` (train, val or test). Without splits, a tenth of the lines are
+        for validation and a tenth for test, chosen by a hash of their names, so that they stay there when lines are
+        added.
     height: to which lines are resized, in proportion. max_width: a wider line is compressed to this width.
 
     An image becomes the difference of its grey values from that of its paper, the median of its edges; ink is light on

@@ -31,9 +31,8 @@ def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
         part.rename(_sibling(path, "new"))
         settle(path, before)
     except (OSError, RuntimeError, SafetensorError) as error:
-        reason = reason_of(error)
         kept = "; what was saved before is still intact" if path.exists() else ""
-        raise ValueError(f"{path} could not be written (is the disk full?): {reason}{kept}") from error
+        raise ValueError(f"{path} could not be written (is the disk full?): {reason_of(error)}{kept}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
