@@ -406,7 +406,7 @@ def test_mistakes_in_the_options_of_captions(runs, photograph, capsys):
         (["--top-p=0.5", "--diverse"], "--top-p is for sampled captions"),
         (["--captions=1", "--diverse"], "--diverse is for several captions"),
         (["--sample", "--top-p=0"], "top_p is 0.0, but must be from"),
-        (["--task.min_words=90"], "min_words is 90, but must lie between 0 and max_words, 6"),
+        (["--task.min_words=90"], "min_words is 90, but must be from 0 to 6"),
     ):
         assert main(["caption", str(runs[0]), str(photograph), *options]) == 1
         assert said in capsys.readouterr().err
