@@ -259,6 +259,21 @@ def test_metrics_by_hand():
     assert task.model.calls == [(1, 2, "sample"), *[(2, 2, "sample")] * 3]  # the first one to measure the cost
 
 
+def test_which_classes_are_taken_for_which_is_counted(tmp_path, capsys):
+    """A row for each class, a column for each answer. A model that always says the same is told of."""
+    log_prob = torch.stack([said(kind).log_prob[0] for kind in (0, 1, 1, 2)])
+    task = fixed(Glance(log_prob, None))
+    labels = torch.tensor([0, 1, 0, 2])
+    task.evaluate([DigitBatch(torch.zeros(4, 1, 12, 12), labels, None)] * 2, tmp_path)
+    found = json.loads((tmp_path / "confusion.json").read_text())
+    assert found["classes"] == ["0", "1", "2", "3"]
+    assert [*found["answers"].values()] == [[2, 2, 0, 0], [0, 2, 0, 0], [0, 0, 2, 0], [0, 0, 0, 0]]
+    assert capsys.readouterr().err == ""
+    same = fixed(Glance(torch.stack([said(1).log_prob[0]] * 4), None))
+    same.evaluate([DigitBatch(torch.zeros(4, 1, 12, 12), labels, None)], tmp_path)
+    assert "all 4 answers are 1: train it for longer" in capsys.readouterr().err
+
+
 def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
     task = small(test_copies=5).eval()
     whole = task.evaluate([batch(40)], tmp_path)

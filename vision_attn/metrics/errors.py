@@ -10,6 +10,8 @@ from vision_attn.contracts import Glance
 
 Testing = Literal["mean", "sample", "copies"]
 """How the answer at test time is computed: see `at_test` of `Classification`."""
+MOST = 1000
+"""Classes up to which it is counted which are taken for which."""
 
 
 class Counts(NamedTuple):
@@ -25,6 +27,8 @@ class Counts(NamedTuple):
     correct_rows: int | None = None
     """Copies with a correct answer, and how many of these end on the digit; None where boxes are not known."""
     on_digit: int | None = None
+    confusion: Int[Tensor, "N N"] | None = None
+    """How many images of each class got each answer; None for more than `MOST` classes."""
 
     def plus(self, other: "Counts") -> "Counts":
         """The counts of the batches of both."""
@@ -34,6 +38,13 @@ class Counts(NamedTuple):
 
         wrong = {way: number + other.wrong[way] for way, number in self.wrong.items()}
         return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
+
+
+def confusion(labels: Int[Tensor, "B"], answers: Int[Tensor, "B"], classes: int) -> Int[Tensor, "N N"] | None:
+    """How many images of each class got each answer; None for more than `MOST` classes."""
+    if classes > MOST:
+        return None
+    return (labels * classes + answers).bincount(minlength=classes**2).view(classes, classes)
 
 
 def predictions(glance: Glance) -> Int[Tensor, "B T"]:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from vision_attn.attention.filterbank import Window
 from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.attention.reinforce import Reinforce
+from vision_attn.console import complain
 from vision_attn.contracts import Classifier, Glance, Glimpses, Reads
 from vision_attn.data.pixels import fitted
 from vision_attn.files import replacing
 from vision_attn.metrics.cost import multiply_adds
-from vision_attn.metrics.errors import Counts, Testing, predictions, wilson, within
+from vision_attn.metrics.errors import Counts, Testing, confusion, predictions, wilson, within
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.classified import write_answer, write_classified
@@ -153,8 +154,12 @@ class Classification(Task):
         counts = Counts(self._cost(batch.images[:1]), len(batch.labels), dict.fromkeys(ways, 0))
         for way in ways:
             glance = self.model(batch.images, **self.options(way))
-            mistakes = predictions(glance) != batch.labels[:, None]
+            answers = predictions(glance)
+            mistakes = answers != batch.labels[:, None]
             counts.wrong[way] = int(mistakes[:, -1].sum())
+            if way == self.at_test:
+                taken = confusion(batch.labels, answers[:, -1], glance.log_prob.shape[-1])
+                counts = counts._replace(confusion=taken)
             if way == self.at_test and glance.locations is not None:
                 counts = counts._replace(wrong_after=mistakes.sum(dim=0))
                 if batch.boxes is not None:
@@ -169,8 +174,8 @@ class Classification(Task):
         an answer. For a model that takes glimpses and a source that knows boxes also `last_look_on_digit`: of the
         correct answers, the share whose last glimpse is centred on the digit.
 
-        With a folder, also the error of each value of `at_test` if the model samples glimpses, and the error after each
-        glimpse, written to glimpses.json.
+        With a folder, also the error of each value of `at_test` if the model samples glimpses; the error after each
+        glimpse, written to glimpses.json; and how many images of each class got each answer, to confusion.json.
         """
         predictions = iter(predictions)
         total = next(predictions, None)
@@ -184,6 +189,8 @@ class Classification(Task):
         count = total.wrong[self.at_test]
         low, high = wilson(count, total.images)
         metrics = {"error": 100 * count / total.images, "error_low": 100 * low, "error_high": 100 * high} | total.cost
+        if total.confusion is not None and folder is not None:
+            self._write_confusion(total.confusion, folder / "confusion.json")
         if total.wrong_after is None:
             return metrics
         if folder is not None:
@@ -195,6 +202,15 @@ class Classification(Task):
         if total.on_digit is not None:
             metrics["last_look_on_digit"] = total.on_digit / max(1, total.correct_rows)
         return metrics
+
+    def _write_confusion(self, counts: Int[Tensor, "N N"], path: Path) -> None:
+        names = [self._named(number) for number in range(len(counts))]
+        content = {"classes": names, "answers": dict(zip(names, counts.tolist(), strict=True))}
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        answered = counts.sum(dim=0)
+        if (counts.sum(dim=1) > 0).sum() > 1 and (answered > 0).sum() == 1:
+            complain(f"all {int(answered.sum()):,} answers are {names[int(answered.argmax())]}: train it for longer")
 
     def seen(self, pixels: Sliced) -> Float[Tensor, "1 C Y X"] | Images:
         """One image as the model sees it: as it is if the model takes images of any size, else resized to fit."""
