@@ -194,14 +194,28 @@ def test_captions_in_rows(tmp_path, ending):
     assert {name: len(members) for name, members in few.items()} == {"train": 1, "val": 1, "test": 1}
 
 
+def test_what_spreadsheets_write_is_read(tmp_path):
+    text = 'Image ;Split; Caption\r\na.png;train;"a dog; it runs"\r\nb.png;VAL;a "small" cat\r\n;;\r\n'
+    for mark in ("", "\ufeff"):
+        (tmp_path / "a.csv").write_bytes((mark + text).encode())
+        found = read_annotations(tmp_path / "a.csv")
+        assert [one.captions for one in found["train"] + found["val"]] == [["a dog; it runs"], ['a "small" cat']]
+    tabs = "image\tcaption\r\n" + "".join(f"{number}.png\tone, two\r\n" for number in range(3))
+    (tmp_path / "d.csv").write_text(tabs)
+    assert {one.captions[0] for split in read_annotations(tmp_path / "d.csv").values() for one in split} == {"one, two"}
+    (tmp_path / "e.csv").write_bytes("image,caption\na.png,caf\u00e9\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="e.csv is not in UTF-8, as which a spreadsheet can save it"):
+        read_annotations(tmp_path / "e.csv")
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
         ([{"image": "a.png", "caption": "x", "split": "train"}, {"image": "a.png", "caption": "y", "split": "val"}],
          "a.jsonl: record 2: \"a.png\" has two splits, \"train\" and \"val\""),
         ([{"image": "a.png", "caption": 3}], "a.jsonl: record 1: caption must be text, not 3"),
-        ([{"image": "../a.png", "caption": "x"}], "the file name of a.jsonl: record 1"),
-        ([{"image": "a.png"}], "a.jsonl: record 1: caption must be text, not null"),
+        ([{"image": "../a.png", "caption": "x"}], "a.jsonl: the file name of record 1 is"),
+        ([{"image": "a.png"}], "a.jsonl: record 1 has no caption; each must have image and caption"),
         ([{"image": "a.png", "caption": "x", "split": "tset"}], 'unknown split "tset"'),
         ([{"image": "a.png", "caption": "!!!"}], "no image of split train has a caption"),
     ],

@@ -98,7 +98,7 @@ def test_a_file_of_labels(form, classes, tmp_path):
     "lines, message",
     [
         ("image,name\nred/0.png,1", 'the first row must name the columns "image" and "label"'),
-        ("image;label\nred/0.png;1", 'and may name "split"; it is "image;label"'),
+        ("image|label\nred/0.png|1", 'and may name "split"; it is "image|label"'),
         ("red/0.png,1\nred/1.png,1", 'the first row must name the columns "image" and "label"'),
         ("image,label\nred/0.png,red, dark", "line 2: more fields than columns: a label with a comma"),
         ("image,label\n../red/0.png,1", 'line 2: image "../red/0.png" must be the name of a file in'),

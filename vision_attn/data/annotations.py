@@ -98,9 +98,11 @@ def _listed(path: Path) -> tuple[list[Photograph], list[Any]]:
     splits: dict[str, Any] = {}
     for where, record in read_records(path, "image", "caption"):
         for key in ("image", "caption"):
-            if not isinstance(record.get(key), str):
-                raise ValueError(f"{where}: {key} must be text, not {brief(record.get(key))}")
-        name, split = _name(path, where, record["image"]), record.get("split")
+            if record.get(key) is None:
+                raise ValueError(f"{where} has no {key}; each must have image and caption")
+            if not isinstance(record[key], str):
+                raise ValueError(f"{where}: {key} must be text, not {brief(record[key])}")
+        name, split = _name(path, where.removeprefix(f"{path}: "), record["image"]), record.get("split")
         if splits.setdefault(name, split) != split:
             raise ValueError(f"{where}: {brief(name)} has two splits, {brief(splits[name])} and {brief(split)}")
         captions.setdefault(name, []).append(one_line(record["caption"]))

@@ -47,13 +47,17 @@ def check_inside(where: str, name: str, folder: Path) -> None:
 
 
 def _csv(path: Path, columns: tuple[str, ...]) -> Records:
+    """Records of a file with commas, or with semicolons or tabs, as spreadsheets write them. Names of columns may have
+    capitals; empty rows are left out."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            records = [(f"{path}: line {reader.line_num}", record) for record in reader]
-            found = reader.fieldnames or ()
+            first = file.readline()
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=_delimiter(first, columns), strict=True)
+            found = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+            records = [(f"{path}: line {reader.line_num}", record) for record in reader if any(record.values())]
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not in UTF-8: {error}") from error
+        raise ValueError(f"{path} is not in UTF-8, as which a spreadsheet can save it: {error}") from error
     except (OSError, csv.Error) as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}") from error
     if not set(columns) <= set(found):
@@ -66,6 +70,14 @@ def _csv(path: Path, columns: tuple[str, ...]) -> Records:
                 f"{where}: more fields than columns: a {columns[-1]} with a comma needs quotation marks around it"
             )
     return records
+
+
+def _delimiter(first: str, columns: tuple[str, ...]) -> str:
+    """What separates the fields of a file with this first row."""
+    for delimiter in ";\t":
+        if set(columns) <= {name.strip().strip('"').lower() for name in first.split(delimiter)}:
+            return delimiter
+    return ","
 
 
 def _json(path: Path, columns: tuple[str, ...]) -> Records:

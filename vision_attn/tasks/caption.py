@@ -22,6 +22,7 @@ from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, Motion, Pointing, ReferenceLikelihood, measures
 from vision_attn.ranges import check_range
+from vision_attn.shapes import require
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.captions import write_pictures
 
@@ -179,7 +180,12 @@ class Captioning(Task):
     def regions(self, images: Tensor) -> Float[Tensor, "B L D"]:
         """Annotation vectors of uint8 images (B, 3, S, S), or of what a cache keeps of them: outputs of
         `encoder.frozen_part()`."""
-        return self.encoder(images) if images.dtype == torch.uint8 else self.encoder.finish(images.float())
+        if images.dtype == torch.uint8:
+            return self.encoder(images)
+        regions, (rows, columns) = self.encoder.finish(images.float()), self.encoder.grid
+        if rows * columns > 0:
+            require("regions", regions, "B L D", "float", L=rows * columns)
+        return regions
 
     @torch.no_grad()
     def describe(
