@@ -31,8 +31,8 @@ def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
 
 class ReferenceLikelihood(Evaluator):
     """`nll`: the mean negative log-likelihood of the references in the batch, in nats per word: of photographs the
-    first `rows` captions, cut to `max_length` words. Those that are impossible for the model, such as a transcript longer
-    than its line for CTC, are left out."""
+    first `rows` captions, cut to `max_length` words. Those that are impossible for the model, such as a transcript
+    longer than its line for CTC, are left out."""
 
     def __init__(self) -> None:
         self.log_prob: Tensor | float = 0.0
