@@ -28,7 +28,7 @@ def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
     """The table of milliseconds per training step. A batch has twice `shapes.images` images, 128 by default. "Products
     alone" is the ratio if our step were its matrix products and nothing else."""
     batch = 2 * shapes.images
-    rows = [compare(read, write, batch, repeats, compile) for read, write in shapes.some(SIZES)]
+    rows = [compare(read, write, shapes, repeats, compile) for read, write in shapes.some(SIZES)]
     note = ", ours compiled" * compile
     sizes = f"{batch} images of {SIDE}x{SIDE}, {NUM_STEPS} time steps, LSTMs of 256"
     title = f"A training step of DRAW, {sizes}, Adam included, ms{note}"
@@ -39,12 +39,13 @@ def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
     return (
         drawing
         + "\n"
-        + table(title, columns, [reader(canvas, batch, repeats, compile) for canvas in shapes.some(CANVASES)])
+        + table(title, columns, [reader(canvas, shapes, repeats, compile) for canvas in shapes.some(CANVASES)])
     )
 
 
-def compare(read: int, write: int, batch: int, repeats: int, compile: bool) -> tuple[str, ...]:
+def compare(read: int, write: int, shapes: Shapes, repeats: int, compile: bool) -> tuple[str, ...]:
     """A row of the table. Both models have the same weights when their bounds are compared."""
+    batch, times = 2 * shapes.images, shapes.times(TIMES)
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(batch, 1, SIDE, SIDE, generator=generator).round()
     noise = torch.randn(NUM_STEPS, batch, 1, LATENT, generator=generator)
@@ -59,19 +60,23 @@ def compare(read: int, write: int, batch: int, repeats: int, compile: bool) -> t
 
     with torch.no_grad():
         error = (bound(noise) - plain(images.flatten(1), noise.squeeze(2))).abs().item()
-    alone = products(step(adam(ours), bound))
+    alone = products(step(adam(ours), bound, times))
     if compile:
         ours.compile()
-    steps = {"ours": step(fused(adam(ours)), bound), "plain": step(adam(plain), partial(plain, images.flatten(1)))}
+    steps = {
+        "ours": step(fused(adam(ours)), bound, times),
+        "plain": step(adam(plain), partial(plain, images.flatten(1)), times),
+    }
     taken = seconds({**steps, "products": alone}, repeats, f"reads {read}x{read}, writes {write}x{write}")
-    ms = (f"{1000 * taken[name] / TIMES:.1f}" for name in steps)
+    ms = (f"{1000 * taken[name] / times:.1f}" for name in steps)
     ratios = (f"{taken['plain'] / taken[name]:.2f}x" for name in ("ours", "products"))
     return f"{read}x{read}, {write}x{write}", *ms, *ratios, f"{error:.0e}"
 
 
-def reader(canvas: int, batch: int, repeats: int, compile: bool) -> tuple[str, ...]:
+def reader(canvas: int, shapes: Shapes, repeats: int, compile: bool) -> tuple[str, ...]:
     """A row of the classifier's table. The filterbank alone computes the same number of windows and reads, forward and
     backward."""
+    batch, times = 2 * shapes.images, shapes.times(TIMES)
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.rand(batch, 1, canvas, canvas, generator=generator), torch.randint(10, (batch,))
     model = DRAWReader((1, canvas, canvas), 10, num_glimpses=GLIMPSES, size=SIZE)
@@ -83,12 +88,14 @@ def reader(canvas: int, batch: int, repeats: int, compile: bool) -> tuple[str, .
         return functional.nll_loss(model(images).log_prob[:, 0, -1], labels)
 
     def read() -> None:
-        for _ in range(TIMES):
+        for _ in range(times):
             bank = model.filterbank
             sum(bank.read(images, bank.window(state)).square().sum() for state in states).backward()
 
-    taken = seconds({"step": step(fused(adam(model)), loss), "read": read}, repeats, f"reads of {canvas}x{canvas}")
-    whole, bank = (1000 * taken[name] / TIMES for name in ("step", "read"))
+    taken = seconds(
+        {"step": step(fused(adam(model)), loss, times), "read": read}, repeats, f"reads of {canvas}x{canvas}"
+    )
+    whole, bank = (1000 * taken[name] / times for name in ("step", "read"))
     rate, share = f"{1000 * batch / whole:.0f}", f"{bank / whole:.0%}"
     return f"{canvas}x{canvas}", f"{whole:.1f}", rate, f"{bank:.1f}", share
 
@@ -97,9 +104,9 @@ def adam(model: torch.nn.Module) -> torch.optim.Adam:
     return torch.optim.Adam(model.parameters(), lr=1e-4)
 
 
-def step(optimizer: torch.optim.Optimizer, bound: Callable[[], Tensor]) -> Callable[[], None]:
+def step(optimizer: torch.optim.Optimizer, bound: Callable[[], Tensor], times: int) -> Callable[[], None]:
     def run() -> None:
-        for _ in range(TIMES):
+        for _ in range(times):
             optimizer.zero_grad()
             bound().backward()
             optimizer.step()

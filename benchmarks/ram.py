@@ -73,24 +73,24 @@ def trained(
 def ram(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
     """The table of images per second. A batch has twice `shapes.images` images, 128 by default. The last column is what
     the ratio would be if our step were its matrix products and nothing else."""
-    batch, rows = 2 * shapes.images, []
+    batch, times, rows = 2 * shapes.images, shapes.times(10), []
     for setting in shapes.some(SETTINGS):
         torch.manual_seed(0)
         images, labels = torch.rand(batch, 1, setting.canvas, setting.canvas), torch.randint(10, (batch,))
         steps = {"ours": ours(setting, compile=compile), "plain": plain(setting)}
         runs: dict[str, Callable[[], object]] = {name: partial(step, images, labels) for name, step in steps.items()}
         runs["products"] = products(partial(ours(setting), images, labels))
-        taken = seconds({name: several(run) for name, run in runs.items()}, repeats, str(setting))
-        rate = (f"{10 * batch / taken[name]:.0f}" for name in steps)
+        taken = seconds({name: several(run, times) for name, run in runs.items()}, repeats, str(setting))
+        rate = (f"{times * batch / taken[name]:.0f}" for name in steps)
         ratios = (f"{taken['plain'] / taken[name]:.1f}x" for name in ("ours", "products"))
         rows.append((str(setting), *rate, *ratios))
     title = f"Training RAM, {GLIMPSES} glimpses, batches of {batch}, images/s" + ", ours compiled" * compile
     return table(title, ("", "ours", "plain", "ratio", "its products alone"), rows)
 
 
-def several(run: Callable[[], object]) -> Callable[[], None]:
+def several(run: Callable[[], object], times: int) -> Callable[[], None]:
     def repeat() -> None:
-        for _ in range(10):
+        for _ in range(times):
             run()
 
     return repeat

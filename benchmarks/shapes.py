@@ -41,6 +41,10 @@ class Shapes(NamedTuple):
         """All cases of a table, or only the first if `quick`."""
         return cases[:1] if self.quick else cases
 
+    def times(self, number: int) -> int:
+        """How many steps are in one measurement: `number`, or one if `quick`."""
+        return 1 if self.quick else number
+
 
 QUICK = Shapes(images=2, rows=2, regions=16, region_size=8, hidden=8, attention=8, word=8, vocabulary=50, quick=True)
 

@@ -261,3 +261,14 @@ def test_names_from_windows_are_found(tmp_path):
     photographs = read_annotations(listed(tmp_path / "a.csv", rows))
     found = locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})
     assert [photograph.name for photograph in found["train"]] == ["below/a.png"]
+
+
+def test_a_name_without_its_ending_is_told(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    rows = [{"image": "a", "caption": "a dog", "split": " Train "}]
+    photographs = read_annotations(listed(tmp_path / "a.csv", rows))
+    with pytest.raises(ValueError, match="there is a.png: names need their ending"):
+        locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})
+    rows[0]["image"] = str(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="not absolute, and without `..`: write a.png"):
+        read_annotations(listed(tmp_path / "a.csv", rows))

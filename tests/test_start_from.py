@@ -236,3 +236,12 @@ def test_the_last_layers_of_an_encoder_are_trained_at_a_rate_of_their_own(tmp_pa
     }
     assert not changed[0] and {name.split(".")[2] for name in changed[0.5]} == {"4", "5", "6"}
     assert len(list((tmp_path / "cache").iterdir())) == 1  # of the layers before these, which both runs share
+
+
+def test_a_run_that_improved_nothing_says_so(tmp_path, capsys):
+    train(captions(tmp_path / "photographs", BEFORE), tmp_path / "before")
+    assert "no trained weights" not in capsys.readouterr().out
+    worse = {"start_from": str(tmp_path / "before"), "mode": "max"}  # of what training makes smaller
+    train(captions(tmp_path / "photographs", BEFORE), tmp_path / "after", **worse)
+    said = capsys.readouterr().out
+    assert f"no trained weights were better than those that this run started from, which {tmp_path}/after/best" in said

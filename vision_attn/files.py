@@ -68,6 +68,8 @@ def meant(missing: Path, root: Path) -> str:
         for name in os.listdir(missing.parent):
             if _alike(name) == _alike(missing.name):
                 return f" (there is {name}, with other capitals or another form of an accent)"
+            if _alike(Path(name).stem) == _alike(missing.name):
+                return f" (there is {name}: names need their ending)"
     inside = root / missing.name
     return f" (there is {inside}: names are those below the folder of images)" if os.path.isfile(inside) else ""
 

@@ -11,7 +11,7 @@ from vision_attn.data.records import divided, read_records, split_named
 from vision_attn.files import brief, read_json
 from vision_attn.task import SPLITS
 
-LISTS = (".csv", ".jsonl")
+LISTS = (".csv", ".tsv", ".jsonl")
 """Endings of files with a record for each caption."""
 LONGEST = 100_000
 """Characters that are kept of a caption."""
@@ -73,7 +73,7 @@ def _expected(path: Path) -> str:
     return (
         f"{path}: not a caption file; expected COCO's format, {{'images': [{{'id', 'file_name'}}], 'annotations': "
         "[{'image_id', 'caption'}]}, or Karpathy's, {'images': [{'filename', 'split', 'sentences': [{'raw'}]}]}; "
-        "a CSV file (.csv) has the columns image, caption and split"
+        "a CSV file (.csv), or JSON lines or a list (.jsonl), has image, caption and split"
     )
 
 
@@ -198,9 +198,10 @@ def _name(path: Path, where: str, value: Any) -> str:
     name = " ".join(value.splitlines()).strip()
     parts = re.split(r"[/\\]", name)
     if not name or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
+        alone = f": write {parts[-1]}" if parts[-1].strip(". ") else ""
         raise ValueError(
             f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
-            "not absolute, and without `..`"
+            f"not absolute, and without `..`{alone}"
         )
     return name.replace("\\", "/")
 

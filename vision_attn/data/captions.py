@@ -224,7 +224,7 @@ class Captions(VocabularySource):
         if not members:
             raise ValueError(
                 f"{self.annotations}: split {split} has no images; assign some images to it"
-                + ", or train without validation: run.validate_every=0" * (split == "val")
+                + ", or train without validation: --run.validate_every=0" * (split == "val")
             )
         return members
 
@@ -234,7 +234,8 @@ class Captions(VocabularySource):
         if split not in self._tables:
             members = self._readable[split]
             if self._members(split) and not members:
-                raise ValueError(f"{self.annotations}: no photograph of split {split} can be read; check {self.images}")
+                where = self.features or self.images
+                raise ValueError(f"{self.annotations}: no photograph of split {split} can be read; check {where}")
             self._tables[split] = CaptionTable(members, self._rows[split], self.vocabulary, self.max_length)
         return self._tables[split]
 

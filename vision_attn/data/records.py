@@ -15,7 +15,7 @@ Records = list[tuple[str, dict[str, Any]]]
 def read_records(path: Path, *columns: str) -> Records:
     """Read the records of a file; each of them may also have a `split`. Raises ValueError naming the file and, if one
     is wrong, the record: no CSV in UTF-8, not all `columns` in its first row, more fields than columns, no object."""
-    return _csv(path, columns) if path.suffix.lower() == ".csv" else _json(path, columns)
+    return _csv(path, columns) if path.suffix.lower() in (".csv", ".tsv") else _json(path, columns)
 
 
 def tenth(name: str) -> int:
@@ -36,7 +36,7 @@ def divided(names: Sequence[str]) -> list[str]:
 
 def split_named(name: Any) -> Any:
     """The split that a word names, in any case; "validation" is val. Other values are returned as they are."""
-    word = name.lower() if isinstance(name, str) else name
+    word = name.strip().lower() if isinstance(name, str) else name
     return {"validation": "val", "valid": "val"}.get(word, word) if isinstance(word, str) else word
 
 

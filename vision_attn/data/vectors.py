@@ -60,7 +60,8 @@ def read_vectors(path: Path, shape: tuple[int, int]) -> Float[Tensor, "L D"]:
         array = array.reshape(-1, array.shape[-1])
     if array.shape != shape or array.dtype.kind not in "fiu":
         held = f"{array.shape} of {array.dtype}"
-        raise ValueError(f"{path} must hold {shape[0]} vectors of {shape[1]} numbers, but holds {held}")
+        wanted = f"{shape[0]} vectors of {shape[1]} numbers, as the grid and the region_size of the encoder say"
+        raise ValueError(f"{path} must hold {wanted}, but holds {held}")
     vectors = torch.from_numpy(array.astype(np.float32))
     if not vectors.isfinite().all():
         raise ValueError(f"{path} holds numbers that are not finite")

@@ -26,8 +26,8 @@ class Given(Encoder):
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
         """Raises ValueError."""
         raise ValueError(
-            "this captioner was trained on annotation vectors that another program computed: give those as "
-            "data.features, or in Python to model.task.describe; it cannot encode a photograph"
+            "this captioner takes annotation vectors that another program computed: give their folder, "
+            "--data.features=FOLDER, or in Python a tensor to model.task.describe; it cannot encode a photograph"
         )
 
     def identity(self) -> dict[str, str | int]:

@@ -78,7 +78,7 @@ def keep(folder: Path, task: nn.Module, data: Source, position: Position, metric
 
 def best_metrics(folder: Path) -> dict[str, float]:
     """Read the validation metrics of best/ of the run in `folder`; NaN stands for what is no number. Prints why and
-    returns {} where they are lost."""
+    returns {} where they are lost; and says so if training has improved nothing."""
     path = folder / "best" / "metrics_val.json"
     try:
         metrics = read_json(path)
@@ -87,5 +87,7 @@ def best_metrics(folder: Path) -> dict[str, float]:
     except ValueError as error:
         say(f"{error}; the metrics of the best weights are unknown")
         return {}
+    if metrics.get("step") == 0:
+        say(f"no trained weights were better than those that this run started from, which {folder / 'best'} holds")
     measured = metrics.keys() - {"step", "epoch"}
     return {name: math.nan if value is None else value for name, value in metrics.items() if name in measured}
