@@ -124,6 +124,20 @@ def test_a_mistake_in_the_file_names_file_and_key(config_file: Path, old: str, n
     assert "\n" not in str(caught.value)
 
 
+def test_null_where_an_annotation_takes_it_or_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "postponed.py").write_text(
+        "from __future__ import annotations\nfrom toy import Points\n\n\nclass Mine(Points):\n"
+        "    def __init__(self, *, items: int | None = 4, other=3):\n        super().__init__(items=items or 48)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = tmp_path / "mine.yaml"
+    written = TOY.replace("toy.Points\n", "postponed.Mine\n  init_args: {items: null, other: null}\n")
+    config.write_text(written)
+    assert read(config).as_dict()["data"]["init_args"] == {"items": None, "other": None}
+    config.write_text(TOY.replace("toy.Points\n", "toy.Points\n  init_args: {bad: null}\n"))
+    assert read(config).data.init_args.bad is None
+
+
 def test_an_error_in_the_users_own_class_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its key may be null: what the import raised, not that null was expected."""
     (tmp_path / "half_written.py").write_text("class Mine(torch.nn.Module:\n    pass\n")

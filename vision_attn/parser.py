@@ -102,8 +102,10 @@ def _null(config: dict) -> str:
 
 
 def _may_be_none(parameter: inspect.Parameter) -> bool:
-    kinds = {parameter.annotation, *get_args(parameter.annotation)}
-    return parameter.default is None or bool(kinds & {None, type(None), Any, parameter.empty})
+    """Whether None is a value of a parameter, or its annotation does not tell."""
+    kinds = (parameter.annotation, *get_args(parameter.annotation))
+    untold = isinstance(parameter.annotation, str) or parameter.annotation in (parameter.empty, Any)
+    return untold or parameter.default is None or any(kind in (None, type(None)) for kind in kinds)
 
 
 def _located(reason: str, content: dict, overrides: Sequence[str]) -> str:

@@ -36,8 +36,10 @@ def divided(names: Sequence[str]) -> list[str]:
 
 def split_named(name: Any) -> Any:
     """The split that a word names, in any case; "validation" is val. Other values are returned as they are."""
-    word = name.strip().lower() if isinstance(name, str) else name
-    return {"validation": "val", "valid": "val"}.get(word, word) if isinstance(word, str) else word
+    if not isinstance(name, str):
+        return name
+    word = name.strip().lower()
+    return {"validation": "val", "valid": "val"}.get(word, word)
 
 
 def check_inside(where: str, name: str, folder: Path) -> None:
