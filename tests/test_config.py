@@ -126,8 +126,8 @@ def test_a_mistake_in_the_file_names_file_and_key(config_file: Path, old: str, n
 
 def test_null_where_an_annotation_takes_it_or_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "postponed.py").write_text(
-        "from __future__ import annotations\nfrom toy import Points\n\n\nclass Mine(Points):\n"
-        "    def __init__(self, *, items: int | None = 4, other=3):\n        super().__init__(items=items or 48)\n"
+        "from toy import Points\n\n\nclass Mine(Points):\n"
+        "    def __init__(self, *, items: 'int | None' = 4, other=3):\n        super().__init__(items=items or 48)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = tmp_path / "mine.yaml"
