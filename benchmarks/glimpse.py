@@ -1,13 +1,12 @@
 """RAM's glimpse alone: ours, whose pyramid is built once per batch, and a loop that crops image by image."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from benchmarks.measure import seconds, table
+from benchmarks.measure import seconds, several, table
 from benchmarks.plain_ram import plain_glimpse
 from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
@@ -78,7 +77,7 @@ def compare(setting: Setting, batch: int, repeats: int) -> tuple[str, ...]:
         "plain": plain,
         "fetched": partial(plain, fetched=True),
     }
-    taken = seconds({name: several(run) for name, run in runs.items()}, repeats, str(setting))
+    taken = seconds({name: several(run, TIMES) for name, run in runs.items()}, repeats, str(setting))
     ms = {name: 1000 * spent / TIMES / (1 if name == "pyramid" else GLIMPSES) for name, spent in taken.items()}
     figures = (ms["glimpse"], ms["pyramid"], ms["ours"], ms["plain"], ms["fetched"])
     ratios = (ms["plain"] / ms["ours"], ms["fetched"] / ms["ours"])
@@ -97,11 +96,3 @@ def random_inputs(setting: Setting, batch: int) -> tuple[Tensor, list[Tensor]]:
     images = torch.rand(batch, 1, setting.canvas, setting.canvas, generator=generator)
     corners = torch.randint(setting.canvas, (GLIMPSES, batch, 2), generator=generator)
     return images, list(2 * corners / setting.canvas - 1)
-
-
-def several(run: Callable[[], object]) -> Callable[[], None]:
-    def repeat() -> None:
-        for _ in range(TIMES):
-            run()
-
-    return repeat

@@ -47,6 +47,16 @@ def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -
     return {name: statistics.median(times[warm_up:]) for name, times in taken.items()}
 
 
+def several(run: Callable[[], object], times: int) -> Callable[[], None]:
+    """A function that calls `run` so many times."""
+
+    def repeat() -> None:
+        for _ in range(times):
+            run()
+
+    return repeat
+
+
 def peak_memory(target: str, shapes: Shapes, *arguments: object) -> float:
     """Bytes by which `target` ("module:function"), called on `shapes` in a fresh process, raises its peak memory.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from benchmarks.glimpse import GLIMPSES, SETTINGS, Setting
-from benchmarks.measure import seconds, table
+from benchmarks.measure import seconds, several, table
 from benchmarks.plain_ram import PlainRAM, plain_ram_loss
 from benchmarks.products import products
 from benchmarks.shapes import Shapes
@@ -86,11 +86,3 @@ def ram(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
         rows.append((str(setting), *rate, *ratios))
     title = f"Training RAM, {GLIMPSES} glimpses, batches of {batch}, images/s" + ", ours compiled" * compile
     return table(title, ("", "ours", "plain", "ratio", "its products alone"), rows)
-
-
-def several(run: Callable[[], object], times: int) -> Callable[[], None]:
-    def repeat() -> None:
-        for _ in range(times):
-            run()
-
-    return repeat

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vision_attn.data.pixels import OPENED
-from vision_attn.data.records import check_inside, read_records, split_named, tenth
+from vision_attn.data.records import check_inside, hashed_split, read_records, split_named
 from vision_attn.files import brief, find
 from vision_attn.task import SPLITS
 
@@ -42,8 +42,8 @@ def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labe
     found: dict[str, list[Labelled]] = {name: [] for name in SPLITS}
     for name, label, split in records:
         if given == {None}:
-            split = {0: "test", 1: "val"}.get(tenth(name))
-        elif split in (None, "train") and "val" not in given and tenth(name) == 1:
+            split = hashed_split(name)
+        elif split in (None, "train") and "val" not in given and hashed_split(name) == "val":
             split = "val"
         found[split or "train"].append(Labelled(folder / name, label))
     if not found["train"]:

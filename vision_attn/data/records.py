@@ -18,16 +18,16 @@ def read_records(path: Path, *columns: str) -> Records:
     return _csv(path, columns) if path.suffix.lower() in (".csv", ".tsv") else _json(path, columns)
 
 
-def tenth(name: str) -> int:
-    """The tenth of all images, from 0 to 9, that an image belongs to, chosen by a hash of its name: images keep their
-    split when others are added."""
-    return int.from_bytes(sha256(name.encode(errors="surrogateescape")).digest()[:4], "big") % 10
+def hashed_split(name: str) -> str:
+    """The split of an image by a hash of its name, a tenth for testing and a tenth for validation: images keep theirs
+    when others are added."""
+    tenth = int.from_bytes(sha256(name.encode(errors="surrogateescape")).digest()[:4], "big") % 10
+    return {0: "test", 1: "val"}.get(tenth, "train")
 
 
 def divided(names: Sequence[str]) -> list[str]:
-    """A split for each image: a tenth for validation and a tenth for testing, by `tenth`. Of three images or more, each
-    split has one."""
-    splits = [{0: "test", 1: "val"}.get(tenth(name), "train") for name in names]
+    """A split for each image, by `hashed_split`. Of three images or more, each split has one."""
+    splits = [hashed_split(name) for name in names]
     for split in ("val", "test"):
         if split not in splits and splits.count("train") > 1:  # of few images, chance may give it none
             splits[len(splits) - 1 - splits[::-1].index("train")] = split

@@ -18,7 +18,7 @@ NAMES = ("features", "feat", "x")
 
 
 class Vectors:
-    """The vectors of photographs, read on demand by several threads: a file like `Features` and `Pixels`.
+    """The vectors of photographs, read on demand by several threads. Used like `Features` and `Pixels`.
 
     The file of a photograph below `folder` has its name, with the ending .npy or .npz: an array (L, D), or (rows,
     columns, D), of any type of numbers.

@@ -11,7 +11,7 @@ from vision_attn.contracts import Glance
 Testing = Literal["mean", "sample", "copies"]
 """How the answer at test time is computed: see `at_test` of `Classification`."""
 MOST = 1000
-"""Classes up to which it is counted which are taken for which."""
+"""The largest number of classes for which it is counted which are taken for which."""
 
 
 class Counts(NamedTuple):
@@ -28,7 +28,7 @@ class Counts(NamedTuple):
     """Copies with a correct answer, and how many of these end on the digit; None where boxes are not known."""
     on_digit: int | None = None
     confusion: Int[Tensor, "N N"] | None = None
-    """How many images of each class got each answer; None for more than `MOST` classes."""
+    """How many images of each class got each answer, in a full evaluation; None for more than `MOST` classes."""
 
     def plus(self, other: "Counts") -> "Counts":
         """The counts of the batches of both."""

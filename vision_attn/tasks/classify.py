@@ -157,7 +157,7 @@ class Classification(Task):
             answers = predictions(glance)
             mistakes = answers != batch.labels[:, None]
             counts.wrong[way] = int(mistakes[:, -1].sum())
-            if way == self.at_test:
+            if full and way == self.at_test:
                 taken = confusion(batch.labels, answers[:, -1], glance.log_prob.shape[-1])
                 counts = counts._replace(confusion=taken)
             if way == self.at_test and glance.locations is not None:

@@ -37,7 +37,7 @@ from vision_attn.tasks.transcribe import Transcription
 LARGEST = 32_000_000
 """Bytes of an upload."""
 LONGEST = 300.0
-"""Seconds until a request must have arrived: a slow client may not hold a thread for ever."""
+"""Seconds until a request must have arrived, so that a slow client cannot hold a thread."""
 MOST = 20
 """Pieces of clutter."""
 DIGIT, PIECE = 28, 8
