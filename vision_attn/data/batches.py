@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vision_attn.data.annotations import Photograph
+from vision_attn.data.caption_files import Photograph
 from vision_attn.data.features import Features
 from vision_attn.data.images import Pixels
 from vision_attn.data.photograph_store import Photographs

@@ -12,8 +12,9 @@ from torch import nn
 
 from vision_attn.console import printable
 from vision_attn.contracts import Encoder
-from vision_attn.data.annotations import Photograph, read_annotations
+from vision_attn.data.annotations import read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
+from vision_attn.data.caption_files import Photograph
 from vision_attn.data.features import Features, cached_features, complete_in
 from vision_attn.data.images import Pixels
 from vision_attn.data.photograph_store import Photographs, Views, locate, stored

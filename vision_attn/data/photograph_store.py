@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vision_attn.console import printable, progress, say
 from vision_attn.contracts import END
-from vision_attn.data.annotations import Photograph
+from vision_attn.data.caption_files import Photograph
 from vision_attn.data.images import View
 from vision_attn.data.ragged import BLOCK, Ragged, map_array, write_array
 from vision_attn.data.vocabulary import Vocabulary

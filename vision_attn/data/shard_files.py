@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.console import reason_of
-from vision_attn.data.annotations import one_line
+from vision_attn.data.caption_files import one_line
 from vision_attn.data.photographs import ENDINGS, Encoded
 from vision_attn.files import find
 
