@@ -167,8 +167,8 @@ class _Gaussians(torch.autograd.Function):
         nearest = centres.round().clamp(1, len(pixels))
         before = nearest[..., None] - pixels  # b - a
         power = before * (pixels + (nearest - 2 * centres)[..., None])
-        filters = torch.exp2(power * (precision / log(2))[..., None, None])
-        filters *= 1 / filters.sum(dim=-1, keepdim=True)
+        numerators = torch.exp2(power * (precision / log(2))[..., None, None])
+        filters = numerators * (1 / numerators.sum(dim=-1, keepdim=True))  # in place, torch 2.11 compiles it wrongly
         ctx.save_for_backward(before, power, filters, precision)
         return filters
 
