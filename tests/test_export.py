@@ -173,6 +173,7 @@ def test_exported_captioners_read_photographs_as_the_package_does(tmp_path) -> N
         ("grey.png", grey, {}), ("palette.gif", grey.quantize(8), {"transparency": 0}),
         ("clear_grey.png", Image.merge("LA", [grey, grey.rotate(180)]), {}),
         ("deep.png", Image.fromarray(rng.integers(0, 2**16, (20, 30), dtype=np.uint16)), {}),
+        ("twelve.png", Image.fromarray(rng.integers(0, 2**12, (20, 30), dtype=np.uint16)), {}),
         ("float.tiff", Image.fromarray(rng.random((20, 30)).astype(np.float32)), {}),
         ("turned.jpg", Image.fromarray(colours[..., :3]), {"exif": turned}),
     ):  # fmt: skip

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional
 
+from vision_attn.data.conversion import in_rgb, white_of
 from vision_attn.data.images import Pixels, View, in_threads, open_photograph, read_image
 
 
@@ -64,9 +65,31 @@ def test_greys_of_every_depth(tmp_path, kind):
     assert error.max() <= 3 if mode != "1" else abs(seen.mean() - grey.mean()) < 5
 
 
-def test_sixteen_bits_with_nothing_bright_stay_dark(tmp_path):
-    Image.fromarray(np.full((8, 8), 200, np.uint16)).save(tmp_path / "dark.png")
-    assert np.asarray(open_photograph(tmp_path / "dark.png")).max() <= 1
+@pytest.mark.parametrize("ending", ["png", "tiff", "I.tiff", "F.tiff"])
+@pytest.mark.parametrize(
+    "brightest, white",
+    [(200, 255), (255, 255), (256, 511), (1000, 1023), (4000, 4095), (16383, 16383), (16384, 32767), (40000, 65535)],
+)
+def test_white_has_the_bits_of_the_brightest_value(tmp_path, ending, brightest, white):
+    """10, 12 and 14 bits in a file of 16, each file by itself; what fits into 8 bits is not brightened."""
+    grey = np.linspace(0, brightest, 64).round()
+    kind = {"I.tiff": np.int32, "F.tiff": np.float32}.get(ending, np.uint16)
+    Image.fromarray(np.tile(grey, (64, 1)).astype(kind)).save(tmp_path / f"a.{ending}")
+    for seen in (open_photograph(tmp_path / f"a.{ending}"), in_rgb(Image.open(tmp_path / f"a.{ending}"))):
+        assert np.abs(np.asarray(seen)[..., 0] - grey * 255 / white).max() <= 0.5 + 1e-3
+
+
+def test_white_of_other_values():
+    assert white_of(0.5, unit=True) == 1 and white_of(0.5, unit=False) == 255
+    assert white_of(255.5, unit=True) == 511 and white_of(0.0, unit=False) == 255
+    assert white_of(65535.0, unit=False) == 65535 and white_of(1e5, unit=False) == 1e5
+
+
+def test_a_mask_of_classes_is_as_dark_as_in_eight_bits(tmp_path):
+    mask = np.arange(64).reshape(8, 8) % 3
+    for kind in (np.uint8, np.uint16):
+        Image.fromarray(mask.astype(kind)).save(tmp_path / f"{kind.__name__}.png")
+    assert np.array_equal(*(np.asarray(open_photograph(tmp_path / f"{kind}.png")) for kind in ("uint8", "uint16")))
 
 
 def test_transparent_parts_are_white(tmp_path):

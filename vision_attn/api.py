@@ -23,6 +23,7 @@ from vision_attn.config import open_run
 from vision_attn.contracts import Described
 from vision_attn.data.labelled import LabelledImages
 from vision_attn.data.lines import ink, max_width_of
+from vision_attn.data.photographs import Encoded
 from vision_attn.data.pixels import open_pixels, resized
 from vision_attn.decode import Way
 from vision_attn.hub import local
@@ -127,7 +128,7 @@ class Model:
         self._check(Transcription, "reads lines", "transcribe")
 
         def read(image: Picture, number: int) -> Captioned:
-            title, picture = whole(image, number)
+            title, picture = whole(image, number, at_least=None)  # as the command reads lines
             strip = self.task.strip(ink(picture, self.task.resolution, max_width_of(self.source)), title)
             (item,) = strip.items
             return Captioned(title, strip.picture, Described(item.text, item.words, item.log_prob or [], item.alpha))
@@ -144,13 +145,15 @@ class Model:
         seed = self.config.get("run", {}).get("seed", 0)
 
         def read(image: Picture, number: int) -> tuple[str, Sliced]:
-            if isinstance(image, str | Path):
-                return Path(image).name, source.open(image) if source else open_pixels(image)
+            if isinstance(image, str | Path | Encoded):
+                opened = open_pixels(image) if source is None else source.open(image)
+                return Path(str(image)).name, opened
             if source is None and isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 2:
                 return f"image {number}", image  # as it is: it may be mapped from a file larger than memory
             title, picture = whole(image, number)
-            side = source.side if source else None
-            return title, np.array(picture) if side is None else resized(picture, side, source.square)
+            if source is None or source.side is None:
+                return title, np.array(picture)
+            return title, resized(picture, source.side, source.square)
 
         def answer(title: str, pixels: Sliced) -> Answer:
             image, extent = self.task.seen(pixels), None

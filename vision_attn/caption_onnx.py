@@ -2,6 +2,7 @@
 
 import json
 import sys
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,13 @@ def call(session: onnxruntime.InferenceSession, tensors: dict) -> dict:
 
 
 def opened(name: str) -> Image.Image:
-    """Upright, in RGB: white where it is transparent, greys of 16 bits and more scaled to 8."""
+    """Upright, in RGB: white where it is transparent, greys of 10, 12, 14, 16 and more bits scaled to 8."""
     image = Image.open(name)
     numbers = np.nan_to_num(np.asarray(image), posinf=0, neginf=0) if image.mode[0] in "IF" else None
     if numbers is not None:
-        brightest = numbers.max(initial=0)
-        deep = image.mode.startswith("I;16") or brightest > 255
-        white = 1 if image.mode == "F" and brightest <= 1 else max(65535, brightest) if deep else 255
+        brightest = float(numbers.max(initial=0))
+        white = brightest if brightest > 65535 else max(255, 2 ** ceil(brightest).bit_length() - 1)
+        white = 1 if image.mode == "F" and brightest <= 1 else white
         rgb = Image.fromarray((numbers.clip(0) * (255 / white)).round().astype(np.uint8)).convert("RGB")
     elif image.has_transparency_data:
         layers = Image.new("RGBA", image.size, "white"), image.convert("RGBA")

@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from vision_attn.data.conversion import in_rgb
 from vision_attn.data.images import centre_square, encoder_input, read_image
-from vision_attn.data.photographs import open_photograph
+from vision_attn.data.photographs import Encoded, open_photograph
 from vision_attn.shown import Several
 
-Picture = str | Path | Image.Image | np.ndarray | Tensor
-"""A file, a picture, or an array: (Y, X), (Y, X, 3 or 4), or a tensor (C, Y, X); uint8, or floats in [0, 1]."""
+Picture = str | Path | Encoded | Image.Image | np.ndarray | Tensor
+"""A file, a file in memory, a picture, or an array: (Y, X), (Y, X, 3 or 4), or a tensor (C, Y, X); uint8, or floats in
+[0, 1]."""
 
 SIDE = 672
 """Pixels that a photograph keeps for pictures."""
@@ -26,7 +27,7 @@ def each(
     images: Picture | Sequence[Picture], read: Callable[[Picture, int], Any], batch: Callable[[Sequence[Any]], list]
 ) -> Any:
     """Read images and process them in batches; the result of one image that is not in a list is returned alone."""
-    if not isinstance(images, list | tuple):
+    if isinstance(images, Encoded) or not isinstance(images, list | tuple):  # `Encoded` is a tuple
         return batch([read(images, 1)])[0]
     results: list[Any] = []
     for first in range(0, len(images), BATCH):
@@ -41,18 +42,19 @@ def photograph(image: Picture, number: int, resolution: int) -> tuple[str, Image
     That of a file is read as the commands read it. Raises ValueError for what is no image.
     """
     title, picture = whole(image, number)
-    is_file = isinstance(image, str | Path)
-    pixels = read_image(image, resolution) if is_file else encoder_input(picture, resolution)
+    pixels = (
+        read_image(image, resolution) if isinstance(image, str | Path | Encoded) else encoder_input(picture, resolution)
+    )
     square = centre(picture)
     square.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
     return title, square, pixels
 
 
-def whole(image: Picture, number: int, *, at_least: int = SIDE) -> tuple[str, Image.Image]:
-    """The title of an image, and the image in RGB; a JPEG may be reduced to `at_least` pixels on a side. Raises
-    ValueError for what is no image."""
-    if isinstance(image, str | Path):
-        title, picture = Path(image).name, open_photograph(image, at_least=at_least)
+def whole(image: Picture, number: int, *, at_least: int | None = SIDE) -> tuple[str, Image.Image]:
+    """The title of an image, and the image in RGB, upright; a JPEG may be reduced to `at_least` pixels on a side.
+    Raises ValueError for what is no image."""
+    if isinstance(image, str | Path | Encoded):
+        title, picture = Path(str(image)).name, open_photograph(image, at_least=at_least)
     else:
         title = f"image {number}"
         if isinstance(image, np.ndarray | Tensor):
@@ -60,7 +62,7 @@ def whole(image: Picture, number: int, *, at_least: int = SIDE) -> tuple[str, Im
         if not isinstance(image, Image.Image):
             raise ValueError(f"{title} is a {type(image).__name__}: give a path, a PIL image, an array or a tensor")
         title = Path(getattr(image, "filename", "") or title).name
-        picture = in_rgb(ImageOps.exif_transpose(image))
+        picture = in_rgb(image)
     return title, picture
 
 

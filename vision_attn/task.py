@@ -65,6 +65,10 @@ class Source:
     def prepare(self, task: "Task") -> None:
         """Read, check and cache the data that `task` needs. Idempotent."""
 
+    def __bool__(self) -> bool:
+        """True: that a source is given must not depend on its length, which may have to be read from files."""
+        return True
+
     def __len__(self) -> int:
         """The number of batches in one epoch, each of the size of an optimiser step. The same in every process."""
         raise NotImplementedError

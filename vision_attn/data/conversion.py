@@ -1,4 +1,4 @@
-"""Convert images of any mode to 8-bit RGB, in tiles, so that a large image is not copied whole."""
+"""Convert images of any mode to upright 8-bit RGB, in tiles, so that a large image is not copied whole."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -6,10 +6,19 @@ from math import ceil
 
 import numpy as np
 from PIL import Image
+from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
 
 KEPT_PIXELS = 16_000_000
 """Larger images are reduced to at most this many pixels."""
 TILE = 1024
+ORIENTATION = 0x0112
+"""The EXIF tag of the orientation."""
+TRANSPOSES = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+"""The transpose that brings an image upright, by EXIF orientation."""
 
 
 def reduction(image: Image.Image) -> int:
@@ -21,8 +30,42 @@ def reduction(image: Image.Image) -> int:
 
 
 def in_rgb(image: Image.Image) -> Image.Image:
-    """Convert `image` to RGB and reduce it by `reduction`. Transparency becomes white; deeper greys are scaled to 8
-    bits."""
+    """Convert `image` to RGB, upright by its EXIF orientation, and reduce it by `reduction`. Transparency becomes
+    white; deeper greys are scaled to 8 bits (`white_of`). The result has no metadata."""
+    return upright(image, _converted(image))
+
+
+def upright(image: Image.Image, converted: Image.Image) -> Image.Image:
+    """Transpose `converted`, a copy of `image` or what was made from it, by the EXIF orientation of `image`.
+
+    The result has no metadata but the transparent colour: whoever receives it would apply an orientation a second time.
+    """
+    transpose = _transpose(image)
+    result = converted if transpose is None else converted.transpose(transpose)
+    result.info = {key: value for key, value in result.info.items() if key == "transparency"}
+    return result
+
+
+def _transpose(image: Image.Image) -> Image.Transpose | None:
+    try:
+        return TRANSPOSES.get(image.getexif().get(ORIENTATION))
+    except Exception:  # ignore a damaged tag
+        return None
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Return the width and height of `image`, which is not loaded, once it is upright."""
+    width, height = image.size
+    if isinstance(image, TiffImageFile):  # newer versions of Pillow exchange them when they open the file
+        width, height = image.tag_v2[IMAGEWIDTH], image.tag_v2[IMAGELENGTH]
+    return (height, width) if _transpose(image) in _SWAPPING else (width, height)
+
+
+_SWAPPING = {TRANSPOSES[orientation] for orientation in (5, 6, 7, 8)}
+"""The transposes that exchange width and height."""
+
+
+def _converted(image: Image.Image) -> Image.Image:
     factor, white = reduction(image), _white(image)
     plain = image.mode == "RGB" and "transparency" not in image.info
     if factor == 1 and (plain or max(image.size) <= TILE):
@@ -44,11 +87,19 @@ def _white(image: Image.Image) -> float | None:
     if not image.mode.startswith("I") and image.mode != "F":
         return None
     brightest = max(float(_numbers(image.crop(box)).max(initial=0.0)) for box in _boxes(image, TILE))
-    if image.mode == "F" and brightest <= 1:
+    return white_of(brightest, unit=image.mode == "F")
+
+
+def white_of(brightest: float, *, unit: bool) -> float:
+    """Return the value that becomes 255 in a grey image whose largest value is `brightest`.
+
+    Cameras, microscopes and X-ray detectors store 10, 12 or 14 bits in files of 16, and the files do not say so: white
+    is the largest number of as many bits as `brightest` takes, at least 8. Values above 16 bits are scaled by their
+    maximum. unit: the image has floats, which lie in [0, 1] if none is larger.
+    """
+    if unit and brightest <= 1:
         return 1.0
-    if image.mode.startswith("I;16") or brightest > 255:
-        return max(65535.0, brightest)
-    return 255.0
+    return brightest if brightest > 65535 else max(255.0, 2.0 ** ceil(brightest).bit_length() - 1)
 
 
 def _numbers(image: Image.Image) -> np.ndarray:

@@ -18,6 +18,7 @@ from vision_attn.console import printable
 from vision_attn.data.counted import Counted
 from vision_attn.data.images import in_threads
 from vision_attn.data.labels import Labelled, find_labelled
+from vision_attn.data.photographs import Encoded
 from vision_attn.data.pixels import open_pixels
 from vision_attn.data.streams import stream
 from vision_attn.files import read_json, replacing
@@ -151,7 +152,7 @@ class LabelledImages(Source):
         jobs = [items[first : first + size] for first in range(0, len(items), size)][rank::world]
         return Counted(self._batches(jobs), len(jobs))
 
-    def open(self, path: Path) -> Sliced:
+    def open(self, path: str | Path | Encoded) -> Sliced:
         """Open any image in the way of this data set. Raises ValueError naming the file if it is no image."""
         return open_pixels(path, side=self.side, square=self.square)
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageFile
 
-from vision_attn.data.conversion import KEPT_PIXELS, in_rgb, reduction
+from vision_attn.data.conversion import KEPT_PIXELS, in_rgb, reduction, upright, upright_size
 
 FORMATS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
@@ -46,12 +46,6 @@ _TRIMMED_ABOVE = 1 << 26
 """After decoding an image that takes more bytes, freed memory is returned to the system."""
 _PLANES = 8
 """How many times a file may store each pixel: each colour may have its own plane."""
-_TRANSPOSES = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}  # fmt: skip
-"""The transpose that brings an image upright, by EXIF orientation."""
 
 
 class Encoded(NamedTuple):
@@ -91,7 +85,8 @@ _budget = Budget(MEMORY)
 
 
 def open_photograph(path: str | Path | Encoded, at_least: int | None = None) -> Image.Image:
-    """Open the first image in `path`: 8-bit RGB, upright by its EXIF tag, with white for transparent parts.
+    """Open the first image in `path`: 8-bit RGB, upright by its EXIF tag, with white for transparent parts. What is
+    returned has no metadata, so that nothing turns it again.
 
     With `at_least`, a JPEG may be reduced by 2, 4 or 8, as long as its sides keep that many pixels; this saves time and
     memory. An image of more than `KEPT_PIXELS` is reduced by an integer factor. Raises ValueError naming the file if it
@@ -107,24 +102,29 @@ def decoded(path: str | Path | Encoded, at_least: int | None = None) -> Iterator
     with ExitStack() as held:
         with _named(path):
             image = _loaded(path, held, at_least)
-            upright = _upright(image, in_rgb(image))
+            photograph = in_rgb(image)
             del image
-        yield upright
+        yield photograph
 
 
 def open_as_stored(path: str | Path | Encoded) -> Image.Image:
-    """Open the first image in `path` with the mode that it has there, such as RGBA. Raises as `open_photograph`."""
+    """Open the first image in `path`, upright, with the mode that it has there, such as RGBA. Raises as
+    `open_photograph`."""
     with ExitStack() as held, _named(path):
-        return _loaded(path, held)
+        image = _loaded(path, held)
+        return upright(image, image.copy())
+
+
+def size_of(path: str | Path | Encoded) -> tuple[int, int]:
+    """Read the width and height of the first image in `path` once it is upright, without decoding it. Raises as
+    `open_photograph`."""
+    with ExitStack() as held, _named(path):
+        return upright_size(_identified(_opened(path, held)))
 
 
 def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = None) -> ImageFile.ImageFile:
     """The first image in `path`. `held` keeps its file open and its part of the budget."""
-    if isinstance(path, Encoded):
-        file = BytesIO(path.content)
-    else:
-        _refuse_special(path)
-        file = held.enter_context(open(path, "rb"))  # noqa: SIM115 (`held` closes it)
+    file = _opened(path, held)
     image = _identified(file)
     whole = _draft(image, at_least)
     memory = _checked_memory(image, whole, file)
@@ -133,6 +133,14 @@ def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = 
         held.callback(_give_back)
     image.load()
     return image
+
+
+def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
+    """The file of `path`, which `held` closes."""
+    if isinstance(path, Encoded):
+        return BytesIO(path.content)
+    _refuse_special(path)
+    return held.enter_context(open(path, "rb"))  # noqa: SIM115
 
 
 def _give_back() -> None:
@@ -265,12 +273,3 @@ def _keeps_coefficients(file: BufferedIOBase, components: int) -> bool:
         return True
     finally:
         file.seek(place)
-
-
-def _upright(image: Image.Image, rgb: Image.Image) -> Image.Image:
-    """Transpose `rgb` by the EXIF orientation of `image`, from which it was made."""
-    try:
-        transpose = _TRANSPOSES.get(image.getexif().get(0x0112))
-    except Exception:  # ignore a damaged tag
-        transpose = None
-    return rgb if transpose is None else rgb.transpose(transpose)

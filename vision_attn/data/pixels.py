@@ -12,7 +12,7 @@ from PIL import Image
 from vision_attn.attention.images import Images, Sliced
 from vision_attn.console import reason_of
 from vision_attn.data.images import centre_square
-from vision_attn.data.photographs import ENDINGS, decoded
+from vision_attn.data.photographs import ENDINGS, Encoded, decoded
 
 ARRAY = ".npy"
 """The file extension of an array of pixels, which may be larger than memory."""
@@ -20,13 +20,13 @@ OPENED = ENDINGS | {ARRAY}
 """File extensions of images that can be opened, in lower case."""
 
 
-def open_pixels(path: str | Path, *, side: int | None = None, square: bool = False) -> Sliced:
+def open_pixels(path: str | Path | Encoded, *, side: int | None = None, square: bool = False) -> Sliced:
     """Open an image: (Y, X, 3), or (Y, X) or (Y, X, C) of an array in a .npy file, which is read where it is sliced.
 
     side: the longer side to which the image is resized, in pixels. square: take the centre square first. Raises
     ValueError naming the file if it is no image.
     """
-    if Path(path).suffix.lower() == ARRAY:
+    if not isinstance(path, Encoded) and Path(path).suffix.lower() == ARRAY:
         array = Mapped(path)
         if side is None:
             return array

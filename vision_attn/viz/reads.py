@@ -60,14 +60,14 @@ def write_reads_animation(
     path: str | Path,
     images: Float[Tensor, "B C Y X"],
     reads: Rectangles,
-    labels: Sequence[int],
+    labels: Sequence[int | None],
     probabilities: Float[Tensor, "B T K"],
     names: Sequence[str] = (),
 ) -> Path:
     """Write a looping GIF of all images side by side: one frame per time step with its rectangle and the most likely
     class after it, then a longer one with the answers. Returns its path.
 
-    Green is correct, red is wrong.
+    Green is correct, red is wrong; white where the label is None: not known.
 
     Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
@@ -101,7 +101,7 @@ def _still(
 
 
 def _answered(
-    picture: Image.Image, said: int, label: int, names: Sequence[str] = (), *, final: bool = False
+    picture: Image.Image, said: int, label: int | None, names: Sequence[str] = (), *, final: bool = False
 ) -> Image.Image:
     """Return a copy of a picture with the predicted class in its corner and, if `final`, a coloured border."""
     picture, colour = picture.copy(), _colour(said, label)

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from vision_attn.api import Model, load
 from vision_attn.console import printable
-from vision_attn.data.photographs import Encoded, TooLarge, open_as_stored, open_photograph
+from vision_attn.data.photographs import Encoded, TooLarge, open_as_stored
 from vision_attn.layers.fused import without_loops
 from vision_attn.looking import Looker, sees_photographs
 from vision_attn.shown import Answer, Captioned, Shown
@@ -187,7 +187,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._json(error.status, {"error": str(error)})
         except ValueError as error:
-            self._json(400, {"error": printable(str(error))})
+            self._json(413 if isinstance(error, TooLarge) else 400, {"error": printable(str(error))})
         except TimeoutError:
             self.close_connection = True
             self._json(408, {"error": "the request is shorter than it says, or too slow"})
@@ -209,26 +209,25 @@ class Handler(BaseHTTPRequestHandler):
             if option not in known:
                 raise Refused(400, f"{address.path} has no option {option!r}: it takes {', '.join(known)}")
         model = self._model(options.get("model", ["0"])[0])
-        image = self._image(address.path)
-        image.filename = Path(options.get("name", [""])[0]).name  # the title of the page
+        file = Encoded(Path(options.get("name", [""])[0]).name or "this image", self._content())
         if not _answers(model, address.path):
             raise Refused(400, self._instead(model, address.path))
         if address.path == "/look":
-            return self._looked(image, model, options)
+            return self._looked(file, model, options)
         with self.server.busy, torch.inference_mode(), without_loops():
-            if address.path == "/caption":
-                result = model.transcribe(image) if isinstance(model.task, Transcription) else model.caption(image)
+            if address.path == "/caption":  # from the file, so that the answer is that of the command
+                result = model.transcribe(file) if isinstance(model.task, Transcription) else model.caption(file)
                 return {"text": result.text, "page": result.page()} | details(result)
-            if address.path == "/digit":
-                image = self._scattered(image, model, _pieces(options.get("clutter", ["0"])[0]))
-            result = model.classify(image)
+            digit = address.path == "/digit"
+            pieces = _pieces(options.get("clutter", ["0"])[0])
+            result = model.classify(self._scattered(open_as_stored(file), model, pieces) if digit else file)
             text = f"{result.name}, p {float(result.probabilities[-1].max()):.2f}"
             return {"text": text, "page": result.page()} | details(result)
 
-    def _looked(self, image: Image.Image, model: Model | Looker, options: dict[str, list[str]]) -> dict[str, Any]:
+    def _looked(self, file: Encoded, model: Model | Looker, options: dict[str, list[str]]) -> dict[str, Any]:
         """Where a model looked. Its maps may need gradients."""
         with self.server.busy, without_loops():
-            result = model.look(image, options.get("text"), method=options.get("method", ["auto"])[0])
+            result = model.look(file, options.get("text"), method=options.get("method", ["auto"])[0])
         return {"text": result.text, "page": result.page()} | details(result)
 
     def _model(self, number: str) -> Model | Looker:
@@ -245,9 +244,8 @@ class Handler(BaseHTTPRequestHandler):
         asked = [f"ask {each}" for each in ("/caption", "/classify", "/look") if _answers(model, each)]
         return f"{model.name} does not answer {path}" + "".join(f": {each}" for each in asked[:1])
 
-    def _image(self, path: str) -> Image.Image:
-        """The image in the body of a request for `path`. Raises Refused, with a message for the user, if it is too
-        large or broken."""
+    def _content(self) -> bytes:
+        """The body of a request. Raises Refused, with a message for the user, if it is too large."""
         length = self.headers.get("Content-Length", "")
         if not _is_number(length):
             raise Refused(411, "the request does not say how long it is")
@@ -256,16 +254,11 @@ class Handler(BaseHTTPRequestHandler):
         content = self.rfile.read(int(length))
         if len(content) < int(length):
             raise TimeoutError
-        file = Encoded("this image", content)
-        try:  # what is transparent is no part of a digit, and the paper of a photograph
-            return open_as_stored(file) if path == "/digit" else open_photograph(file)
-        except TooLarge as error:
-            raise Refused(413, str(error)) from error
-        except ValueError as error:
-            raise Refused(400, str(error)) from error
+        return content
 
     def _scattered(self, digit: Image.Image, model: Model, pieces: int) -> Tensor:
-        """A canvas of the model's size, with the drawn digit at a random place among pieces of other digits."""
+        """A canvas of the model's size, with the drawn digit at a random place among pieces of other digits. What is
+        transparent is no part of a digit."""
         _, height, width = model.task.image_shape
         opaque = Image.alpha_composite(Image.new("RGBA", digit.size, "black"), digit.convert("RGBA"))
         drawn = torch.frombuffer(bytearray(opaque.convert("L").resize((DIGIT, DIGIT)).tobytes()), dtype=torch.uint8)
