@@ -13,6 +13,7 @@ from benchmarks.draw import draw
 from benchmarks.encoders import encoders
 from benchmarks.glimpse import glimpse
 from benchmarks.gpu import gpu
+from benchmarks.gpu_kernels import kernels
 from benchmarks.loaders import loaders
 from benchmarks.peers import peers
 from benchmarks.ram import ram
@@ -42,6 +43,7 @@ TABLES = {
     "strings": strings,
     "compiled": compiled,
     "gpu": gpu,
+    "kernels": kernels,
     "peers": peers,
 }
 

@@ -35,6 +35,13 @@ def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft)
     sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word, "score": score, "attention": attention}
     model = ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device)
     reinforce = Reinforce(shapes.hidden, baseline=MovingAverage).to(device)
+    return Side(model, captioning_loss(model, reinforce, regions, words))
+
+
+def captioning_loss(
+    model: nn.Module, reinforce: Reinforce, regions: torch.Tensor, words: torch.Tensor
+) -> Callable[[], torch.Tensor]:
+    """The loss of a captioner's task on a batch."""
     captions = words[..., 0].numel()
 
     def loss() -> torch.Tensor:
@@ -44,7 +51,7 @@ def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft)
             total = total + reinforce(caption.choice, caption.log_prob).loss.sum()
         return total / captions
 
-    return Side(model, loss)
+    return loss
 
 
 def hard(shapes: Shapes, device: str = "cpu") -> Side:
