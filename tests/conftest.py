@@ -87,7 +87,7 @@ def quickly(jobs: Iterable[str], folder: Path, *, time_limit: float) -> dict[str
                 answers[job] = isolated.Answer([" ".join(text.split()) for text in texts])
                 continue
         if job == "meteor" and "VISION_ATTN_JAVA" not in os.environ:
-            answers[job] = isolated.Answer({"METEOR": scorers.ask_meteor(meteor(), *scorers.tokens(folder))})
+            answers[job] = isolated.Answer(scorers.ask_meteor(meteor(), *scorers.tokens(folder)))
         elif job in ("tokenise", "meteor", "spice"):
             answers |= isolated.run([job], folder, time_limit=time_limit)
         else:

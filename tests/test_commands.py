@@ -116,6 +116,9 @@ def test_train_eval_and_caption_go_together(
     assert {"hardware", "versions", "seconds", "time", "run"} <= set(record)
     results = json.loads((out / "captions_test.json").read_text())
     assert len(results) == 4 and set(results[0]) == {"image_id", "caption"}
+    each = [json.loads(line) for line in (out / "scores_test.jsonl").read_text().splitlines()]
+    assert [{name: one[name] for name in ("image_id", "caption")} for one in each] == results
+    assert sum(one["ROUGE-L"] for one in each) / 4 == pytest.approx(record["ROUGE-L"]) and "BLEU-4" in each[0]
     assert (out / "pictures_test" / "index.html").is_file() and len(list((out / "pictures_test").glob("*.png"))) == 2
     assert not list(out.glob(".*"))
     table = capsys.readouterr().out
@@ -151,7 +154,10 @@ def test_readable_photographs_alone_succeed(captioner: Path, photographs: Path, 
 def test_eval_overrides_reach_the_data_and_the_same_caption_is_counted(
     captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert main(["eval", str(captioner), f"--out={tmp_path}", "--data.test_images=6", "--split=test"]) == 0
+    each = tmp_path / "elsewhere" / "each.jsonl"
+    options = [f"--out={tmp_path}", f"--each={each}", "--data.test_images=6", "--split=test"]
+    assert main(["eval", str(captioner), *options]) == 0
+    assert len(each.read_text().splitlines()) == 6 and not (tmp_path / "scores_test.jsonl").exists()
     captions = [record["caption"] for record in json.loads((tmp_path / "captions_test.json").read_text())]
     share = max(map(captions.count, captions)) / len(captions)
     assert len(captions) == 6 and share > 0.7, "after two steps it cannot tell scenes apart"
@@ -227,6 +233,7 @@ def test_a_run_that_is_no_captioner(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert main(["train", "plane.yaml"]) == 0
     assert "--trust toy" in complaint(capsys, ["eval", "runs/plane"])
     assert "--beams is for captioners" in complaint(capsys, ["eval", "runs/plane", "--trust=toy", "--beams=3"])
+    assert "--each is for captioners" in complaint(capsys, ["eval", "runs/plane", "--trust=toy", "--each=x.jsonl"])
     assert "writes no captions" in complaint(capsys, ["caption", "runs/plane", "x.jpg", "--trust=toy"])
     assert main(["eval", "runs/plane", "--trust=toy", "--split=val"]) == 0
     assert json.loads(Path("runs/plane/metrics_val.json").read_text())["images"] == 16

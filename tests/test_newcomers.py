@@ -23,7 +23,8 @@ from vision_attn.commands import eval as evaluation
 from vision_attn.commands._opened import Opened
 from vision_attn.commands._search import photographs
 from vision_attn.contracts import Described
-from vision_attn.metrics import caption_metrics, isolated, read_results, write_results
+from vision_attn.data.references import read_results
+from vision_attn.metrics import caption_metrics, isolated, write_results
 from vision_attn.metrics.java import java
 from vision_attn.metrics.variety import same_caption, sameness
 from vision_attn.task import Source

@@ -17,8 +17,9 @@ from test_captions import Looking, coco, karpathy
 from vision_attn.data.annotations import read_annotations
 from vision_attn.data.captions import Captions
 from vision_attn.data.photograph_store import Photographs, locate
+from vision_attn.data.references import read_references, read_results
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.metrics import caption_metrics, read_references, read_results, write_results
+from vision_attn.metrics import caption_metrics, write_results
 
 IDS = st.integers(0, 9) | st.integers(0, 5) | st.sampled_from(["a", "0", "00.png"])
 NUMBERS = st.integers(0, 18)

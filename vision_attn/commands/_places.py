@@ -26,6 +26,14 @@ def writable(folder: Path, option: str) -> Path:
     return folder
 
 
+def check_file(file: Path, option: str) -> None:
+    """Raise ValueError, which mentions `option`, if `file` cannot be written because of its folder or because it is
+    one."""
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder: {option} must name a file")
+    writable(file.parent, option)
+
+
 def check_writable(folder: Path, option: str) -> None:
     """Raise ValueError, which mentions `option`, if `folder` cannot be created or written; leave no new folder.
 

@@ -1,7 +1,8 @@
 """Measure a trained run on one split of its data, and show what it does.
 
-Prints a table and writes metrics_SPLIT.json and, for captioners, captions_SPLIT.json (COCO results format), into the
-run folder or another. Keys of the config may be overridden, so that data that moved is found: --data.images=FOLDER.
+Prints a table and writes metrics_SPLIT.json and, for captioners, captions_SPLIT.json (COCO results format) and
+scores_SPLIT.jsonl (the metrics of each image; --each writes them elsewhere), into the run folder or another. Keys of
+the config may be overridden, so that data that moved is found: --data.images=FOLDER.
 Several runs of captioners are an ensemble, which averages their probabilities of each word. Its data and its decoding
 are those of the first, and its results go into the folder ensemble/ of the first.
 
@@ -14,6 +15,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import sys
 import time
 from collections import deque
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._collection import collected_later
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
-from vision_attn.commands._places import writable
+from vision_attn.commands._places import check_file, writable
 from vision_attn.console import say
 from vision_attn.files import finite, ours, shipped
 from vision_attn.machine import processor
@@ -44,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FOLDER",
         help="where to write (default: the run folder; runs/NAME for included weights)",
+    )
+    parser.add_argument(
+        "--each", type=Path, metavar="FILE.jsonl", help="of captioners: write the metrics of each image there"
     )
     parser.add_argument("--json", action="store_true", help="print the record that is written, as a JSON object")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
@@ -78,9 +83,15 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     for link in (out, pictures) if joint else (pictures,):
         if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
             raise ValueError(f"{link} is a link: remove it, or name another folder with --out")
+    if arguments.each:
+        if opened.task.kind != "captioner":
+            raise ValueError(f"--each is for captioners, and {folders[0]} holds a {opened.task.kind}")
+        check_file(arguments.each, "--each")
     written = out / f"metrics_{arguments.split}.json"
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
-        metrics, record = evaluate(opened, arguments.split, out, world, runs=folders, overrides=arguments.overrides)
+        metrics, record = evaluate(
+            opened, arguments.split, out, world, runs=folders, overrides=arguments.overrides, each=arguments.each
+        )
         if not world.first:
             return 0
         if not arguments.json:
@@ -101,14 +112,23 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
 
 
 def evaluate(
-    opened: Opened, split: str, out: Path, world: "World", *, runs: Sequence[str], overrides: Sequence[str] = ()
+    opened: Opened,
+    split: str,
+    out: Path,
+    world: "World",
+    *,
+    runs: Sequence[str],
+    overrides: Sequence[str] = (),
+    each: Path | None = None,
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics of `split`, and the record that holds them and all that one needs to know of how they came about. The
-    first process returns both, and writes the record into `out`; the others return nothing."""
+    first process returns both, and writes the record into `out`; the others return nothing. each: the file for the
+    metrics of each image of a captioner, in the place of scores_SPLIT.jsonl in `out`."""
     import torch
 
     from vision_attn.engine.predictions import batches_of, predictions
     from vision_attn.files import replacing, scratch
+    from vision_attn.metrics.results import EACH
 
     task, source, config, device = opened
     source.only(split)
@@ -127,7 +147,11 @@ def evaluate(
         with scratch("eval", out) as folder:
             metrics = task.judge(predicted, folder)
             for file in folder.iterdir():
-                os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
+                if each and file.name == EACH:
+                    with replacing(each) as place:  # which may lie on another disk
+                        shutil.copyfile(file, place)
+                else:
+                    os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
     seconds = time.perf_counter() - began
     record = finite(metrics) | {
         "split": split,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vision_attn.data.records import read_records
+from vision_attn.data.records import TABLES, read_records
 from vision_attn.files import brief, read_json
 
-LISTS = (".csv", ".tsv", ".jsonl")
+LISTS = (*TABLES, ".jsonl")
 """Endings of files with a record for each caption."""
 LONGEST = 100_000
 """Characters that are kept of a caption."""

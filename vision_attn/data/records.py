@@ -8,6 +8,8 @@ from typing import Any
 
 from vision_attn.files import brief, read_json
 
+TABLES = (".csv", ".tsv")
+"""Endings of files with a row for each record."""
 Records = list[tuple[str, dict[str, Any]]]
 """Each record, and where it is, for messages."""
 
@@ -15,7 +17,7 @@ Records = list[tuple[str, dict[str, Any]]]
 def read_records(path: Path, *columns: str) -> Records:
     """Read the records of a file; each of them may also have a `split`. Raises ValueError naming the file and, if one
     is wrong, the record: no CSV in UTF-8, not all `columns` in its first row, more fields than columns, no object."""
-    return _csv(path, columns) if path.suffix.lower() in (".csv", ".tsv") else _json(path, columns)
+    return _csv(path, columns) if path.suffix.lower() in TABLES else _json(path, columns)
 
 
 def hashed_split(name: str) -> str:

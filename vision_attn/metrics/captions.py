@@ -11,6 +11,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from vision_attn.files import scratch
@@ -41,6 +42,9 @@ class Report(NamedTuple):
     """The metrics that could not be computed, each with the reason in one line."""
     notes: tuple[str, ...] = ()
     """One line each, such as the number of captions left out."""
+    each: Mapping[Hashable, Mapping[str, float | None]] = MappingProxyType({})
+    """The metrics of each image, of its caption alone. None for those that failed, and for images left out. CIDEr,
+    ROUGE-L and SPICE of the corpus are their means; BLEU and METEOR are computed from sums over all images."""
 
     def table(self) -> str:
         """Format the metrics in percent, as in papers, followed by failures and notes."""
@@ -84,18 +88,26 @@ def caption_metrics(
         tokens = run(["tokenise"], folder, time_limit=time_limit)["tokenise"]
         if tokens.error is not None:
             return Report({}, dict.fromkeys(wanted, f"the tokenizer failed: {tokens.error}"), tuple(notes))
-        notes += write_tokens(tokens.value, [len(references[image]) for image in candidates], folder)
+        kept, more = write_tokens(tokens.value, [len(references[image]) for image in candidates], folder)
+        notes += more
         jobs = [job for job, names in FAMILIES.items() if not wanted.isdisjoint(names)]
         answers = run(jobs, folder, time_limit=time_limit)
     metrics: dict[str, float] = {}
     failed: dict[str, str] = {}
+    images = [image for image, good in zip(candidates, kept, strict=True) if good]
+    alone = [name for name in METRICS if name in wanted and not name.endswith("-no-brevity")]
+    each: dict[Hashable, dict[str, float | None]] = {image: dict.fromkeys(alone) for image in candidates}
     for job, answer in answers.items():
         asked = [name for name in FAMILIES[job] if name in wanted]
-        if answer.error is None:
-            metrics |= {name: round(answer.value[name], 9) for name in asked}  # BLEU's smoothing leaves 1e-14
-        else:
+        if answer.error is not None:
             failed |= dict.fromkeys(asked, answer.error)
-    return Report(metrics, failed, tuple(notes))
+            continue
+        corpus, of_images = answer.value
+        metrics |= {name: round(corpus[name], 9) for name in asked}  # BLEU's smoothing leaves 1e-14
+        for name in set(asked) & of_images.keys():
+            for image, score in zip(images, of_images[name], strict=True):
+                each[image][name] = round(score, 9)
+    return Report(metrics, failed, tuple(notes), each)
 
 
 def choose(names: Iterable[str] | None) -> tuple[Set[str], list[str]]:
@@ -126,8 +138,8 @@ def check(candidates: Mapping[Hashable, str], references: Mapping[Hashable, Sequ
             raise ValueError(f"image {image!r} has a caption to score but no reference captions")
 
 
-def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> list[str]:
-    """Write tokens.json for the scorers, and return notes.
+def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> tuple[list[bool], list[str]]:
+    """Write tokens.json for the scorers. Returns for each image whether it is scored, and notes.
 
     `tokens`: all candidates, then all references, tokenised. `counts`: the number of references of each image. Empty
     references are left out (they would credit an empty candidate, and METEOR reads fields by position), and so are
@@ -138,7 +150,8 @@ def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> 
     tokens = cut
     rest = iter(tokens[len(counts) :])
     images = [(candidate, list(islice(rest, count))) for candidate, count in zip(tokens, counts, strict=False)]
-    kept = [(candidate, spoken) for candidate, texts in images if (spoken := [caption for caption in texts if caption])]
+    scored = [any(texts) for _, texts in images]
+    kept = [(candidate, [caption for caption in texts if caption]) for candidate, texts in images if any(texts)]
     if not kept:
         raise ValueError("no image has a reference caption with a word")
     pair = {"candidates": [candidate for candidate, _ in kept], "references": [texts for _, texts in kept]}
@@ -153,7 +166,7 @@ def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> 
         f"{empty} candidate captions have no words and score 0": empty,
         "CIDEr of a single image is 0 by construction: words that occur in every image have weight 0": len(kept) == 1,
     }
-    return [note for note, holds in notes.items() if holds]
+    return scored, [note for note, holds in notes.items() if holds]
 
 
 def shortened(tokens: str) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from vision_attn.contracts import PAD, Evaluator, Results
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
-from vision_attn.metrics.results import write_results
+from vision_attn.metrics.results import EACH, write_each, write_results
 from vision_attn.metrics.variety import same_caption, sameness
 
 
@@ -50,13 +50,15 @@ class ReferenceLikelihood(Evaluator):
 
 class CaptionScores(Evaluator):
     """BLEU, METEOR, ROUGE-L and CIDEr of decoded captions (`names` selects some), and the share of identical captions.
-    A failed metric is NaN, with the reason in `notes`. `write` saves captions.json, in COCO's results format."""
+    A failed metric is NaN, with the reason in `notes`. `write` saves captions.json, in COCO's results format, and
+    scores.jsonl, the metrics of each image."""
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
         self.names = None if names is None else list(names)
         self.candidates: dict[int | str, str] = {}
         self.references: dict[int | str, list[str]] = {}
         self.notes: list[str] = []
+        self.each: Mapping[Any, Mapping[str, float | None]] = {}
 
     def update(self, batch: Any, results: Results) -> None:
         for image, caption, references in zip(batch.ids, results.described, batch.references, strict=True):
@@ -64,6 +66,7 @@ class CaptionScores(Evaluator):
 
     def compute(self) -> dict[str, float]:
         report = caption_metrics(self.candidates, self.references, names=self.names)
+        self.each = report.each
         self.notes = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
         metrics = report.metrics | dict.fromkeys(report.failed, float("nan")) | same_caption(self.candidates.values())
         self.notes += (*report.notes, *sameness(metrics)) if self.names is None else ()
@@ -71,6 +74,7 @@ class CaptionScores(Evaluator):
 
     def write(self, folder: Path) -> None:
         write_results(folder / "captions.json", self.candidates)
+        write_each(folder / EACH, self.candidates, self.each)
 
 
 class Motion(Evaluator):

@@ -1,8 +1,9 @@
 """The jobs that run in isolated processes. Each reads files in its folder and returns plain values.
 
 `tokenise` reads captions.json, a list of captions. The others read tokens.json, `{"candidates": [caption],
-"references": [[caption]]}`, tokenised, one entry per image. Scores are those of pycocoevalcap. The
-Java programs are run from here, because its own wrappers write into site-packages, need Java on the PATH and can hang.
+"references": [[caption]]}`, tokenised, one entry per image, and return the scores of the corpus and of each image.
+Scores are those of pycocoevalcap. The Java programs are run from here, because its own wrappers write into
+site-packages, need Java on the PATH and can hang.
 """
 
 import json
@@ -11,8 +12,17 @@ import re
 import subprocess
 import unicodedata
 from pathlib import Path
+from typing import NamedTuple
 
 from vision_attn.metrics.java import jar, java, spice_jars
+
+
+class Scores(NamedTuple):
+    """What a job returns."""
+
+    corpus: dict[str, float]
+    each: dict[str, list[float]]
+    """Of each image, in the order of the file."""
 
 
 def one_line(caption: str) -> str:
@@ -48,44 +58,48 @@ def tokens(folder: Path) -> tuple[list[str], list[list[str]]]:
     return read["candidates"], read["references"]
 
 
-def bleu(folder: Path) -> dict[str, float]:
-    """Corpus BLEU-1 to 4 (Papineni et al. 2002), also without the brevity penalty, as in Xu et al. 2015."""
+def bleu(folder: Path) -> Scores:
+    """Corpus BLEU-1 to 4 (Papineni et al. 2002), also without the brevity penalty, as in Xu et al. 2015. BLEU of the
+    corpus is that of its sums of n-grams and lengths, not a mean over images."""
     from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 
     scorer = BleuScorer(n=4)
     for candidate, references in zip(*tokens(folder), strict=True):
         scorer += (candidate, references)
-    scores, _ = scorer.compute_score(option="closest", verbose=0)
+    scores, each = scorer.compute_score(option="closest", verbose=0)
     scorer.special_reflen = 0  # with references of length 0, no candidate is too short
     unpenalised, _ = scorer.recompute_score(option="closest")
     named = {f"BLEU-{n}": score for n, score in enumerate(scores, 1)}
-    return named | {f"BLEU-{n}-no-brevity": score for n, score in enumerate(unpenalised, 1)}
+    named |= {f"BLEU-{n}-no-brevity": score for n, score in enumerate(unpenalised, 1)}
+    return Scores(named, {f"BLEU-{n}": scores for n, scores in enumerate(each, 1)})
 
 
-def rouge_l(folder: Path) -> dict[str, float]:
+def rouge_l(folder: Path) -> Scores:
     """ROUGE-L (Lin and Hovy 2004), mean over images."""
     from pycocoevalcap.rouge.rouge import Rouge
 
     candidates, references = tokens(folder)
     scores = [Rouge().calc_score([c], r) for c, r in zip(candidates, references, strict=True)]
-    return {"ROUGE-L": math.fsum(scores) / len(scores)}
+    return _mean("ROUGE-L", scores)
 
 
-def cider(folder: Path) -> dict[str, float]:
+def cider(folder: Path) -> Scores:
     """CIDEr (Vedantam et al. 2015), mean over images: their CIDEr-D, which COCO's code calls CIDEr."""
     from pycocoevalcap.cider.cider_scorer import CiderScorer
 
     scorer = CiderScorer(n=4, sigma=6.0)
     for candidate, references in zip(*tokens(folder), strict=True):
         scorer += (candidate, references)
-    return {"CIDEr": float(scorer.compute_score()[0])}
+    mean, each = scorer.compute_score()
+    return Scores({"CIDEr": float(mean)}, {"CIDEr": each.tolist()})
 
 
-def meteor(folder: Path) -> dict[str, float]:
-    """METEOR 1.5 (Denkowski and Lavie 2014) for English, over the corpus, as COCO's code runs it."""
+def meteor(folder: Path) -> Scores:
+    """METEOR 1.5 (Denkowski and Lavie 2014) for English, as COCO's code runs it: that of the corpus is computed from
+    sums over its images, and is not their mean."""
     process = start_meteor(folder)
     try:
-        return {"METEOR": ask_meteor(process, *tokens(folder))}
+        return ask_meteor(process, *tokens(folder))
     finally:
         process.kill()
 
@@ -97,7 +111,7 @@ def start_meteor(folder: Path) -> subprocess.Popen:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def ask_meteor(process: subprocess.Popen, candidates: list[str], references: list[list[str]]) -> float:
+def ask_meteor(process: subprocess.Popen, candidates: list[str], references: list[list[str]]) -> Scores:
     """METEOR of a corpus, tokenised. The program can be asked again."""
 
     def send(*fields: str) -> None:
@@ -115,7 +129,8 @@ def ask_meteor(process: subprocess.Popen, candidates: list[str], references: lis
         send("SCORE", *map(without_separator, texts), without_separator(candidate))
         statistics.append(receive())
     send("EVAL", *statistics)
-    return [float(receive()) for _ in range(len(candidates) + 1)][-1]
+    *each, corpus = [float(receive()) for _ in range(len(candidates) + 1)]
+    return Scores({"METEOR": corpus}, {"METEOR": each})
 
 
 def without_separator(caption: str) -> str:
@@ -123,7 +138,7 @@ def without_separator(caption: str) -> str:
     return " ".join(re.sub(r"\|{3,}", " ", caption).split())
 
 
-def spice(folder: Path) -> dict[str, float]:
+def spice(folder: Path) -> Scores:
     """SPICE (Anderson et al. 2016), mean over images. Its jar needs Java 15 or older (see VISION_ATTN_JAVA)."""
     candidates, references = tokens(folder)
     items = [{"image_id": i, "test": c, "refs": r} for i, (c, r) in enumerate(zip(candidates, references, strict=True))]
@@ -133,4 +148,9 @@ def spice(folder: Path) -> dict[str, float]:
                    "-out", folder / "spice_out.json", "-subset", "-silent", megabytes=4096, folder=folder)  # fmt: skip
     subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
     scores = [item["scores"]["All"]["f"] for item in json.loads((folder / "spice_out.json").read_text())]
-    return {"SPICE": math.fsum(scores) / len(scores)}
+    return _mean("SPICE", scores)
+
+
+def _mean(name: str, scores: list[float]) -> Scores:
+    """A metric of the corpus that is the mean over its images."""
+    return Scores({name: math.fsum(scores) / len(scores)}, {name: scores})
