@@ -5,10 +5,12 @@ File names, captions, words and messages of other libraries may hold any charact
 """
 
 import logging
+import os
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tqdm import tqdm
@@ -38,14 +40,57 @@ def progress(
 def say(*columns: str) -> None:
     """Print one line on standard output, above any progress bar; columns are separated by tabs."""
     if sys.stdout is not None:
-        tqdm.write("\t".join(map(printable, columns)))
-        sys.stdout.flush()
+        _write("\t".join(map(printable, columns)), sys.stdout)
 
 
 def complain(text: str) -> None:
     """Print one line on standard error, above any progress bar, prefixed with the name of the program."""
     if sys.stderr is not None:
-        tqdm.write(f"vision-attn: {printable(text)}", file=sys.stderr)
+        _write(f"vision-attn: {printable(text)}", sys.stderr)
+
+
+_unread: dict[Any, BrokenPipeError] | None = None
+"""Within `to_the_end`: the streams whose reader has gone."""
+
+
+def _write(line: str, stream: Any) -> None:
+    if _unread and stream in _unread:
+        return
+    try:
+        tqdm.write(line, file=stream)
+        stream.flush()
+    except BrokenPipeError as error:
+        if _unread is None:
+            raise
+        _unread[stream] = error
+        discard(stream)
+
+
+def discard(stream: Any) -> None:
+    """Redirect a stream without a reader to the null device, for what is in its buffer and for what follows."""
+    with suppress(OSError, ValueError):  # a stream of a notebook or a test may have no file
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, stream.fileno())
+        finally:
+            os.close(null)
+
+
+@contextmanager
+def to_the_end(needed: bool = True) -> Iterator[None]:
+    """Within this context, go on when the reader of the output has gone, as in `vision-attn caption ... | head -1`, so
+    that files are written completely. Then raise the BrokenPipeError. Does nothing unless `needed`."""
+    global _unread
+    if not needed or _unread is not None:
+        yield
+        return
+    _unread = {}
+    try:
+        yield
+        for error in _unread.values():
+            raise error
+    finally:
+        _unread = None
 
 
 def reason_of(error: BaseException) -> str:
@@ -105,8 +150,9 @@ class _Lines(tqdm):
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if msg is None and time.monotonic() - self.printed >= SECONDS:
             self.printed = time.monotonic()
-            self.fp.write(f"{self}\n")
-            self.fp.flush()
+            with suppress(BrokenPipeError):  # progress is not worth a failure
+                self.fp.write(f"{self}\n")
+                self.fp.flush()
 
     def clear(self, nolock: bool = False) -> None:
         """Nothing to clear: lines stay."""

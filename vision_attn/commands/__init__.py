@@ -25,7 +25,7 @@ from typing import Literal, NoReturn
 from vision_attn import __version__
 from vision_attn.commands._collection import left_at_exit
 from vision_attn.commands._hints import joined
-from vision_attn.console import complain, log_to_terminal, printable
+from vision_attn.console import complain, discard, log_to_terminal, printable
 from vision_attn.mistakes import suggest
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -107,8 +107,7 @@ def _tell(error: BaseException) -> int:
         complain("interrupted")
         return 130
     if isinstance(error, BrokenPipeError):
-        # Buffered output has no reader: redirect Python's flush at exit to /dev/null.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)  # or Python's flush at exit would fail
         return 141
     line = " ".join(_reason(error).split())
     if len(line) > LONGEST:

@@ -23,7 +23,7 @@ from typing import Any
 from vision_attn.commands._opened import add_run_arguments, is_run, names_after_options, open_with, shipped_captioner
 from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs, print_any_name
-from vision_attn.console import complain, progress, say
+from vision_attn.console import complain, progress, say, to_the_end
 from vision_attn.files import shipped
 
 BATCH = 16
@@ -83,22 +83,23 @@ def run(arguments: argparse.Namespace) -> int:
     fewer = 0
     done: list[tuple[Path, Any]] = []
     describe = describing(task, arguments)
-    for path, several in caption_all(describe, task.resolution, device, found.files, complaints):
-        if arguments.json:
-            say(record(path, several))
-        else:
-            for described in several:
-                say(str(path), described.text)
-        captions.append((path, several[0].text))
-        fewer += len(several) < arguments.captions
-        if arguments.out:
-            done.append((path, several[0]))
-    if done and (page := draw_all(done, arguments.out, complaints)):
-        complain(f"drawn: {page}")
-    if fewer:
-        complain(f"{fewer} of {len(captions)} photographs have fewer than {arguments.captions} different captions")
-    for line in (*found.notes, *remarks(captions), *complaints):
-        complain(line)
+    with to_the_end(arguments.out is not None):
+        for path, several in caption_all(describe, task.resolution, device, found.files, complaints):
+            if arguments.json:
+                say(record(path, several))
+            else:
+                for described in several:
+                    say(str(path), described.text)
+            captions.append((path, several[0].text))
+            fewer += len(several) < arguments.captions
+            if arguments.out:
+                done.append((path, several[0]))
+        if done and (page := draw_all(done, arguments.out, complaints)):
+            complain(f"drawn: {page}")
+        if fewer:
+            complain(f"{fewer} of {len(captions)} photographs have fewer than {arguments.captions} different captions")
+        for line in (*found.notes, *remarks(captions), *complaints):
+            complain(line)
     return 1 if complaints else 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, missing, names_after_options, open_with
 from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs, print_any_name
-from vision_attn.console import complain, progress, say
+from vision_attn.console import complain, progress, say, to_the_end
 from vision_attn.files import shipped
 
 
@@ -58,24 +58,25 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive, endings=OPENED)
     complaints, doubts, drawn = list(found.complaints), list[str](), list[Entry]()
-    for number, (path, images, answer) in enumerate(answers(opened, found.files, arguments, complaints), start=1):
-        if arguments.json:
-            say(record(opened.task, path, answer))
-        else:
-            say(str(path), answer.name, f"{answer.probabilities.max():.3f}")
-        doubts += reasons_to_doubt(opened, path, images, inverted=arguments.invert)
-        if arguments.out:
-            place = arguments.out / picture_name(number, path.name)
-            if opened.task.draw(images, answer, place, title=path.name):
-                drawn.append(Entry(place, f"{path}: {answer.name}, p {answer.probabilities.max():.2f}"))
-    if arguments.out and not drawn and not complaints:
-        complain("no pictures: this model sees the whole image at once")
-    elif drawn:
-        guide = READS if isinstance(answer.view, Reads) else GLIMPSES
-        complain(f"drawn: {write_looks(arguments.out, drawn, guide)}")
-    several = [f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them"] * (len(doubts) > 6)
-    for line in (*found.notes, *doubts[:6], *several, *complaints):
-        complain(line)
+    with to_the_end(arguments.out is not None):
+        for number, (path, images, answer) in enumerate(answers(opened, found.files, arguments, complaints), start=1):
+            if arguments.json:
+                say(record(opened.task, path, answer))
+            else:
+                say(str(path), answer.name, f"{answer.probabilities.max():.3f}")
+            doubts += reasons_to_doubt(opened, path, images, inverted=arguments.invert)
+            if arguments.out:
+                place = arguments.out / picture_name(number, path.name)
+                if opened.task.draw(images, answer, place, title=path.name):
+                    drawn.append(Entry(place, f"{path}: {answer.name}, p {answer.probabilities.max():.2f}"))
+        if arguments.out and not drawn and not complaints:
+            complain("no pictures: this model sees the whole image at once")
+        elif drawn:
+            guide = READS if isinstance(answer.view, Reads) else GLIMPSES
+            complain(f"drawn: {write_looks(arguments.out, drawn, guide)}")
+        several = [f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them"] * (len(doubts) > 6)
+        for line in (*found.notes, *doubts[:6], *several, *complaints):
+            complain(line)
     return 1 if complaints else 0
 
 

@@ -50,12 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table and write the page. Raises ValueError for what is no run."""
+    """Write the page and print the table. Raises ValueError for what is no run."""
     if arguments.out:
         check_writable(arguments.out, "--out")
     runs = [compared(folder) for folder in arguments.runs]
     keys = different(runs)
     names = arguments.metrics or list(dict.fromkeys(str(one.config.get("run.metric")) for one in runs))
+    page = None
+    if arguments.out:  # before anything is printed, whose reader may leave
+        from vision_attn.viz.curves import write_curves
+
+        page = write_curves(arguments.out / "index.html", curves(runs), title="Curves of runs")
     if arguments.json:
         for one in runs:
             settings = {key: one.config.get(key) for key in keys}
@@ -68,10 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         for one in runs:
             if one.position.get("done") is False:
                 say(f"{one.name} is not finished: epoch {one.position.get('epoch')} is done")
-    if arguments.out:
-        from vision_attn.viz.curves import write_curves
-
-        page = write_curves(arguments.out / "index.html", curves(runs), title="Curves of runs")
+    if page:
         complain(f"drawn: {page}")
     return 0
 

@@ -94,18 +94,22 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         )
         if not world.first:
             return 0
+        shown = ""
+        if arguments.show > 0:
+            batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
+            seed_all(opened.config.get("run", {}).get("seed", 0))
+            paths = opened.task.show(on_device(batch, opened.device), pictures)
+            more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
+            shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
+        # All is written by now: the reader of what is printed may leave.
         if not arguments.json:
             say(f"{arguments.split}: {record['images']:,} image{'s' * (record['images'] != 1)}")
         width = max(map(len, metrics))
         for name, value in metrics.items() if not arguments.json else ():
             say(f"{name:{width}}  {value:8.4f}")
         say(f"written to {written}")
-        if arguments.show > 0:
-            batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
-            seed_all(opened.config.get("run", {}).get("seed", 0))
-            paths = opened.task.show(on_device(batch, opened.device), pictures)
-            more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
-            say(f"pictures: {paths[0]}{more}" if paths else "no pictures")
+        if shown:
+            say(shown)
     if arguments.json:
         say(json.dumps(record))
     return 1 if any(math.isnan(value) for value in metrics.values()) else 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vision_attn.commands._collection import collected_later
 from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs
-from vision_attn.console import complain, progress, say
+from vision_attn.console import complain, progress, say, to_the_end
 from vision_attn.explain.methods import METHODS
 from vision_attn.machine import torch_device
 
@@ -64,13 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
     looker = opened(arguments)
     options = {"texts": arguments.text, "method": arguments.method, "layer": arguments.layer, "head": arguments.head}
     done: list[LookResult] = []
-    for path, picture in opened_one_by_one(found.files, looker.at_least, complaints):
-        done.append(looker.see(path.name, picture, **options))
-        say(str(path), done[-1].text)
-    if done:
-        complain(f"drawn: {draw(done, arguments.out)}")
-    for line in (*found.notes, *complaints):
-        complain(line)
+    with to_the_end():
+        for path, picture in opened_one_by_one(found.files, looker.at_least, complaints):
+            done.append(looker.see(path.name, picture, **options))
+            say(str(path), done[-1].text)
+        if done:
+            complain(f"drawn: {draw(done, arguments.out)}")
+        for line in (*found.notes, *complaints):
+            complain(line)
     return 1 if complaints else 0
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vision_attn.commands._opened import Opened, add_run_arguments, is_run, missing, names_after_options, open_with
 from vision_attn.commands._places import check_writable
 from vision_attn.commands._search import photographs, print_any_name
-from vision_attn.console import complain, progress, say
+from vision_attn.console import complain, progress, say, to_the_end
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.viz.alignment import Strip
@@ -47,15 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints, drawn = list(found.complaints), []
-    for path, strip in transcripts(opened, found.files, complaints, drawn=bool(arguments.out)):
-        (item,) = strip.items
-        say(*([record(path, item)] if arguments.json else [str(path), item.text]))
-        if arguments.out:
-            drawn.append(strip)
-    if drawn:
-        complain(f"drawn: {write_transcripts(drawn, arguments.out)[0]}")
-    for line in (*found.notes, *complaints):
-        complain(line)
+    with to_the_end(arguments.out is not None):
+        for path, strip in transcripts(opened, found.files, complaints, drawn=bool(arguments.out)):
+            (item,) = strip.items
+            say(*([record(path, item)] if arguments.json else [str(path), item.text]))
+            if arguments.out:
+                drawn.append(strip)
+        if drawn:
+            complain(f"drawn: {write_transcripts(drawn, arguments.out)[0]}")
+        for line in (*found.notes, *complaints):
+            complain(line)
     return 1 if complaints else 0
 
 
