@@ -225,6 +225,8 @@ class Described(NamedTuple):
     score: float | None = None
     """What captions are ordered by: log p of all words and the end, divided by their number to the power
     `length_power`. None if nothing was decoded."""
+    cut: bool = False
+    """Whether it was cut at `max_words`, before its end."""
 
     @property
     def seen(self) -> Float[Tensor, "T L"] | None:

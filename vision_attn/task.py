@@ -59,6 +59,12 @@ class Source:
         """One line about the data, printed when a run starts; empty: there is nothing to say. Valid after `prepare`."""
         return ""
 
+    @property
+    def remarks(self) -> Iterable[str]:
+        """Lines on what may be wrong with the training data, printed when a run starts and by `prepare`. Valid after
+        `prepare`."""
+        return ()
+
     def only(self, split: str) -> None:
         """Tell the source, before `prepare`, that only this split will be read, so that it can prepare less."""
 

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints = list(found.complaints)
-    captions: list[tuple[Path, str]] = []
+    captions: list[tuple[Path, Any]] = []
     fewer = 0
     done: list[tuple[Path, Any]] = []
     describe = describing(task, arguments)
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 for described in several:
                     say(str(path), described.text)
-            captions.append((path, several[0].text))
+            captions.append((path, several[0]))
             fewer += len(several) < arguments.captions
             if arguments.out:
                 done.append((path, several[0]))
@@ -154,6 +154,7 @@ def record(path: Path, several: Sequence[Any]) -> str:
         {
             "caption": described.text,
             "score": described.score,
+            "cut": described.cut,
             "words": [
                 {"word": word, "log_prob": log_prob}
                 for word, log_prob in zip(described.words, described.log_prob, strict=True)
@@ -201,15 +202,16 @@ def read(paths: Iterable[Path], resolution: int, complaints: list[str]) -> Itera
             yield path, image
 
 
-def remarks(captions: Sequence[tuple[Path, str]]) -> Iterator[str]:
-    """What is worth knowing of all captions: that some are empty, or that nearly all are the same."""
-    from vision_attn.metrics.variety import same_caption, sameness
+def remarks(captions: Sequence[tuple[Path, Any]]) -> Iterator[str]:
+    """What is worth knowing of all captions: that some are empty or cut, or that nearly all are the same."""
+    from vision_attn.metrics.variety import cut_short, same_caption, sameness
 
-    silent = [path for path, text in captions if not text]
+    silent = [path for path, described in captions if not described.text]
     if silent:
         names = ", ".join(map(str, silent[:3])) + ", ..." * (len(silent) > 3)
         yield f"captions without a word: {len(silent)} of {len(captions)} ({names}); the captioner ended at once"
-    yield from sameness(same_caption(text for _, text in captions))
+    yield from cut_short({"cut": sum(described.cut for _, described in captions) / max(1, len(captions))})
+    yield from sameness(same_caption(described.text for _, described in captions))
 
 
 def draw_all(done: Sequence[tuple[Path, Any]], folder: Path, complaints: list[str]) -> Path | None:

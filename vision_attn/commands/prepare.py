@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vision_attn.commands._hints import read_config
 from vision_attn.commands._places import writable
-from vision_attn.console import say
+from vision_attn.console import complain, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     if source.vocabulary is not None:
         source.export(folder)
         say(f"vocabulary: {len(source.vocabulary):,} words, written into {folder}")
+    for line in source.remarks:
+        complain(line)
     if isinstance(task, Captioning):
         whole = task.encoder
         cached = None if source.cache is None else whole.frozen_part()

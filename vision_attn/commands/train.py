@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     with collected_later():
         from vision_attn.config import build, training
         from vision_attn.engine.loop import fit
-        from vision_attn.metrics.variety import sameness
+        from vision_attn.metrics.variety import cut_short, sameness
 
         config = read_config(arguments)
         config.run.folder = str(trial_folder(Path(config.run.folder)))
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if first:
         best = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         say(f"best on validation: {best or 'not validated'}")
-        for line in sameness(metrics):
+        for line in (*sameness(metrics), *cut_short(metrics)):
             say(line)
         say(f"evaluate it with: vision-attn eval {folder}{trusting(config)}")
     return 0

@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.images:
         raise ValueError(missing("transcribe", arguments.folder))
     opened = open_with(arguments)
+    from vision_attn.metrics.variety import cut_short
     from vision_attn.tasks.transcribe import Transcription  # has been imported to open the run
     from vision_attn.viz.alignment import write_transcripts
 
@@ -46,16 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
-    complaints, drawn = list(found.complaints), []
+    complaints, drawn, cut = list(found.complaints), [], list[bool]()
     with to_the_end(arguments.out is not None):
         for path, strip in transcripts(opened, found.files, complaints, drawn=bool(arguments.out)):
             (item,) = strip.items
+            cut.append(item.cut)
             say(*([record(path, item)] if arguments.json else [str(path), item.text]))
             if arguments.out:
                 drawn.append(strip)
         if drawn:
             complain(f"drawn: {write_transcripts(drawn, arguments.out)[0]}")
-        for line in (*found.notes, *complaints):
+        for line in (*found.notes, *cut_short({"cut": sum(cut) / max(1, len(cut))}), *complaints):
             complain(line)
     return 1 if complaints else 0
 

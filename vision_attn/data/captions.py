@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from vision_attn.console import printable
-from vision_attn.contracts import Encoder
+from vision_attn.contracts import END, Encoder
 from vision_attn.data.annotations import read_annotations
 from vision_attn.data.batches import Batches, CaptionBatch, CaptionTable
 from vision_attn.data.caption_files import Photograph
 from vision_attn.data.features import Features, cached_features, complete_in
 from vision_attn.data.images import Pixels
 from vision_attn.data.photograph_store import Photographs, Views, locate, stored
+from vision_attn.data.remarks import remarks
 from vision_attn.data.vectors import Vectors
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.files import digest, find, sha256
@@ -63,7 +64,8 @@ class Captions(VocabularySource):
             vocabulary: a saved vocabulary; None: build one from the training captions.
             min_count: the minimum number of occurrences of a word in the training captions.
             max_words: the maximum number of words; None: no limit.
-            max_length: the number of words kept of a caption; `references` keep all.
+            max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
+                end. `references` keep all.
             batch_size: images per training batch, over all processes together.
             evaluation_batch_size: images per validation or test batch.
             rows: captions per image in a batch; an image with fewer captions repeats them.
@@ -185,6 +187,14 @@ class Captions(VocabularySource):
     def summary(self) -> str:
         sizes = {split: len(members) for split, members in self._readable.items()}
         return f"photographs: {counted(sizes)}; {len(self.vocabulary):,} words"
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        table = self._table("train")
+        targets, captions = table.words, table.photographs.captions
+        cut = np.flatnonzero(targets.values[targets.starts[1:] - 1] != END)
+        texts = (captions.text(number) for number in cut.tolist())
+        return remarks(captions.all_texts(), texts, self.vocabulary, self.max_length)
 
     def _leave_out(self, unreadable: Mapping[str, str]) -> None:
         """Keep only photographs that can be read, and log the others."""

@@ -19,7 +19,6 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 from numpy.typing import NDArray
 
 from vision_attn.console import printable, progress, say
-from vision_attn.contracts import END
 from vision_attn.data.caption_files import Photograph
 from vision_attn.data.images import View
 from vision_attn.data.ragged import BLOCK, Ragged, map_array, write_array
@@ -116,20 +115,20 @@ class Photographs:
         return os.path.join(self.folder, "")
 
     def encoded(self, vocabulary: Vocabulary, max_length: int) -> Ragged:
-        """The word ids of all captions in the arrays, also of photographs that are left out: at most `max_length` of
-        each, and END. They are kept in the store if there is one."""
+        """The targets of all captions in the arrays, also of photographs that are left out: see `Vocabulary.targets`.
+        They are kept in the store if there is one."""
 
         def make() -> Ragged:
             texts = progress(
                 self.captions.all_texts(), what="words of captions", unit="caption", total=len(self.captions)
             )
-            return Ragged.numbers([*vocabulary.encode(text)[:max_length], END] for text in texts)
+            return Ragged.numbers(vocabulary.targets(text, max_length) for text in texts)
 
         if self.store is None:
             return make()
         folder, split = self.store
         rules = digest(vocabulary.tokenizer.to_str())[:12]  # the words, and how text is split
-        name = f"{split}-words-{rules}-{max_length}"
+        name = f"{split}-targets-{rules}-{max_length}"
         return _shared(
             folder, "word ids", lambda: Ragged.map(folder, name, np.int32), make, lambda found: found.save(folder, name)
         )

@@ -17,21 +17,24 @@ import torch
 from torch import Tensor
 
 from vision_attn.console import printable
-from vision_attn.contracts import END, PAD
+from vision_attn.contracts import PAD
 from vision_attn.data.batches import CaptionBatch
 from vision_attn.data.images import in_threads, read_image
+from vision_attn.data.remarks import remarks
 from vision_attn.data.shard_files import Sample, count, expanded, matching, read
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.files import find
 from vision_attn.ranges import check_range
 from vision_attn.task import Task, equal_part, known_split
 
+JUDGED = 2000
+"""Captions that are read before training to see how long they are and what is left out of them."""
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
 
 
 class Picked(NamedTuple):
-    """A decoded sample with the captions of a batch, as word ids that end with END, longest first."""
+    """A decoded sample with the captions of a batch, as targets (`Vocabulary.targets`), longest first."""
 
     name: str
     pixels: Tensor
@@ -81,7 +84,8 @@ class Shards(VocabularySource):
                 the name `caption`).
             vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images`
                 photographs of training. Its words occur there at least `min_count` times, `max_words` of them at most.
-            max_length: the number of words kept of a caption; `references` keep all.
+            max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
+                end. `references` keep all.
             batch_size: photographs of a batch, over all processes together.
             rows: captions per photograph in a batch; one with fewer captions repeats them.
             shuffle: photographs of the shuffle buffer of a process, in memory as files.
@@ -119,6 +123,12 @@ class Shards(VocabularySource):
     def references(self) -> Iterator[tuple[str, ...]]:
         samples = chain.from_iterable(map(self._read, self._paths("train")))
         return (sample.captions for sample in islice(samples, self.vocabulary_images))
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        captions = list(islice(chain.from_iterable(self.references()), JUDGED))
+        cut = (text for text in captions if len(self.vocabulary.encode(text)) > self.max_length)
+        return remarks(captions, cut, self.vocabulary, self.max_length, "training captions that were looked at")
 
     @cached_property
     def _counted(self) -> int:
@@ -181,7 +191,7 @@ class Shards(VocabularySource):
         if number is not None:
             Random(number).shuffle(captions)
         texts = islice(cycle(captions), self.rows)
-        words = [[*self.vocabulary.encode(text)[: self.max_length], END] for text in texts]
+        words = [self.vocabulary.targets(text, self.max_length) for text in texts]
         return Picked(sample.photograph.name, pixels, sorted(words, key=len, reverse=True), sample.captions)
 
     def _batch(self, items: Sequence[Picked]) -> CaptionBatch:

@@ -42,6 +42,12 @@ WORD = "|".join(
 MAX_BYTES, MAX_WORDS = 2**26, 500_000
 """Limits of a saved vocabulary."""
 
+_SENTENCE = ".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d"
+_SENTENCE += "\u00ab\u00bb\u00a1\u00bf\u3001\u3002\uff0c\uff1a\uff1b\uff01\uff1f\u300c\u300d"
+"""Punctuation of sentences, which carries no meaning of its own that a captioner should learn."""
+_SYMBOL = re.compile(rf"[^\w\s{re.escape(_SENTENCE)}]|_")
+"""What may be left out of a caption with its meaning; combining marks and emoji match too."""
+
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Control characters, line separators and lone surrogates: no tokenizer produces words with them."""
 
@@ -107,9 +113,25 @@ class Vocabulary:
         """Split `caption` into words, known or not."""
         return _tokens(self.tokenizer, caption)
 
+    def left_out(self, caption: str) -> list[str]:
+        """The symbols of `caption` that are in no word, such as "||" and "+"; without the punctuation of sentences."""
+        if not _SYMBOL.search(caption):  # true of most captions, and many times as fast
+            return []
+        text = self.tokenizer.normalizer.normalize_str(caption)
+        words = [span for _, span in self.tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        gaps = zip([0, *(end for _, end in words)], [*(start for start, _ in words), len(text)], strict=True)
+        pieces = (piece.strip(_SENTENCE) for start, end in gaps for piece in text[start:end].split())
+        return [piece for piece in pieces if piece]
+
     def encode(self, caption: str) -> list[int]:
         """Return the ids of the caption's words, without END."""
         return self.tokenizer.encode(caption, add_special_tokens=False).ids
+
+    def targets(self, caption: str, max_length: int) -> list[int]:
+        """Return the ids of the caption's words, and END; of a longer caption the first `max_length` words, without
+        END: a captioner should not learn that it ends there."""
+        ids = self.encode(caption)
+        return [*ids, END] if len(ids) <= max_length else ids[:max_length]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Join the words of `ids` up to the first END, with the spacing of their script."""

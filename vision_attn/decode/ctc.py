@@ -23,16 +23,17 @@ MULTIPLIER = 6364136223846793005
 def best_path(frames: Float[Tensor, "B L V"], *, max_words: int = 1000, never: Sequence[int] = ()) -> Decoded:
     """The most likely label of each column, without repetitions and blanks (Graves et al. 2006, eq. 4).
 
-    `score` is log p of this one alignment. Transcripts are cut after `max_words` characters, END included.
+    `score` is log p of this one alignment. Transcripts are cut after `max_words` characters, END included: one that is
+    cut has no END.
     """
     best, label = _barred(frames, never).max(dim=-1)
     begins = label != torch.nn.functional.pad(label, (1, 0))[:, :-1]
     said = begins & (label != BLANK)
-    length = said.sum(dim=1).clamp(max=max_words - 1)
+    length = said.sum(dim=1).clamp(max=max_words)
     order = (~said).int().argsort(dim=1, stable=True)
     words = label.gather(1, order)[:, : int(length.max())] if len(length) else label[:, :0]
     words = words * (torch.arange(words.shape[1], device=words.device) < length[:, None])
-    return _decoded(frames, words[:, None], length[:, None], best.sum(dim=1)[:, None])
+    return _decoded(frames, words[:, None], length[:, None], best.sum(dim=1)[:, None], max_words)
 
 
 @torch.no_grad()
@@ -43,13 +44,13 @@ def prefix_beam_search(
     algorithm 1), best first.
 
     Extending a prefix may give another prefix of the beam; their alignments are then added. Equal prefixes are found by
-    64-bit hashes.
+    64-bit hashes. Transcripts are cut after `max_words` characters, END included: one that is cut has no END.
     """
     if beams < 1:
         raise ValueError(f"beams is {beams}, but must be at least 1")
     frames = _barred(frames, never)
     B, L, V = frames.shape
-    device, limit = frames.device, min(max_words - 1, L)
+    device, limit = frames.device, min(max_words, L)
     most = max(1, limit)
     words = torch.zeros(B, 1, most, dtype=torch.long, device=device)
     length, code = words.new_zeros(B, 1), words.new_ones(B, 1)
@@ -93,7 +94,7 @@ def prefix_beam_search(
     length = length.gather(1, order)
     words = words.gather(1, order[..., None].expand(-1, -1, most))
     score = score.masked_fill(score < NEVER / 2, -torch.inf)
-    return _decoded(frames, words[..., : int(length.max())], length * score.isfinite(), score)
+    return _decoded(frames, words[..., : int(length.max())], length * score.isfinite(), score, max_words)
 
 
 @torch.no_grad()
@@ -135,12 +136,14 @@ def _barred(frames: Tensor, never: Sequence[int]) -> Tensor:
     return frames.index_fill(-1, torch.tensor([END, *never], device=frames.device), NEVER)
 
 
-def _decoded(frames: Tensor, words: Tensor, length: Tensor, score: Tensor) -> Decoded:
-    """Add END after the characters of each transcript, its log-probability there, and the maps."""
-    T = words.shape[2] + 1
+def _decoded(frames: Tensor, words: Tensor, length: Tensor, score: Tensor, max_words: int) -> Decoded:
+    """Add END after the characters of each transcript, if there is room for it, and the maps. The log-probability of a
+    transcript is that of its last word."""
+    T = min(words.shape[2] + 1, max_words)
     position = torch.arange(T, device=words.device)
-    words = torch.nn.functional.pad(words, (0, 1)).masked_fill(position >= length[..., None], PAD)
-    end = (position == length[..., None]) & score.isfinite()[..., None]
-    words = words.masked_fill(end, END)
-    log_prob = torch.where(end, score[..., None], 0.0)
+    words = torch.nn.functional.pad(words, (0, 1))[..., :T].masked_fill(position >= length[..., None], PAD)
+    there = score.isfinite()[..., None]
+    words = words.masked_fill((position == length[..., None]) & there, END)
+    last = (position == length.clamp(max=max_words - 1)[..., None]) & there
+    log_prob = torch.where(last, score[..., None], 0.0)
     return Decoded(words, log_prob, score, align(frames, words))

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vision_attn.console import say
+from vision_attn.console import complain, say
 from vision_attn.engine import checkpoint
 from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
@@ -84,6 +84,8 @@ def fit(
                 if world.first and not trained(position, run):
                     for line in filter(None, (data.summary, described(world.device, asked, position.chosen))):
                         say(line)
+                    for line in data.remarks:
+                        complain(line)
                 training.epochs()
                 return training.finish()
         finally:

@@ -10,7 +10,7 @@ from vision_attn.contracts import PAD, Evaluator, Results
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
 from vision_attn.metrics.results import EACH, write_each, write_results
-from vision_attn.metrics.variety import same_caption, sameness
+from vision_attn.metrics.variety import cut_short, same_caption, sameness
 
 
 def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
@@ -75,6 +75,22 @@ class CaptionScores(Evaluator):
     def write(self, folder: Path) -> None:
         write_results(folder / "captions.json", self.candidates)
         write_each(folder / EACH, self.candidates, self.each)
+
+
+class CutShort(Evaluator):
+    """`cut`: the share of decoded captions that were cut at `max_words`, before their end."""
+
+    def __init__(self, full: bool = True) -> None:
+        """`full`: add a note; validations, in which captions of the first epochs rarely end, leave it to the last."""
+        self.full, self.cut = full, list[bool]()
+
+    def update(self, batch: Any, results: Results) -> None:
+        self.cut += [caption.cut for caption in results.described]
+
+    def compute(self) -> dict[str, float]:
+        share = sum(self.cut) / max(1, len(self.cut))
+        self.notes = cut_short({"cut": share}) if self.full else ()
+        return {"cut": share}
 
 
 class Motion(Evaluator):

@@ -1,4 +1,4 @@
-"""Detect a captioner that ignores its images, which BLEU does not reveal."""
+"""Detect a captioner that ignores its images, or whose captions are cut, which BLEU does not reveal."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,4 +26,15 @@ def sameness(metrics: Mapping[str, float]) -> list[str]:
         f"{share:.0%} of the images have the same caption: the captioner does not tell them apart. Train it for more "
         "steps (a larger run.epochs, a smaller data.batch_size) or on more images; for a few hundred photographs of "
         "your own there is configs/finetune_photographs.yaml"
+    ]
+
+
+def cut_short(metrics: Mapping[str, float]) -> list[str]:
+    """Return one line of advice if any caption was cut, by `cut` in `metrics`, the share of those that were."""
+    share = metrics.get("cut", 0.0)
+    if not share > 0:
+        return []
+    return [
+        f"{100 * share:.3g}% of the decoded texts were cut at --task.max_words, before their end: raise it; if most "
+        "are, the captions of training may have been cut as well: raise --data.max_length too, and train again"
     ]

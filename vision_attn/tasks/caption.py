@@ -20,7 +20,7 @@ from vision_attn.data.images import open_square
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.metrics.attention import map_statistics
-from vision_attn.metrics.evaluators import CaptionScores, Motion, Pointing, ReferenceLikelihood, measures
+from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood, measures
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 from vision_attn.task import Batch, Source, Task
@@ -263,7 +263,8 @@ class Captioning(Task):
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
-        return [CaptionScores(None if full else self.validate_with), ReferenceLikelihood(), Motion(), Pointing()]
+        scores = CaptionScores(None if full else self.validate_with)
+        return [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
@@ -295,7 +296,7 @@ class Captioning(Task):
         best = [None if part is None else part[:, row].cpu() for part in decoded]
         for image in range(len(decoded.words)):
             words, log_prob, _, alpha, region, heads = (None if part is None else part[image] for part in best)
-            number = int((words > END).sum())
+            number, decoded_any = int((words > END).sum()), bool(decoded.score[image, row].isfinite())
             yield Described(
                 self.vocabulary.decode(words.tolist()),
                 [self.vocabulary.words[index] for index in words[:number].tolist()],
@@ -304,7 +305,8 @@ class Captioning(Task):
                 None if alpha is None else alpha[:number].clone().unflatten(-1, self.encoder.grid),
                 None if region is None else region[:number].clone(),
                 None if heads is None else heads[:number].clone().unflatten(-1, self.encoder.grid),
-                float(decoded.score[image, row]) if decoded.score[image, row].isfinite() else None,
+                float(decoded.score[image, row]) if decoded_any else None,
+                decoded_any and not bool((words == END).any()),
             )
 
 

@@ -14,7 +14,7 @@ from vision_attn.data.lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.decode.ctc import best_path, prefix_beam_search
-from vision_attn.metrics.evaluators import Motion, Pointing, ReferenceLikelihood
+from vision_attn.metrics.evaluators import CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors
 from vision_attn.tasks.caption import Captioning
 from vision_attn.viz.alignment import Strip, Transcribed, write_transcripts
@@ -38,7 +38,8 @@ class Transcription(Captioning):
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []
-        return [TranscriptErrors(), ReferenceLikelihood(), Motion(), Pointing(), Alignment(), *glimpses]
+        errors, maps = [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)], [Motion(), Pointing(), Alignment()]
+        return [*errors, *maps, *glimpses]
 
     def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
         frames = self.model.frames(regions)
@@ -73,6 +74,7 @@ class Transcription(Captioning):
                 caption.log_prob if each is None else None,
                 each,
                 self._glimpsed(one, len(caption.words)) if glimpses and self.model.num_glimpses else None,
+                caption.cut,
             )
             for caption, each, one in zip(self._described(decoded), labels, regions.split(1), strict=True)
         ]

@@ -40,6 +40,8 @@ class Transcribed(NamedTuple):
     """The probability of each character at each column, of a model that labels columns; 0 is the blank."""
     glimpses: Glimpsed | None = None
     """Of a model that takes glimpses: those up to END."""
+    cut: bool = False
+    """Whether it was cut at `max_words`, before its end."""
 
 
 class Strip(NamedTuple):
