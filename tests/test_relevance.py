@@ -1,5 +1,6 @@
 """Maps of answers: rollout, relevance and Grad-CAM against slow references, and the tokens of an image."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -162,6 +163,48 @@ def test_grad_cam_is_that_of_the_paper() -> None:
     assert channels_first(torch.zeros(1, 7, 7, 5)).shape == (1, 5, 7, 7)
 
 
+def plain_vgg() -> tuple[nn.Module, nn.Module, nn.Module]:
+    """A network like VGG and AlexNet, the part up to the ReLU of the last convolution, and the rest."""
+    first = [nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+    last = [nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(inplace=True)]
+    pool, end = nn.MaxPool2d(2), [nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Dropout(), nn.Linear(72, 5)]
+    model = nn.Sequential(nn.Sequential(*first, *last, pool), *end)
+    return model, nn.Sequential(*first, *last), nn.Sequential(pool, *end)
+
+
+def small_resnet() -> tuple[nn.Module, nn.Module, nn.Module]:
+    resnet = pytest.importorskip("torchvision.models.resnet")
+    model = resnet.ResNet(resnet.BasicBlock, [1, 1, 1, 1], num_classes=5)
+    parts = list(model.children())
+    return model, nn.Sequential(*parts[:-2]), nn.Sequential(parts[-2], nn.Flatten(), parts[-1])
+
+
+def small_densenet() -> tuple[nn.Module, nn.Module, nn.Module]:
+    """Its last normalisation is followed by F.relu(inplace=True)."""
+    densenet = pytest.importorskip("torchvision.models.densenet")
+    model = densenet.DenseNet(4, (2, 2), num_init_features=8, num_classes=5)
+    rest = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), model.classifier)
+    return model, model.features, rest
+
+
+@pytest.mark.parametrize(("make", "side"), [(plain_vgg, 16), (small_resnet, 2), (small_densenet, 8)])
+def test_grad_cam_is_of_the_last_convolution_before_pooling(make: Callable, side: int) -> None:
+    """Against autograd from the rest of the network, whatever works in place."""
+    torch.manual_seed(0)
+    model, body, rest = make()
+    for layer in model.eval().modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.normal_(layer.bias)  # so that ReLU has something to remove
+    maps = body(images(side=32 if side == 16 else 64)).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(rest(maps * 1)[:, 3].sum(), maps)
+    expected = (slope.mean((2, 3), keepdim=True) * maps).sum(1).clamp(min=0).detach()
+    with activation_of(model) as activation:
+        model(images(side=32 if side == 16 else 64))[:, 3].sum().backward()
+    found = grad_cam(activation.output, activation.gradient)
+    assert found.shape == (2, side, side) and found.max() > 0
+    torch.testing.assert_close(found, expected)
+
+
 class Stages(nn.Module):
     """Two stages of attention, over the places of a map and over a quarter of them."""
 
@@ -205,7 +248,7 @@ def test_parts_of_an_attention_are_no_maps_of_the_image() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 4, 4), SelfAttention())
     with activation_of(model) as activation:
         output = model(torch.rand(1, 3, 32, 32))
-    assert activation.output is output
+    torch.testing.assert_close(activation.output, output)
 
 
 def test_mistakes_are_named() -> None:

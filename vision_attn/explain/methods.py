@@ -3,5 +3,5 @@
 METHODS = {
     "relevance": "gradient-weighted relevance (Chefer et al. 2021)",
     "rollout": "attention rollout (Abnar and Zuidema 2020)",
-    "grad-cam": "Grad-CAM (Selvaraju et al. 2017), of the last convolution or window",
+    "grad-cam": "Grad-CAM (Selvaraju et al. 2017), of the map of the last convolution or window, before pooling",
 }

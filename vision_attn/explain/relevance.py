@@ -114,10 +114,12 @@ def _some(result: Tensor | None) -> Tensor:
 
 _ATTENTION = re.compile("Attention|Attn")
 """Found in the names of classes of attention, in every library."""
+_POOLING = re.compile("Pool")
+"""Found in the names of classes of pooling."""
 
 
 class Activation:
-    """The last output that was held, and its gradient after `backward`."""
+    """A copy of the last output that was held, and its gradient after `backward`."""
 
     def __init__(self) -> None:
         self.output: Tensor | None = None
@@ -125,7 +127,9 @@ class Activation:
         self._number = 0
 
     def hold(self, output: Tensor) -> None:
-        self.output, self._number = output, self._number + 1
+        # A copy: an operation in place that follows (DenseNet's F.relu) changes the output, but not what the gradient
+        # refers to.
+        self.output, self._number = output.detach().clone(), self._number + 1
         if not output.requires_grad:
             return
 
@@ -141,22 +145,37 @@ def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activa
     """Keep the output of `layer` (a name as in `model.named_modules()`), with its gradient after `backward`. Of a layer
     that returns several, the first.
 
-    None: the last layer whose output is a map (B, C, Y, X) of more than one place, as Grad-CAM takes it. The parts of
-    an attention do not count: queries, keys and biases by position have four axes, and are no maps of the image. Raises
-    ValueError if there is no such layer.
+    None: the last layer whose output is a map (B, C, Y, X) of more than one place, as Grad-CAM takes it. What follows
+    the last convolution belongs to it (normalisation, ReLU, the sum of a residual block) until its map is pooled: of
+    VGG, the 14x14 map of the last convolution. The parts of an attention do not count: queries, keys and biases by
+    position have four axes, and are no maps of the image. Raises ValueError if there is no such layer.
     """
     kept, modules = Activation(), dict(model.named_modules())
+    pooled = False
     if layer is not None and layer not in modules:
         raise ValueError(f"the model has no layer {layer!r}")
 
     def hold(_: nn.Module, __: tuple, output: object) -> None:
-        output = output[0] if layer is not None and isinstance(output, tuple) else output
-        if isinstance(output, Tensor) and (layer is not None or (output.dim() == 4 and _places(output) > 1)):
+        output = output[0] if isinstance(output, tuple) else output
+        if isinstance(output, Tensor):
+            kept.hold(output)
+
+    def hold_map(module: nn.Module, args: tuple, output: object) -> None:
+        nonlocal pooled
+        if _has_matrix(module):
+            pooled = False
+        elif _POOLING.search(type(module).__name__) and args and _num_places(output) < _num_places(args[0]):
+            # Others pool tokens, as MViT does, which no convolution has made.
+            pooled = pooled or kept.output is None or args[0].shape == kept.output.shape
+        if not pooled and _num_places(output) > 1:
             kept.hold(output)
 
     attentions = tuple(f"{name}." for name, module in modules.items() if _ATTENTION.search(type(module).__name__))
     searched = [module for name, module in modules.items() if not name.startswith(attentions)]
-    hooks = [module.register_forward_hook(hold) for module in (searched if layer is None else [modules[layer]])]
+    if layer is None:
+        hooks = [module.register_forward_hook(hold_map) for module in searched]
+    else:
+        hooks = [modules[layer].register_forward_hook(hold)]
     try:
         yield kept
     finally:
@@ -176,5 +195,12 @@ def channels_first(tensor: Float[Tensor, "B _ _ _"]) -> Float[Tensor, "B C Y X"]
     return tensor.permute(0, 3, 1, 2) if tensor.shape[1] == tensor.shape[2] != tensor.shape[3] else tensor
 
 
-def _places(output: Tensor) -> int:
-    return channels_first(output)[0, 0].numel()
+def _num_places(output: object) -> int:
+    """Rows times columns of a map; 0 for anything else."""
+    return channels_first(output)[0, 0].numel() if isinstance(output, Tensor) and output.dim() == 4 else 0
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    """Whether this is a convolution or a linear layer: its own weights mix channels."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() > 1
