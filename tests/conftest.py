@@ -50,6 +50,7 @@ SLOW = {
     "test_startup",
     "test_benchmarks",
     "test_additive_triton",
+    "test_kernels",
     "test_captioning",
 }
 """Files that take half of the time of all."""

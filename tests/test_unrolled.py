@@ -1,11 +1,14 @@
 """Layers in a loop over time steps: the same numbers and gradients as those of autograd."""
 
+from collections import Counter
 from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from vision_attn.layers import unrolled as unrolled_module
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.unrolled import repeated, unrolled
 from vision_attn.models.draw import DRAW, DRAWReader
@@ -107,3 +110,50 @@ def test_weights_that_were_changed_before_the_backward_pass_are_noticed():
         layers["state"].weight.mul_(2)
     with pytest.raises(RuntimeError, match="changed between"):
         output.sum().backward()
+
+
+@pytest.fixture
+def collecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers collect what their time steps need, as they do on a GPU."""
+    monkeypatch.setattr(unrolled_module, "_collects", lambda layer, input: torch.is_grad_enabled())
+
+
+@pytest.mark.parametrize("last", [Linear, Rectified, nn.Linear])
+@pytest.mark.parametrize("steps", [range(T), range(3), [2], [1, 4]], ids=["all", "the first", "one", "two"])
+def test_collected_gradients_are_those_of_autograd(last, steps, collecting):
+    test_gradients_are_those_of_autograd(last, steps)
+
+
+def test_collected_gradients_of_several_backward_passes_do_not_mix(collecting):
+    test_backward_passes_over_different_time_steps_do_not_mix()
+    test_frozen_weights_pass_gradients_on()
+
+
+def test_collected_gradients_under_autocast_are_near_those_in_float32(collecting):
+    results = []
+    for half in (False, True):
+        layers, numbers = network(Rectified).float(), inputs().detach().float().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            outputs = run(layers, numbers, deferred=True)
+        assert outputs[0].dtype == (torch.bfloat16 if half else torch.float32)
+        loss = sum(output.float().square().sum() for output in outputs)
+        results.append(torch.autograd.grad(loss, (*layers.parameters(), numbers)))
+    for ours, other in zip(results[1], results[0], strict=True):
+        assert ours.dtype == torch.float32 and (ours - other).norm() < 0.03 * other.norm()
+
+
+def test_an_input_that_several_layers_read_is_cast_once(collecting):
+    """And the weights of a layer once a loop."""
+    layers, shared, casts = [Linear(M, H) for _ in range(3)], torch.ones(2, M), Counter()
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            casts[function._schema.name] += 1
+            return function(*arguments, **(options or {}))
+
+    with torch.autocast("cpu", torch.bfloat16), unrolled(4), Count():
+        for _ in range(4):
+            shared = shared + 1
+            for layer in layers:
+                repeated(layer, shared)
+    assert casts["aten::_to_copy"] == 4 + 2 * len(layers)

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.accumulate import total_of
 from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.precise import precise
@@ -27,6 +28,8 @@ TRITON = find_spec("triton") is not None
 
 def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
     """e^{2x} with x clipped to +-limit, in float32 or wider also under autocast."""
+    if on_gpu(x) and x.dtype != torch.float64:
+        return _ExponentialOnGPU.apply(x, limit)
     x = precise(x)
     if torch.compiler.is_compiling():
         return x.clamp(-limit, limit).mul(2).exp()
@@ -53,6 +56,26 @@ class _Exponential(torch.autograd.Function):
         smallest, largest = math.exp(-2 * ctx.limit), math.exp(2 * ctx.limit)
         inside = torch.ops.aten.hardtanh_backward(grad, output, smallest, largest)
         return inside.mul_(output).mul_(2), None
+
+
+class _ExponentialOnGPU(torch.autograd.Function):
+    """The same by one kernel, from any precision."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, limit: float) -> Tensor:
+        from vision_attn.kernels import exponential as kernels
+
+        output = kernels.exponential(x, limit)
+        ctx.save_for_backward(x, output)
+        ctx.limit = limit
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        from vision_attn.kernels import exponential as kernels
+
+        return kernels.gradient(grad, *ctx.saved_tensors, ctx.limit), None
 
 
 def additive_score(

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vision_attn.attention.reinforce import Choice
-from vision_attn.attention.soft import Attention, Seen, check_way, expected_context, fits, normalised
+from vision_attn.attention.soft import Attention, Seen, attended, check_way, expected_context, fits, normalised
 from vision_attn.layers.nested import Nested
 from vision_attn.ranges import check_range
 
@@ -62,9 +62,9 @@ class Hard(Attention):
         carry: Nested = None,
     ) -> Seen:
         fits(scores, regions)
-        alpha = normalised(scores)
         if self.way == "expectation":
-            return Seen(expected_context(alpha, regions), alpha)
+            return Seen(*attended(scores, regions))
+        alpha = normalised(scores)
         region = alpha.argmax(dim=-1) if self.way == "mode" else sample(alpha.detach())
         if expectation_mask is None:
             return Seen(at(regions, region), alpha, region)

@@ -18,6 +18,7 @@ from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
+from vision_attn.layers.unrolled import repeated
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -90,7 +91,7 @@ class Additive(Score):
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
-        query = exponential(self.query(query), self.LIMIT)
+        query = exponential(repeated(self.query, query), self.LIMIT)
         return additive_score(query, keys, self.weight), None
 
 

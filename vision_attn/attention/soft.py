@@ -4,10 +4,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from vision_attn.attention.reinforce import Choice
+from vision_attn.kernels.launch import on_gpu
+from vision_attn.layers.accumulate import total_of
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
 from vision_attn.layers.weighted_sum import weighted_sum
@@ -99,8 +103,7 @@ class Soft(Attention):
         carry: Nested = None,
     ) -> Seen:
         fits(scores, regions)
-        alpha = normalised(scores)
-        return Seen(expected_context(alpha, regions), alpha)
+        return Seen(*attended(scores, regions))
 
 
 def fits(scores: Tensor, regions: Tensor) -> None:
@@ -135,6 +138,44 @@ def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
 def expected_context(alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
     """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13)."""
     return weighted_sum(alpha.to(regions.dtype), regions)
+
+
+def attended(
+    scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]
+) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
+    """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5)."""
+    if on_gpu(scores) and torch.float64 not in (scores.dtype, regions.dtype):
+        return _Attended.apply(scores, regions)
+    alpha = normalised(scores)
+    return expected_context(alpha, regions), alpha
+
+
+class _Attended(torch.autograd.Function):
+    """The same by one kernel forward, one backward."""
+
+    @staticmethod
+    def forward(ctx, scores: Tensor, regions: Tensor) -> tuple[Tensor, Tensor]:
+        from vision_attn.kernels import attend as kernels
+
+        ctx.sum_of_regions, ctx.dtype = total_of(regions), scores.dtype
+        ctx.set_materialize_grads(False)
+        context, alpha = kernels.attend(scores, regions)
+        ctx.save_for_backward(context, alpha, regions)
+        return context, alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        from vision_attn.kernels import attend as kernels
+
+        context, alpha, regions = ctx.saved_tensors
+        grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
+        of_regions = None
+        if ctx.sum_of_regions:
+            ctx.sum_of_regions().baddbmm_(alpha.mT.to(regions.dtype), grad)
+        elif ctx.needs_input_grad[1]:
+            of_regions = alpha.mT.to(regions.dtype) @ grad
+        return kernels.gradients(grad, grad_alpha, context, alpha, regions).to(ctx.dtype), of_regions
 
 
 def doubly_stochastic(alpha: Float[Tensor, "B R T L"]) -> Float[Tensor, "B R"]:

@@ -8,20 +8,27 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.precise import precise
 
 
 def lstm(
-    gates: Float[Tensor, "*rows gates"], cell: Float[Tensor, "*rows H"]
+    gates: Float[Tensor, "*rows gates"], cell: Float[Tensor, "*rows H"], *more: Float[Tensor, "*rows gates"]
 ) -> tuple[Float[Tensor, "*rows H"], Float[Tensor, "*rows H"]]:
     """LSTM cell update. `gates` are the pre-activations, ordered input, forget, output, candidate. Returns (h_t, c_t).
+    Up to two tensors `more` are added to the gates.
 
     The nonlinearities of Xu et al. 2015, eq. 1 (its linear map is the caller's), then
     c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g) (eq. 2) and h_t = sigmoid(o) tanh(c_t) (eq. 3). Both are float32 or
     wider, also under autocast: a cell accumulates small changes over many time steps.
     """
-    gates, cell = precise(gates), precise(cell)
+    cell = precise(cell)
+    if on_gpu(gates) and gates.dtype != torch.float64 and cell.dtype == torch.float32:
+        return _CellOnGPU.apply(cell, gates, *more)
+    for part in more:
+        gates = gates + part
+    gates = precise(gates)
     if not torch.compiler.is_compiling():
         return _Cell.apply(gates, cell)
     three, candidate = gates.split([3 * cell.shape[-1], cell.shape[-1]], dim=-1)
@@ -68,6 +75,34 @@ class _Cell(torch.autograd.Function):
         torch.ops.aten.sigmoid_backward.grad_input(three, activated[..., : three.shape[-1]], grad_input=three)
         torch.ops.aten.tanh_backward.grad_input(last, candidate, grad_input=last)
         return grad_gates, grad_cell * forget_gate
+
+
+class _CellOnGPU(torch.autograd.Function):
+    """The same by two kernels, which also add the parts of the gates."""
+
+    @staticmethod
+    def forward(ctx, cell: Tensor, *gates: Tensor) -> tuple[Tensor, Tensor]:
+        from vision_attn.kernels import lstm as kernels
+
+        ctx.set_materialize_grads(False)
+        ctx.dtypes = [part.dtype for part in gates]
+        rows = [part.flatten(0, -2) for part in gates]
+        activated, hidden, new_cell = kernels.update(*rows, *[None] * (3 - len(rows)), cell.flatten(0, -2))
+        hidden, new_cell = hidden.view(cell.shape), new_cell.view(cell.shape)
+        ctx.save_for_backward(activated, cell, new_cell)
+        return hidden, new_cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_hidden: Tensor | None, grad_cell: Tensor | None) -> tuple[Tensor, ...]:
+        from vision_attn.kernels import lstm as kernels
+
+        activated, cell, new_cell = ctx.saved_tensors
+        given = (part if part is None else part.flatten(0, -2) for part in (grad_hidden, grad_cell))
+        parts = *given, activated, cell.flatten(0, -2), new_cell.flatten(0, -2)
+        grad_gates, grad_before = kernels.gradients(*parts, ctx.dtypes[0] == torch.bfloat16)
+        grad_gates = grad_gates.view(*cell.shape[:-1], -1)
+        return grad_before.view(cell.shape), *(grad_gates.to(dtype) for dtype in ctx.dtypes)
 
 
 def _tanh(x: Tensor, out: Tensor) -> Tensor:

@@ -98,8 +98,9 @@ def padded(steps: list[Tensor], words: Int[Tensor, "B R T"]) -> Tensor:
     """Stack the outputs of scheduled time steps, (b, r, ...) each, into (B, R, T, ...), with zeros elsewhere."""
     B, R, T = words.shape
     sizes = [(0, 0) * (step.dim() - 2) + (0, R - step.shape[1], 0, B - step.shape[0]) for step in steps]
-    stacked = torch.stack([F.pad(step, size) for step, size in zip(steps, sizes, strict=True)], dim=2)
-    return F.pad(stacked, (0, 0) * (stacked.dim() - 3) + (0, T - len(steps)))
+    steps = [F.pad(step, size) if any(size) else step for step, size in zip(steps, sizes, strict=True)]
+    stacked, more = torch.stack(steps, dim=2), T - len(steps)
+    return F.pad(stacked, (0, 0) * (stacked.dim() - 3) + (0, more)) if more else stacked
 
 
 def packed(words: Int[Tensor, "B R T"]) -> Int[Tensor, "B Q"]:

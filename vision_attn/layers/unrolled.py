@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from vision_attn.layers.collected import Casts, Layer
 from vision_attn.layers.linear import Rectified, linear, transposed_product
 
 
@@ -31,9 +32,12 @@ def _entered(num_steps: int) -> Iterator[None]:
 
 
 def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
-    """layer(inputs side by side), as a loop over time steps calls it, in float32 or the dtype of the weights."""
-    first = inputs[0]
-    if _unsupported(first) or (loop := _loop.get()) is None:
+    """layer(inputs side by side), as a loop over time steps calls it, in the precision of autocast on a GPU, and in
+    float32 or the dtype of the weights elsewhere."""
+    first, loop = inputs[0], _loop.get()
+    if loop is not None and _collects(layer, first):
+        return loop.collected(layer, inputs)
+    if loop is None or _unsupported(first):
         return layer(torch.cat(inputs, dim=-1) if len(inputs) > 1 else first)
     if layer not in loop.steps:
         steps = _Steps(loop.num_steps, layer)
@@ -41,15 +45,33 @@ def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tenso
     return _Step.apply(*loop.steps[layer], *inputs)
 
 
+def _collects(layer: nn.Linear, input: Tensor) -> bool:
+    """Whether a layer collects what its time steps need, as on a GPU; not if something else wants to see its calls."""
+    return input.is_cuda and not (_plain() or layer._forward_hooks or layer._forward_pre_hooks)
+
+
+def _plain() -> bool:
+    return torch.compiler.is_compiling() or not torch.is_grad_enabled()
+
+
 def _unsupported(input: Tensor) -> bool:
-    plain = torch.compiler.is_compiling() or not torch.is_grad_enabled()
-    return plain or torch.is_autocast_enabled(input.device.type)
+    return _plain() or torch.is_autocast_enabled(input.device.type)
 
 
 class _Loop:
     def __init__(self, num_steps: int):
         self.num_steps = num_steps
         self.steps: dict[nn.Linear, tuple[_Steps, Tensor]] = {}
+        self.layers: dict[tuple[nn.Linear, torch.dtype], Layer] = {}
+        self.casts = Casts()
+
+    def collected(self, layer: nn.Linear, inputs: tuple[Tensor, ...]) -> Tensor:
+        """A time step of a layer on a GPU."""
+        cast = [self.casts.cast(input) for input in inputs]
+        key = layer, cast[0].dtype
+        if key not in self.layers:
+            self.layers[key] = Layer(*key)
+        return self.layers[key](cast)
 
 
 _loop: ContextVar[_Loop | None] = ContextVar("loop", default=None)

@@ -1,7 +1,7 @@
 """Show, Attend and Tell (Xu et al., ICML 2015): an LSTM that looks at the image once for each word."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
+from vision_attn.layers.unrolled import repeated, unrolled
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -169,13 +170,14 @@ class ShowAttendTell(Captioner):
         memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
         state = state._replace(hidden=state.hidden.flatten(0, 1), cell=state.cell.flatten(0, 1))
         states, hidden, contexts, looks = [], [], [], []
-        for step, from_word in zip(steps, from_words, strict=True):
-            memory, state = ragged.leading(memory, step.images), state.leading(step)
-            states.append(state.hidden)
-            state, seen, context = self.look(from_word, state, memory, runs, step)
-            hidden.append(state.hidden)
-            contexts.append(context)
-            looks.append(seen)
+        with unrolled(len(steps)) if regions.is_cuda else nullcontext():  # on a CPU fewer and fewer rows go on
+            for step, from_word in zip(steps, from_words, strict=True):
+                memory, state = ragged.leading(memory, step.images), state.leading(step)
+                states.append(state.hidden)
+                state, seen, context = self.look(from_word, state, memory, runs, step)
+                hidden.append(state.hidden)
+                contexts.append(context)
+                looks.append(seen)
         del from_word, from_words  # the largest of what the loop read
 
         deep = self.deep(embedded, torch.cat(hidden), torch.cat(contexts), runs)
@@ -211,10 +213,14 @@ class ShowAttendTell(Captioner):
             sizes = {"B": memory.regions.shape[0], "L": memory.regions.shape[1]}
             require("scores", scores, "B R L", "float", hint=f", of {type(self.score).__name__}", **sizes)
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
-        context = self.gate(state.hidden).sigmoid() * ragged.collect(seen.context, step)
+        context = repeated(self.gate, state.hidden).sigmoid() * ragged.collect(seen.context, step)
         remembered = self.remembered(context, runs) if self.training and self.forget_looks else context
-        gates = from_word + self.hidden_to_lstm(state.hidden) + self.context_to_lstm(remembered)
-        return State(*lstm(gates, state.cell), self.score.after(carry, seen.alpha), seen.carry), seen, context
+        from_hidden, from_context = (
+            repeated(layer, input)
+            for layer, input in ((self.hidden_to_lstm, state.hidden), (self.context_to_lstm, remembered))
+        )
+        hidden, cell = lstm(from_word, state.cell, from_hidden, from_context)
+        return State(hidden, cell, self.score.after(carry, seen.alpha), seen.carry), seen, context
 
     def remembered(self, context: Tensor, runs: int) -> Tensor:
         """z_t as the LSTM sees it in training: zero for some words, the same in all runs of a caption."""

@@ -1,0 +1,118 @@
+"""Layers in a loop over time steps on a GPU: inputs and gradients of all time steps are collected, and multiplied once.
+
+Differs from the way on a CPU (`unrolled`): weights are cast to the precision of autocast once a loop, and so is an
+input that several layers read. Nothing is copied while the loop runs.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from vision_attn.layers.linear import Rectified
+
+RECENT = 4
+"""Inputs whose casts are kept: as many as one time step has."""
+
+
+class Casts:
+    """Tensors in the precision of autocast, each cast once for all layers that read it."""
+
+    def __init__(self) -> None:
+        self.recent: list[tuple[Tensor, Tensor]] = []
+
+    def cast(self, tensor: Tensor) -> Tensor:
+        """`tensor` as products compute with it here."""
+        dtype = product_dtype(tensor)
+        if tensor.dtype == dtype:
+            return tensor
+        for whole, half in self.recent:
+            if whole is tensor and half.dtype == dtype:
+                return half
+        half = tensor.to(dtype)
+        self.recent = [*self.recent[1 - RECENT :], (tensor, half)]
+        return half
+
+
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype in which products with `tensor` are computed here."""
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
+class Layer:
+    """A layer of a loop: its weights, and what its time steps have collected."""
+
+    def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
+        self.rectified = isinstance(layer, Rectified)
+        self.inputs: dict[int, Tensor] = {}
+        self.grads: dict[int, Tensor] = {}
+        self.task = -1
+        self.weight = layer.weight.detach().to(dtype)
+        self.bias = None if layer.bias is None else layer.bias.detach().to(dtype)
+        self.after = _Weights.apply(self, layer.weight, layer.bias)
+
+    def __call__(self, inputs: list[Tensor]) -> Tensor:
+        return _Step.apply(self, self.after, *inputs)
+
+    def product(self, rows: Tensor) -> Tensor:
+        if self.rectified and self.bias is not None:
+            return torch._addmm_activation(self.bias, rows, self.weight.t())
+        output = F.linear(rows, self.weight, self.bias)
+        return output.relu_() if self.rectified else output
+
+    def collect(self, step: int, grad: Tensor) -> None:
+        if self.task != (task := torch._C._current_graph_task_id()):  # another backward pass may need fewer steps
+            self.task, self.grads = task, {}
+        self.grads[step] = grad
+
+
+class _Weights(torch.autograd.Function):
+    """The weights, as an empty tensor whose backward pass runs after those of all time steps."""
+
+    @staticmethod
+    def forward(ctx, layer: Layer, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.layer, ctx.dtype = layer, weight.dtype
+        return weight.new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, _: Tensor) -> tuple[Tensor | None, ...]:
+        layer, needed = ctx.layer, ctx.needs_input_grad
+        steps, layer.grads = layer.grads, {}
+        grads = torch.cat(list(steps.values()))
+        inputs = torch.cat([layer.inputs[step] for step in steps]) if needed[1] else None
+        of_weight = (grads.mT @ inputs).to(ctx.dtype) if needed[1] else None
+        of_bias = grads.sum(dim=0, dtype=ctx.dtype) if needed[2] else None
+        return None, of_weight, of_bias
+
+
+class _Step(torch.autograd.Function):
+    """One time step of a layer, of inputs in the dtype of its weights."""
+
+    @staticmethod
+    def forward(ctx, layer: Layer, after: Tensor, *inputs: Tensor) -> Tensor:
+        rows = inputs[0].shape[:-1]
+        flat = [part.reshape(-1, part.shape[-1]) for part in inputs]
+        joined = torch.cat(flat, dim=-1) if len(flat) > 1 else flat[0]
+        ctx.layer, ctx.step, ctx.sizes = layer, len(layer.inputs), [part.shape[-1] for part in inputs]
+        layer.inputs[ctx.step] = joined
+        output = layer.product(joined)
+        ctx.save_for_backward(output if layer.rectified else None)
+        return output.view(*rows, output.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (output,), layer, needed = ctx.saved_tensors, ctx.layer, ctx.needs_input_grad[2:]
+        rows, grad = grad.shape[:-1], grad.reshape(-1, grad.shape[-1])
+        if output is not None:
+            grad = torch.ops.aten.threshold_backward(grad, output, 0)
+        layer.collect(ctx.step, grad)
+        grads: list[Tensor | None] = [None] * len(needed)
+        if any(needed):
+            first, last = needed.index(True), len(needed) - needed[::-1].index(True)
+            start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
+            parts = (grad @ layer.weight[:, start:stop]).split(ctx.sizes[first:last], dim=-1)
+            grads[first:last] = [part.view(*rows, -1) for part in parts]
+        return None, None, *grads
