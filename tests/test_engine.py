@@ -242,6 +242,10 @@ def test_warmup_rises_to_the_schedule():
     assert rates(3, 13)[3:] == pytest.approx(rates(0, 10))
     with pytest.raises(ValueError, match="run.warmup is 10 steps, but the whole run has 10"):
         rates(10, 10)
+    with pytest.raises(ValueError, match=r"--run.epochs=1000 for 1,000 steps \(it is 24\)"):
+        warm(SGD([nn.Parameter(torch.zeros(1))], lr=0.8), cosine, warmup=100, total=24, epochs=24)
+    with pytest.raises(ValueError, match=r"--run.epochs=13 for 260 steps \(it is 1\)"):
+        warm(SGD([nn.Parameter(torch.zeros(1))], lr=0.8), cosine, warmup=25, total=20, epochs=1)
 
 
 def test_average_is_the_moving_average():

@@ -14,7 +14,10 @@ from vision_attn.bounded_yaml import read_yaml
 from vision_attn.console import reason_of
 from vision_attn.files import read_json, shipped
 
-FILES = ["config.yaml", "model.safetensors", "vocabulary.json", "classes.json", "metrics_*.json", "README.md"]
+FILES = [
+    "config.yaml", "model.safetensors", "vocabulary.json", "classes.json", "image_size.json", "metrics_*.json",
+    "README.md",
+]  # fmt: skip
 """All that is downloaded: nothing in them is code."""
 
 _ADDRESS = re.compile(r"hf:/+([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")

@@ -51,6 +51,11 @@ class Source:
     """The names of classes, in order; empty where classes are numbers, or where there are none."""
     cache: str | None = None
     """The folder in which annotation vectors are kept; None where they are not."""
+    image_shape: tuple[int, int, int] | None = None
+    """(C, Y, X) of images that come as numbers from 0 to 1, with Y = X = 0 if they differ in size; None where they come
+    as annotation vectors, or as pixels for an encoder."""
+    num_classes: int = 0
+    """The number of classes; 0 where images have no labels."""
     features: str | None = None
     """The folder of annotation vectors that another program computed; None where the encoder computes them."""
 
@@ -99,6 +104,10 @@ class Source:
     def references(self) -> Iterable[Sequence[str]]:
         """Yield all captions of each training image, without its pixels. Of use before `prepare`."""
         raise NotImplementedError
+
+    def check_labels(self) -> None:
+        """Called after `prepare` by tasks that learn from labels. Raises ValueError if nothing can be learned from
+        them."""
 
     def export(self, folder: Path) -> None:
         """Write into `folder` what a task needs to be used without the data, such as a vocabulary."""

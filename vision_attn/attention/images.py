@@ -126,6 +126,12 @@ def converted(part: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
     return ((part @ LUMA + 2**15) >> 16).astype(np.uint8)[..., None]
 
 
+def luma(images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B 1 Y X"]:
+    """Convert intensities of colours to grey, with the weights of `converted`."""
+    weights = torch.tensor(LUMA / 2**16, dtype=images.dtype, device=images.device)
+    return (images * weights[:, None, None]).sum(dim=1, keepdim=True).clamp(max=1)
+
+
 def scaled(pixels: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Intensities from 0 to 1. Multiplies: devices divide differently; 255 gives 1."""
     return pixels.float().mul_(1 / 255)

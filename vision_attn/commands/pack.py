@@ -17,7 +17,7 @@ from vision_attn.files import shipped
 KEPT = ("README.md",)
 EVALUATED = ("metrics_*.json", "captions_*.json", "glimpses_*.json", "confusion_*.json")
 """What `eval` writes into a packed folder. It belongs to the weights that were there, and goes with them."""
-COPIED = ("config.yaml", "vocabulary.json", "classes.json", "metrics_val.json")
+COPIED = ("config.yaml", "vocabulary.json", "classes.json", "image_size.json", "metrics_val.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.console import printable
+from vision_attn.data.boxes import UNKNOWN, Box, mirrored, placed
 from vision_attn.data.counted import Counted
 from vision_attn.data.images import in_threads
 from vision_attn.data.labels import Labelled, find_labelled
 from vision_attn.data.photographs import Encoded
-from vision_attn.data.pixels import open_pixels
+from vision_attn.data.pixels import open_pixels, size_of_pixels
 from vision_attn.data.streams import stream
 from vision_attn.files import read_json, replacing
 from vision_attn.ranges import check_range
@@ -31,6 +32,8 @@ KEPT = 10**9
 """Bytes of pixels that are kept in memory; further photographs are read from their files every time."""
 CLASSES = "classes.json"
 """The file of class names in a run folder."""
+SIZE = "image_size.json"
+"""The file of the size of images in a run folder, if they have one size."""
 MOST_CLASSES = 100_000
 
 
@@ -38,10 +41,11 @@ class LabelledBatch(NamedTuple):
     """Images with a label each."""
 
     images: Float[Tensor, "B 3 Y X"] | Images
-    """Intensities from 0 to 1. A tensor if all photographs are made square."""
+    """Intensities from 0 to 1. A tensor if all photographs are made square or have one size (`at_one_size`)."""
     labels: Int[Tensor, "B"]
-    boxes: None = None
-    """Where the object is that gives an image its label: not known."""
+    boxes: Float[Tensor, "B 4"] | None = None
+    """(x0, y0, x1, y1) in [-1, 1] of the object that gives an image its label; NaN for an image of which it is not
+    known. None if it is known of no image."""
 
 
 class LabelledImages(Source):
@@ -63,6 +67,7 @@ class LabelledImages(Source):
         Args:
             images: images/CLASS/IMAGE, or images/SPLIT/CLASS/IMAGE with splits train, val and test.
             labels: a CSV file `image,label,split` or JSON lines {"image", "label", "split"}; the split may be left out.
+                Columns x0, y0, x1, y1 (or x, y: a centre) say where the object is, in pixels of the upright photograph.
             side: the longer side to which photographs are resized, in pixels; None: leave them as they are.
             square: take the centre square of photographs, so that all have the same size. Needs `side`.
             flips: mirror each training photograph with probability 1/2 in each epoch.
@@ -80,6 +85,8 @@ class LabelledImages(Source):
         self._kept: dict[Path, NDArray[np.uint8]] = {}
         self._bytes = 0  # of these
         self._unreadable: set[Path] = set()
+        self._boxes: dict[Path, Box] = {}
+        self._unseen: Path | None = None
 
     @cached_property
     def splits(self) -> dict[str, list[Labelled]]:
@@ -95,13 +102,21 @@ class LabelledImages(Source):
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    @cached_property
+    def has_boxes(self) -> bool:
+        """Whether it is known of any photograph where the object is."""
+        return any(item.box is not None for items in self.splits.values() for item in items)
+
     def prepare(self, task: Task) -> None:
-        """Raises ValueError if all photographs have the same label."""
-        if len(self.class_names) == 1:
-            raise ValueError(
-                f"all photographs of {self.labels or self.images} have the label {self.class_names[0]}: there is "
-                "nothing to tell apart"
-            )
+        """Read which photographs there are."""
+        self.splits  # noqa: B018, read once
+
+    def check_labels(self) -> None:
+        names, place = self.class_names, self.labels or self.images
+        if names == ("",):
+            raise ValueError(f"{place} has no classes: expected {place}/CLASS/IMAGE, or a file `labels` of image,label")
+        if len(names) == 1:
+            raise ValueError(f"all photographs of {place} have the label {names[0]}: there is nothing to tell apart")
         untaught = {item.label for items in self.splits.values() for item in items}
         untaught -= {item.label for item in self.splits["train"]}
         if untaught:
@@ -110,17 +125,52 @@ class LabelledImages(Source):
                 "classes without a photograph for training, which cannot be learned: %d (%s)", len(untaught), some
             )
 
+    def at_one_size(self) -> tuple[int, int, int]:
+        """Give images as tensors from now on, and return their shape (3, Y, X).
+
+        Raises ValueError naming two photographs if they differ in size.
+        """
+        if 0 in self.image_shape:
+            self.image_shape = (3, *self._common_size())
+        return self.image_shape
+
+    def _common_size(self) -> tuple[int, int]:
+        """The height and width of all photographs. Those that cannot be read are left out, here as later."""
+        first: tuple[Path, tuple[int, int]] | None = None
+        for item in (item for items in self.splits.values() for item in items):
+            try:
+                size = size_of_pixels(item.file, side=self.side, square=self.square)
+            except ValueError:
+                continue
+            first = first or (item.file, size)
+            if size != first[1]:
+                (one, (X, Y)), (x, y) = first, size
+                raise ValueError(
+                    f"photographs must have one size here, but {one} has {X} x {Y} pixels and {item.file} {x} x {y}: "
+                    "resize them with --data.side=32 --data.square=true, or another side"
+                )
+        if first is None:
+            raise ValueError(f"no photograph of {self.labels or self.images} can be read")
+        return first[1][::-1]
+
     @property
     def summary(self) -> str:
         sizes = {split: len(items) for split, items in self.splits.items()}
-        return f"photographs of {self.num_classes:,} classes: {counted(sizes)}"
+        classes = f" of {self.num_classes:,} classes" * (self.class_names != ("",))
+        return f"photographs{classes}: {counted(sizes)}"
 
     def export(self, folder: Path) -> None:
+        """Write the names of the classes and, if photographs have one size, this size."""
         with replacing(Path(folder) / CLASSES) as path:
             path.write_text(json.dumps(self.class_names, indent=0) + "\n", encoding="utf-8")
+        if 0 not in self.image_shape:
+            with replacing(Path(folder) / SIZE) as path:
+                path.write_text(json.dumps({"height": self.image_shape[1], "width": self.image_shape[2]}) + "\n")
 
     def restore(self, folder: Path) -> None:
         self.class_names = read_classes(Path(folder) / CLASSES)
+        if not self.square and (Path(folder) / SIZE).is_file():
+            self.image_shape = (3, *read_size(Path(folder) / SIZE))
 
     def extend(self, folder: Path) -> tuple[int, int] | None:
         if not (Path(folder) / CLASSES).is_file():
@@ -161,22 +211,42 @@ class LabelledImages(Source):
         if not jobs:
             return
         index = {name: number for number, name in enumerate(self.class_names)}
-        pictures = in_threads(self._read, (item.file for job in jobs for item, _ in job), ahead=2 * len(jobs[0]))
+        read = in_threads(self._read_item, (item for job in jobs for item, _ in job), ahead=2 * len(jobs[0]))
         for job in jobs:
-            read = [(next(pictures), item.label, flip) for item, flip in job]
-            kept = [(array[:, ::-1] if flip else array, label) for array, label, flip in read if array is not None]
+            found = [(*next(read), item.label, flip) for item, flip in job]
+            kept = [(array, box, label, flip) for array, box, label, flip in found if array is not None]
             if not kept:
                 raise ValueError(f"no photograph of a batch can be read, such as {job[0][0].file}")
-            if unknown := sorted({label for _, label in kept} - index.keys()):
+            if unknown := sorted({label for _, _, label, _ in kept} - index.keys()):
                 raise ValueError(f"the run was trained without the class {unknown[0]}; it knows {', '.join(index)}")
-            labels = torch.tensor([index[label] for _, label in kept])
-            yield LabelledBatch(self._together([array for array, _ in kept]), labels)
+            images = self._together([array[:, ::-1] if flip else array for array, *_, flip in kept])
+            boxes = torch.tensor([mirrored(box) if flip else box for _, box, _, flip in kept])
+            labels = torch.tensor([index[label] for *_, label, _ in kept])
+            yield LabelledBatch(images, labels, boxes if self.has_boxes else None)
 
     def _together(self, arrays: Sequence[Sliced]) -> Float[Tensor, "B 3 Y X"] | Images:
-        images = Images(arrays, 3)
-        if not self.square:
+        images, size = Images(arrays, 3), self.image_shape[:0:-1]
+        if 0 in size:
             return images
-        return scaled(torch.stack(images.sampled(self.side)))
+        if wrong := next((tuple(extent) for extent in images.extents.tolist() if tuple(extent) != size), None):
+            raise ValueError(
+                f"this run takes images of {size[0]} x {size[1]} pixels, and one has {wrong[0]} x {wrong[1]}: resize "
+                "it, or set data.side and data.square"
+            )
+        return scaled(torch.stack(images.sampled(max(size))))
+
+    def _read_item(self, item: Labelled) -> tuple[Sliced | None, Box]:
+        """The pixels of a photograph, or None, and its box in [-1, 1]."""
+        array = self._read(item.file)
+        if array is None or item.box is None:
+            return array, UNKNOWN
+        if item.file not in self._boxes:
+            found = placed(item.box, size_of_pixels(item.file), square=self.square)
+            if found is None and self._unseen is None:
+                self._unseen = item.file
+                log.warning("boxes that lie outside of what is seen are left out, such as that of %s", item.file)
+            self._boxes[item.file] = found or UNKNOWN
+        return array, self._boxes[item.file]
 
     def _read(self, path: Path) -> Sliced | None:
         """The pixels of a photograph; None if it cannot be read. Arrays in files are not kept: they are mapped."""
@@ -203,3 +273,12 @@ def read_classes(path: Path) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names):
         raise ValueError(f"{path}: the names of classes must be text")
     return tuple(names)
+
+
+def read_size(path: Path) -> tuple[int, int]:
+    """Read the height and width of the images of a run. Raises ValueError naming the file if it does not hold them."""
+    content = read_json(path)
+    found = tuple(content.get(name) for name in ("height", "width")) if isinstance(content, dict) else ()
+    if len(found) != 2 or not all(type(length) is int and 0 < length <= 10**5 for length in found):
+        raise ValueError(f'{path} does not hold {{"height":, "width":}} of images in pixels')
+    return found

@@ -12,7 +12,7 @@ from PIL import Image
 from vision_attn.attention.images import Images, Sliced
 from vision_attn.console import reason_of
 from vision_attn.data.images import centre_square
-from vision_attn.data.photographs import ENDINGS, Encoded, decoded
+from vision_attn.data.photographs import ENDINGS, Encoded, decoded, size_of
 
 ARRAY = ".npy"
 """The file extension of an array of pixels, which may be larger than memory."""
@@ -34,6 +34,16 @@ def open_pixels(path: str | Path | Encoded, *, side: int | None = None, square: 
         return resized(Image.fromarray(small[0].permute(1, 2, 0).numpy()), side, square)
     with decoded(path, at_least=None if side is None else 2 * side) as image:
         return np.array(image) if side is None else resized(image, side, square)
+
+
+def size_of_pixels(path: str | Path, *, side: int | None = None, square: bool = False) -> tuple[int, int]:
+    """Read the width and height of an image as `open_pixels` returns it, without decoding it. Raises ValueError naming
+    the file if it is no image."""
+    array = Path(path).suffix.lower() == ARRAY
+    width, height = Mapped(path).shape[1::-1] if array else size_of(path)
+    if side is None:
+        return width, height
+    return (side, side) if square else _resized_size(width, height, side)
 
 
 def fitted(pixels: Sliced, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
@@ -104,6 +114,11 @@ class Mapped:
 def resized(image: Image.Image, side: int, square: bool = False) -> NDArray[np.uint8]:
     """The pixels of an image, or of its centre square, whose longer side is resized to `side` pixels."""
     box = centre_square(*image.size) if square else (0, 0, *image.size)
-    scale = side / max(box[2] - box[0], box[3] - box[1])
-    size = (max(1, round(scale * (box[2] - box[0]))), max(1, round(scale * (box[3] - box[1]))))
+    size = _resized_size(box[2] - box[0], box[3] - box[1], side)
     return np.array(image.resize(size, Image.Resampling.BICUBIC, box=box))
+
+
+def _resized_size(width: int | float, height: int | float, side: int) -> tuple[int, int]:
+    """The width and height, in proportion, of which the longer is `side`."""
+    scale = side / max(width, height)
+    return max(1, round(scale * width)), max(1, round(scale * height))

@@ -42,16 +42,28 @@ def fused(optimizer: Optimizer) -> Optimizer:
     return optimizer
 
 
+LONGER = 10
+"""How many times as long as its warmup a run should be."""
+
+
 def warm(
-    optimizer: Optimizer, schedule: Callable[[Optimizer, int], LRScheduler] | None, *, warmup: int, total: int
+    optimizer: Optimizer,
+    schedule: Callable[[Optimizer, int], LRScheduler] | None,
+    *,
+    warmup: int,
+    total: int,
+    epochs: int = 1,
 ) -> LRScheduler | None:
     """Schedule the learning rate over `total` steps: `warmup` steps of linear warmup, then `schedule` for the rest.
 
-    Raises ValueError for a schedule that takes no number of steps.
+    epochs: in which the steps are taken, for messages. Raises ValueError if there are too few steps, or for a schedule
+    that takes no number of steps.
     """
     if warmup >= total:
+        enough = -(-LONGER * warmup * epochs // total)
         raise ValueError(
-            f"run.warmup is {warmup} steps, but the whole run has {total}: give --run.warmup={total // 10}"
+            f"run.warmup is {warmup} steps, but the whole run has {total}, which is too short to learn much: raise the "
+            f"number of epochs, --run.epochs={enough} for {enough * total // epochs:,} steps (it is {epochs})"
         )
     if not warmup:
         return schedule and _over(schedule, optimizer, total)

@@ -47,7 +47,7 @@ class Step:
         if not self.parameters:
             raise ValueError("the task has no weights to train: every one of its parameters is frozen")
         self.optimizer = fused(with_rates(optimizer, self.parameters, task.rates()))
-        self.schedule = warm(self.optimizer, schedule, warmup=run.warmup, total=total)
+        self.schedule = warm(self.optimizer, schedule, warmup=run.warmup, total=total, epochs=run.epochs)
         if run.precision == "fp16":  # The scaler skips the first steps while it searches for its scale.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=run.precision == "fp16")

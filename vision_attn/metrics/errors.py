@@ -34,7 +34,7 @@ class Counts(NamedTuple):
         """The counts of the batches of both."""
 
         def add(one: Any, more: Any) -> Any:
-            return None if one is None or more is None else one + more
+            return more if one is None else one if more is None else one + more
 
         wrong = {way: number + other.wrong[way] for way, number in self.wrong.items()}
         return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
@@ -56,6 +56,14 @@ def within(locations: Float[Tensor, "B R 2"], boxes: Float[Tensor, "B 4"]) -> Bo
     """Whether each location lies in the box of its image."""
     corners = boxes[:, None].unflatten(-1, (2, 2))
     return ((locations >= corners[..., 0, :]) & (locations <= corners[..., 1, :])).all(dim=-1)
+
+
+def areal(boxes: Float[Tensor, "B 4"] | None) -> Bool[Tensor, "B"] | None:
+    """Whether the box of each image is known and has an area, so that a location can lie in it; None if none has."""
+    if boxes is None:
+        return None
+    found = (boxes[:, 2:] > boxes[:, :2]).all(dim=-1)
+    return found if found.any() else None
 
 
 def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from vision_attn.contracts import Classifier, Glance, Glimpses, Reads
 from vision_attn.data.pixels import fitted
 from vision_attn.files import replacing
 from vision_attn.metrics.cost import multiply_adds
-from vision_attn.metrics.errors import Counts, Testing, confusion, predictions, wilson, within
+from vision_attn.metrics.errors import Counts, Testing, areal, confusion, predictions, wilson, within
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.classified import write_answer, write_classified
@@ -45,7 +45,7 @@ class Classification(Task):
     `box_weight`: weight of the squared distance between the locations that the model chooses (means of its policy, or
     centres of windows) and the box of the object; 0 inside the box. Images are 2 wide. Differs from the papers, whose
     models are not told where the object is: results with it are another kind of result. Needs a source that knows
-    boxes.
+    boxes; images of which the box is not known count as 0.
     `reward`: "last" rewards the answer after the last glimpse, as in the paper; "each" rewards the answer after every
     glimpse, which counts for that glimpse and those before it.
     `reward_by`: "answer" is 1 if the most likely class is correct and 0 otherwise, as in the paper. "probability" is
@@ -78,6 +78,11 @@ class Classification(Task):
         for name, weight in {"early_weight": early_weight, "box_weight": box_weight}.items():
             if weight < 0:
                 raise ValueError(f"Classification: {name} is {weight}, but must not be negative")
+        if source.image_shape is None or not source.num_classes:
+            raise ValueError(
+                f"{type(source).__name__} gives no images with labels, which a classifier needs: for photographs of "
+                "your own use --data=vision_attn.data.labelled.LabelledImages"
+            )
         self.image_shape, self.class_names = source.image_shape, tuple(source.class_names)
         self.model = model(source.image_shape, source.num_classes)
         if at_test != "mean" and not self.model.stochastic:
@@ -98,6 +103,9 @@ class Classification(Task):
     def static_shapes(self) -> bool:
         """Whether images are a tensor of one shape."""
         return 0 not in self.image_shape
+
+    def prepare(self, source: Source) -> None:
+        source.check_labels()
 
     def restart(self, before: Mapping[str, Any]) -> None:
         """Restart the sigma schedule."""
@@ -131,13 +139,18 @@ class Classification(Task):
     def _outside(self, glance: Glance, boxes: Float[Tensor, "B 4"] | None) -> Float[Tensor, ""]:
         """The mean squared distance of the chosen locations from the boxes."""
         if boxes is None:
-            raise ValueError("Classification: box_weight must be 0, because the data set knows no boxes of objects")
+            raise ValueError(
+                "Classification: box_weight must be 0, because the data set knows no boxes of objects: in a file of "
+                "labels, give columns x0,y0,x1,y1, in pixels"
+            )
         if glance.choice is None and glance.windows is None:
             name = type(self.model).__name__
             raise ValueError(f"Classification: box_weight must be 0, because this {name} chooses no locations")
         chosen = glance.locations if glance.choice is None else glance.choice.mean
-        low, high = boxes[:, None, None].unflatten(-1, (2, 2)).unbind(dim=-2)
-        return (chosen - chosen.clamp(low, high)).square().sum(dim=-1).mean()
+        known = boxes.isfinite().all(dim=-1)
+        low, high = boxes.nan_to_num()[:, None, None].unflatten(-1, (2, 2)).unbind(dim=-2)
+        distance = (chosen - chosen.clamp(low, high)).square().sum(dim=-1)
+        return distance.where(known[:, None, None], 0).mean()
 
     def _rewards(
         self, reward: Float[Tensor, "B R T"], glance: Glance
@@ -162,8 +175,10 @@ class Classification(Task):
                 counts = counts._replace(confusion=taken)
             if way == self.at_test and glance.locations is not None:
                 counts = counts._replace(wrong_after=mistakes.sum(dim=0))
-                if batch.boxes is not None:
+                areas = areal(batch.boxes)
+                if areas is not None:
                     correct = glance.log_prob[:, :, -1].argmax(dim=-1) == batch.labels[:, None]
+                    correct &= areas[:, None]
                     on_digit = correct & within(glance.locations[:, :, -1], batch.boxes)
                     counts = counts._replace(correct_rows=int(correct.sum()), on_digit=int(on_digit.sum()))
         return counts
@@ -172,7 +187,7 @@ class Classification(Task):
     def judge(self, predictions: Iterable[Counts], folder: Path | None = None) -> dict[str, float]:
         """Compute the error in percent with its 95% interval, the pixels read from an image, and the multiply-adds of
         an answer. For a model that takes glimpses and a source that knows boxes also `last_look_on_digit`: of the
-        correct answers, the share whose last glimpse is centred on the digit.
+        correct answers, the share whose last glimpse is centred in the box of the digit or object.
 
         With a folder, also the error of each value of `at_test` if the model samples glimpses; the error after each
         glimpse, written to glimpses.json; and how many images of each class got each answer, to confusion.json.

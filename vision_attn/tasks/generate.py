@@ -1,8 +1,9 @@
 """The task of generation: trains a model that draws images, on the variational bound of their likelihood."""
 
 import json
+import logging
+import math
 from collections.abc import Callable, Iterable
-from math import log
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -11,12 +12,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.attention.filterbank import Filterbank, Window
+from vision_attn.attention.images import luma
 from vision_attn.data.binary import fixed, stochastic
+from vision_attn.data.labelled import LabelledImages
 from vision_attn.files import replacing
 from vision_attn.ranges import check_range
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles, write_animation, write_strips
 from vision_attn.viz.index import Entry, write_index
+
+log = logging.getLogger(__name__)
 
 GUIDE = "A rectangle is the grid of filters, its line as thick as their sigma: orange is written, blue is read."
 
@@ -35,7 +40,8 @@ class Generation(Task):
     """Trains a model such as DRAW on the bound -log p(x) <= -log p(x | c_T) + sum_t KL(q(z_t) || p(z_t)), in nats, a
     mean over images (Gregor et al. 2015, eq. 12: the sum of eq. 9 and eq. 10).
 
-    `model`: constructed with the shape (C, Y, X) of an image.
+    `model`: constructed with the shape (C, Y, X) of an image. Photographs (`LabelledImages`) must have one size; they
+    are converted to grey (1, Y, X), and their labels are not used.
     `binarisation` of training images: "stochastic" samples new binary pixels each time that an image occurs, "fixed"
     gives the same pixels every time. Evaluation always uses fixed binarisation. It differs from the files of
     Salakhutdinov and Murray (2008), but was sampled in the same way.
@@ -60,7 +66,8 @@ class Generation(Task):
         check_range("Generation", 1, 100_000, importance_samples=importance_samples)
         if importance_images is not None:
             check_range("Generation", 1, 10**9, importance_images=importance_images)
-        self.model = model(source.image_shape)
+        shape = shape_drawn(source)
+        self.model, self.grey = model(shape), shape[0] < source.image_shape[0]
         self.binarised = stochastic if binarisation == "stochastic" else fixed
         self.importance_samples, self.importance_images = importance_samples, importance_images
 
@@ -69,14 +76,27 @@ class Generation(Task):
         names = ("importance_samples", "importance_images")
         return {"binarisation": self.binarised.__name__} | {name: getattr(self, name) for name in names}
 
-    def forward(self, images: Float[Tensor, "B C Y X"], *_) -> dict[str, Tensor]:
-        drawing = self.model(self.binarised(images))
+    def prepare(self, source: Source) -> None:
+        """Say what becomes of photographs."""
+        if isinstance(source, LabelledImages):
+            _, height, width = source.image_shape
+            log.info(
+                "photographs are drawn in grey, %d x %d pixels: each pixel is 1 with a probability equal to its "
+                "intensity, and 0 otherwise (task.binarisation=%s)", width, height, self.binarised.__name__,
+            )  # fmt: skip
+
+    def drawable(self, images: Float[Tensor, "B _ Y X"]) -> Float[Tensor, "B C Y X"]:
+        """Images from 0 to 1 in the colours that the model draws."""
+        return luma(images) if self.grey else images
+
+    def forward(self, images: Float[Tensor, "B _ Y X"], *_) -> dict[str, Tensor]:
+        drawing = self.model(self.binarised(self.drawable(images)))
         reconstruction, kl = -drawing.log_prob.mean(), drawing.kl.sum(dim=1).mean()
         return {"loss": reconstruction + kl, "reconstruction": reconstruction.detach(), "kl": kl.detach()}
 
     @torch.no_grad()
     def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
-        images = fixed(batch.images)
+        images = fixed(self.drawable(batch.images))
         drawing = self.model(images)
         return Predicted(drawing.log_prob, drawing.kl, images if full else None)
 
@@ -123,14 +143,14 @@ class Generation(Task):
         for _ in range(self.importance_samples):
             drawing = self.model(images)
             weights.append(drawing.log_prob + drawing.log_ratio.sum(dim=1))
-        return torch.stack(weights).logsumexp(dim=0) - log(self.importance_samples)
+        return torch.stack(weights).logsumexp(dim=0) - math.log(self.importance_samples)
 
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
         """Write pictures of how images are drawn, and first a page that shows them: as many new images as the batch
         has, as strips and as an animation; and the reconstructions of the batch, as strips."""
         new = self.model.sample(len(batch.images), generator=torch.Generator().manual_seed(0))
-        images = fixed(batch.images)
+        images = fixed(self.drawable(batch.images))
         reconstructed = self.model(images)
         samples = (pictures(new.canvases), rectangles(self.model.write, new.writes))
         entries = [
@@ -147,6 +167,18 @@ class Generation(Task):
         entries.append(Entry(drawn, "images on the left, and how they are drawn again"))
         page = write_index(folder / "index.html", entries, title="How images are drawn", guide=GUIDE)
         return [page, *(entry.path for entry in entries)]
+
+
+def shape_drawn(source: Source) -> tuple[int, int, int]:
+    """The shape (C, Y, X) of what is drawn of the images of a source. Raises ValueError if they have no single size."""
+    if isinstance(source, LabelledImages):
+        return (1, *source.at_one_size()[1:])
+    if source.image_shape is None or 0 in source.image_shape:
+        raise ValueError(
+            f"{type(source).__name__} gives no images of one size, which a generator draws: use MNIST, or photographs "
+            "of your own with --data=vision_attn.data.labelled.LabelledImages --data.images=FOLDER"
+        )
+    return source.image_shape
 
 
 def pictures(canvases: tuple[Float[Tensor, "B C Y X"], ...]) -> Float[Tensor, "B T C Y X"]:
