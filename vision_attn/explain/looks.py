@@ -8,6 +8,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from vision_attn.console import reason_of
 from vision_attn.explain.captioners import look_of_words
 from vision_attn.explain.models import Model
 from vision_attn.explain.record import Record, record_attention
@@ -72,7 +73,7 @@ def _answers(
         activation_of(model.module, block) as activation,
         record_attention(model.module, queries="all", gradients=True) as record,
     ):
-        output = _scores(model.module(**inputs))
+        output = _scores(_called(model, inputs))
     if model.kind == "encoder":  # its features are no answer
         output = None
     if output is None and method in ("relevance", "grad-cam"):
@@ -97,6 +98,20 @@ def _answers(
     elif raw is not None:
         raw = [layer.expand(len(words), -1, -1, -1) for layer in raw]
     return Seen(words, torch.cat(maps), log_prob, raw, method)
+
+
+def _called(model: Model, inputs: dict[str, Tensor]) -> Any:
+    """The output of the model. Raises ValueError if a model of the user's refuses images of this size."""
+    try:
+        return model.module(**inputs)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        if not model.own or isinstance(error, torch.OutOfMemoryError):
+            raise
+        rows, columns = next(value.shape[-2:] for value in inputs.values() if value.dim() == 4)
+        raise ValueError(
+            f"the model fails on an image of {rows} x {columns} pixels ({reason_of(error)}): if it takes another size, "
+            "set its attribute `resolution`, a number of pixels or (rows, columns)"
+        ) from error
 
 
 def _attention(

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.console import reason_of
+from vision_attn.explain.sizes import image_size, timm_settings
 from vision_attn.files import find
 from vision_attn.mistakes import suggest
 
@@ -36,6 +37,8 @@ class Model(NamedTuple):
     classes: Sequence[str] = ()
     processor: Any = None
     """Of transformers: for texts."""
+    own: bool = False
+    """Whether it is made by a function of the user's, who can tell it the size of its images."""
 
 
 def open_model(name: str, *, weights: str | None = None, trust: bool = False) -> Model:
@@ -45,8 +48,9 @@ def open_model(name: str, *, weights: str | None = None, trust: bool = False) ->
         random weights; by default the library's pretrained ones, which it downloads. Not for transformers, whose
         folders hold their weights.
     trust: permits `module:function`, which runs that code. The function takes no arguments and returns a module from
-        images (B, 3, S, S) to scores of classes; its attributes `resolution`, `mean`, `std` and `classes` are used
-        where they exist (default: 224 pixels, and ImageNet's mean and standard deviation).
+        images (B, 3, Y, X) to scores of classes; its attributes `resolution`, `mean`, `std` and `classes` are used
+        where they exist. Otherwise the size is the one that the model says (`explain.sizes`), and mean and standard
+        deviation are those of timm's settings, or ImageNet's.
 
     Raises ValueError, which says what to install, name or correct.
     """
@@ -102,7 +106,7 @@ class Reader:
 
 def _torchvision(name: str, weights: str | None) -> Model:
     import torchvision
-    from torchvision.models import get_model, get_model_weights, list_models
+    from torchvision.models import get_model, get_model_builder, get_model_weights, list_models
 
     known = list_models(module=torchvision.models)
     if name not in known:
@@ -114,7 +118,8 @@ def _torchvision(name: str, weights: str | None) -> Model:
     chosen = presets.get(weights or "DEFAULT") or next(iter(presets.values()))
     preset = chosen.transforms()
     size, classes = preset.crop_size[0], chosen.meta["categories"]
-    model = get_model(name, weights=None)
+    of_one_size = get_model_builder(name).__module__.endswith(".vision_transformer")
+    model = get_model(name, weights=None, **({"image_size": size} if of_one_size else {}))
     if weights is None or weights in presets:
         path = Path(torch.hub.get_dir()) / "checkpoints" / chosen.url.rsplit("/", 1)[-1]
         hint = f"; put {chosen.url} at {path}, or give --weights FILE"
@@ -139,7 +144,9 @@ def _timm(name: str, weights: str | None) -> Model:
     if getattr(model, "num_classes", 0) == 1000:
         information = timm.data.ImageNetInfo()
         classes = [information.index_to_description(index).split(",")[0] for index in range(1000)]
-    reader = Reader(tuple(settings["input_size"][1:]), settings["mean"], settings["std"], _argument(model))
+    size = tuple(settings["input_size"][1:])
+    _say_if_stretched(f"timm:{name}", size)
+    reader = Reader(size, settings["mean"], settings["std"], _argument(model))
     return Model(model.eval(), kind, reader, classes)
 
 
@@ -207,11 +214,18 @@ def _function(module: str, function: str, weights: str | None) -> Model:
         raise ValueError(f"{module}:{function} returned a {type(model).__name__}, not a torch.nn.Module")
     if weights not in (None, NONE):
         _load(model, weights, function)
-    side = getattr(model, "resolution", 224)
-    statistics = (getattr(model, "mean", IMAGENET_MEAN), getattr(model, "std", IMAGENET_STD))
-    return Model(
-        model.eval(), "classifier", Reader((side, side), *statistics, _argument(model)), getattr(model, "classes", ())
-    )
+    size, settings = image_size(model), timm_settings(model)
+    _say_if_stretched(f"{module}:{function}", size)
+    mean = getattr(model, "mean", settings.get("mean", IMAGENET_MEAN))
+    std = getattr(model, "std", settings.get("std", IMAGENET_STD))
+    reader = Reader(size, mean, std, _argument(model))
+    return Model(model.eval(), "classifier", reader, getattr(model, "classes", ()), own=True)
+
+
+def _say_if_stretched(name: str, size: tuple[int, int]) -> None:
+    rows, columns = size
+    if rows != columns:
+        log.warning("%s takes %d x %d pixels: the centre square of a photograph is stretched to them", name, *size)
 
 
 def _argument(model: nn.Module) -> str:

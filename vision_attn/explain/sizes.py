@@ -1,0 +1,56 @@
+"""The size of the images that a model of another library takes, as the model itself says it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+from torch import nn
+
+SIDE = 224
+"""Pixels on a side, of models that do not say it."""
+
+
+def image_size(model: nn.Module) -> tuple[int, int]:
+    """Rows and columns of the images that `model` takes.
+
+    The first of: its attribute `resolution`, a number of pixels or (rows, columns); what one of its modules or their
+    configs call `img_size` or `image_size` (timm, torchvision, transformers); the `input_size` of timm's settings;
+    `SIDE`. Raises ValueError for a `resolution` that is none.
+    """
+    given = getattr(model, "resolution", None)
+    if given is not None:
+        size = _as_size(given)
+        if size is None:
+            raise ValueError(
+                f"the model's attribute `resolution` must be a number of pixels, or (rows, columns), not {given!r:.80}"
+            )
+        return size
+    return next(filter(None, map(_as_size, _said(model))), (SIDE, SIDE))
+
+
+def timm_settings(model: nn.Module) -> Mapping[str, Any]:
+    """What timm keeps of the images that a model was trained on: `input_size`, `mean`, `std`; empty for others."""
+    for name in ("pretrained_cfg", "default_cfg"):
+        if isinstance(found := getattr(model, name, None), Mapping):
+            return found
+    return {}
+
+
+def _said(model: nn.Module) -> Iterator[Any]:
+    """What a model and its modules say of their images, the most reliable first."""
+    for module in model.modules():
+        for place in (module, getattr(module, "config", None)):
+            yield from (getattr(place, name, None) for name in ("img_size", "image_size"))
+    for module in model.modules():
+        yield timm_settings(module).get("input_size")
+
+
+def _as_size(value: Any) -> tuple[int, int] | None:
+    """(rows, columns) of a number, or of a sequence that ends with both; None for anything else."""
+    sides = [value, value] if isinstance(value, Integral) else value
+    if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) not in (2, 3):
+        return None
+    rows, columns = sides[-2:]
+    if not all(isinstance(side, Integral) and side > 0 for side in (rows, columns)):
+        return None
+    return int(rows), int(columns)
