@@ -45,7 +45,7 @@ def made_up(num_images: int, seed: int) -> tuple[Captions, list[Captions]]:
     def caption(shortest: int) -> list[str]:
         return [words[min(int(dice.expovariate(0.4)), 9)] for _ in range(dice.randrange(shortest, 13))]
 
-    references = [[caption(1) for _ in range(dice.randrange(1, 6))] for _ in range(num_images)]
+    references = [[caption(0) for _ in range(dice.randrange(1, 6))] for _ in range(num_images)]
     candidates = [dice.choice([caption(0), dice.choice(image), image[0][:4]]) for image in references]
     return candidates, references
 
@@ -55,11 +55,24 @@ def made_up(num_images: int, seed: int) -> tuple[Captions, list[Captions]]:
 def test_made_up_captions_score_as_in_pycocoevalcap(end, num_known):
     """Whether the vocabulary knows all words, some, or none: words outside it are different words."""
     candidates, references = made_up(150, seed=0)
+    assert any([] in image and any(image) for image in references) and [] in candidates
     known = {f"word{number}": 3 + number for number in range(num_known)}
     found = torch.tensor(ours(candidates, references, known, end))
     expected = torch.tensor(theirs(candidates, references, end))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     assert expected.max() > 9.9 and expected.std() > 1
+
+
+def test_a_reference_without_words_counts_in_the_mean():
+    """Also where END does not count, and nothing of it is left."""
+    images = [[[1], [2, 3, 1]], [[4, 1]]]
+    for end in (True, False):
+        cider = CiderD(end=end)
+        cider.count(images)
+        assert cider(torch.tensor([[[2, 3, 1]]]), padded(images[:1])).item() == pytest.approx(
+            theirs([["2", "3"]] + [["4"]], [[[], ["2", "3"]], [["4"]]], end)[0]
+        )
+    assert cider(torch.tensor([[[2, 3, 1]]]), padded(images[:1])).item() == pytest.approx(2.5)
 
 
 def test_many_images_are_counted_as_one(monkeypatch):

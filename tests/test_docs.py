@@ -53,6 +53,8 @@ NUMBERED = {
     "Selvaraju et al. 2017": {"explain/relevance.py": [1, 2]},
     "Kool et al. 2019": {"attention/reinforce.py": []},
     "Burda et al. 2016": {"tasks/generate.py": [8]},
+    "Graves et al. 2006": {"criteria/ctc.py": [12], "decode/ctc.py": [4], "models/ctc.py": [3]},
+    "Raffel et al. 2017": {"attention/monotonic.py": [13, 14]},
     "Vedantam et al. 2015": {"metrics/cider.py": [1, 3, 4]},
     "Rennie et al. 2017": {"criteria/self_critical.py": []},
     "Williams 1992": {"attention/reinforce.py": []},

@@ -441,6 +441,16 @@ def test_uniform_attention_gets_the_uniform_value(dtype):
     assert found["pointing_uniform"] == pytest.approx(0.7 / 2 * 1.1 / 2, abs=0.03)
 
 
+def test_a_map_of_zeros_is_a_miss():
+    """It attends to nothing, by pointing as by mass; an even map of one region attends to all."""
+    correctness = AttentionCorrectness((4, 4))
+    correctness.update(["dog", "dog"], torch.stack([torch.zeros(16), *peaks(5)]), {"dog": [LEFT_TOP]})
+    assert correctness.compute() == {"pointing": 0.5, "pointing_uniform": 0.25, "mass": 0.5, "mass_uniform": 0.25}
+    one = AttentionCorrectness((1, 1))
+    one.update(["dog", "dog"], torch.tensor([[1.0], [0.0]]), {"dog": [(-1, -1, 1, 1)]})
+    assert one.compute() == {"pointing": 0.5, "pointing_uniform": 1, "mass": 0.5, "mass_uniform": 1}
+
+
 def test_attention_mistakes_and_nothing():
     correctness = AttentionCorrectness((4, 4))
     assert correctness.compute() == dict.fromkeys(["pointing", "pointing_uniform", "mass", "mass_uniform"], 0)

@@ -17,7 +17,7 @@ L = 7
 
 
 def programmed(p: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """The recurrence of Raffel et al. (2017), eq. 8 and 9, column by column."""
+    """The recurrence of Raffel et al. (2017), eq. 13 and 14, column by column."""
     reached, alpha = 0.0, []
     for column in range(len(p)):
         reached = (1 - p[column - 1] if column else 0.0) * reached + before[column]

@@ -26,7 +26,8 @@ class GaussianMixture(Score):
     step: the initial distance, in columns, that a component moves for each character.
 
     Differs from the paper: weights sum to 1 over columns (without which a narrow component between two columns sees
-    nothing), and alpha sums to 1 over components.
+    nothing), alpha sums to 1 over components, and the exponents of eq. 50 and eq. 51 are clipped: beta lies between
+    e^-10 and e^10, and a step is at most e^10 columns, so that a sum of squares stays finite.
     """
 
     def __init__(self, region_size: int, query_size: int, *, num_components: int = 3, step: float = 2.0):
@@ -73,7 +74,8 @@ class LocalPredictive(Additive):
     window: D, in columns. The paper reads columns within D of p_t.
 
     Differs from the paper: the Gaussian multiplies weights before they are normalised, not after; columns outside the
-    window keep their small weights; and the score inside is additive.
+    window keep their small weights; the score inside is additive; and the place of column i is its centre, i + 0.5
+    counted from 0, so that p_t, between 0 and L, reaches the first and the last column alike.
     """
 
     def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512, window: float = 4.0):

@@ -23,7 +23,7 @@ Way = Literal["expectation", "online"]
 class Monotonic(Attention):
     """Monotonic attention trained by its exact expectation (Raffel et al., ICML 2017).
 
-    In training, alpha_ij is the probability that the search for character i stops at column j (eq. 9); the weights of
+    In training, alpha_ij is the probability that the search for character i stops at column j (eq. 14); the weights of
     the context are these. At test time ("online") the search is run: it stops at the first column with p_ij > 1/2, and
     columns that have been passed are never read again (algorithm 1).
 
@@ -150,11 +150,12 @@ def moved(alpha: Float[Tensor, "B R L"], columns: int) -> Float[Tensor, "B R L"]
 def stopping(stops: Float[Tensor, "*rows L"], before: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
     """The probability that a search stops at each column, alpha_i, from p_i and alpha_{i-1} = `before`.
 
-    alpha_ij = p_ij q_ij with q_ij = (1 - p_i,j-1) q_i,j-1 + alpha_i-1,j: the probability that the search reaches column
-    j (Raffel et al. 2017, eq. 8 and eq. 9). At the last column p is taken to be 1.
+    alpha_ij = p_ij q_ij (Raffel et al. 2017, eq. 14) with q_ij = (1 - p_i,j-1) q_i,j-1 + alpha_i-1,j (eq. 13), the
+    probability that the search reaches column j.
 
-    The paper divides by a cumulative product, which underflows. Here the recurrence is a parallel scan of log2 L steps
-    that only multiplies by probabilities and adds: no division, no logarithm, and exact for p of 0 and 1.
+    Differs from the paper: at the last column p is taken to be 1. The paper divides by a cumulative product, which
+    underflows. Here the recurrence is a parallel scan of log2 L steps that only multiplies by probabilities and adds:
+    no division, no logarithm, and exact for p of 0 and 1.
     """
     reached, passes = before, F.pad(1 - stops[..., :-1], (1, 0))
     shift = 1

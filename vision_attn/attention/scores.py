@@ -133,7 +133,12 @@ class Cosine(Dot):
 
     The scale tau is learned, through its logarithm. Cosines lie between -1 and 1; without a scale their softmax over
     196 regions stays nearly uniform.
+
+    Differs from the paper: a vector shorter than `SHORTEST` counts as one of that length, so that the cosine of a
+    vector of zeros is 0, and its gradient is finite.
     """
+
+    SHORTEST = 1e-4
 
     def __init__(self, region_size: int, query_size: int, *, sharpness: float = 10.0):
         """`sharpness`: the initial tau."""
@@ -142,14 +147,18 @@ class Cosine(Dot):
         self.log_sharpness = nn.Parameter(torch.tensor(float(sharpness)).log())
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        return F.normalize(regions, dim=-1)
+        return self._of_length_1(regions)
 
     def forward(
         self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L D", "float", B=query.shape[0], D=query.shape[-1], hint=UNPROJECTED)
-        return (self.log_sharpness.exp() * F.normalize(query, dim=-1)) @ keys.mT, None
+        return (self.log_sharpness.exp() * self._of_length_1(query)).to(keys.dtype) @ keys.mT, None
+
+    def _of_length_1(self, vectors: Tensor) -> Tensor:
+        """In float32 or wider, since squares of float16 overflow and underflow; returned as it was given."""
+        return F.normalize(precise(vectors), dim=-1, eps=self.SHORTEST).to(vectors.dtype)
 
 
 class General(Dot):

@@ -131,7 +131,10 @@ def looking_at_test(module: nn.Module, way: str) -> Iterator[None]:
 
 def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
     """alpha = softmax(e) (Xu et al. 2015, eq. 5), in float32 or wider also under autocast. So are the log-probabilities
-    and entropies computed from it; the context z_t has the type of the regions."""
+    and entropies computed from it; the context z_t has the type of the regions. Scores that overflowed float16 count as
+    its largest number."""
+    if scores.dtype == torch.float16:
+        scores = scores.clamp(max=torch.finfo(scores.dtype).max)
     return precise(scores).softmax(dim=-1)
 
 

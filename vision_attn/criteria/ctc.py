@@ -7,10 +7,12 @@ from vision_attn.contracts import PAD, Caption, Captioner, Criterion
 
 
 class CTCLoss(Criterion):
-    """-log p(transcript | line) of `models/ctc.py`, a mean over transcripts (Graves et al. 2006, eq. 5).
+    """-log p(transcript | line) of `models/ctc.py`, a mean over transcripts (Graves et al. 2006, eq. 12; a sum there).
 
-    A transcript that does not fit into its line, which has fewer columns than characters, is left out. Logs `nll`, the
-    mean per character, in nats, END counted as in validation, and `too_long`, the share of transcripts that do not fit.
+    A transcript that does not fit into its line, which has fewer columns than characters, adds 0 to the loss and is
+    counted in its mean, so that the losses of equal parts of a batch average to that of the whole. It is left out of
+    `nll`, the mean per character, in nats, END counted as in validation. Logs that, and `too_long`, the share of
+    transcripts that do not fit.
     """
 
     def __init__(self, model: Captioner):

@@ -15,4 +15,4 @@ class Likelihood(Criterion):
     def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
         said = words != PAD
         nll = -caption.log_prob.sum()
-        return {"loss": nll / said[..., 0].numel(), "nll": (nll / said.sum()).detach()}
+        return {"loss": nll / said[..., 0].numel(), "nll": (nll / said.sum().clamp(min=1)).detach()}

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from vision_attn.contracts import END, PAD
 from vision_attn.decode.rows import Decoded
+from vision_attn.layers.precise import precise
 
 BLANK = PAD
 NEVER = -1e30
+"""The logarithm of 0. Unlike -inf, sums of it have no NaN."""
 MULTIPLIER = 6364136223846793005
 """Of the hash of a prefix, h(prefix c) = h(prefix) MULTIPLIER + c + 1 modulo 2^64 (Knuth's generator)."""
 
@@ -23,8 +25,8 @@ MULTIPLIER = 6364136223846793005
 def best_path(frames: Float[Tensor, "B L V"], *, max_words: int = 1000, never: Sequence[int] = ()) -> Decoded:
     """The most likely label of each column, without repetitions and blanks (Graves et al. 2006, eq. 4).
 
-    `score` is log p of this one alignment. Transcripts are cut after `max_words` characters, END included: one that is
-    cut has no END.
+    `score` is log p of this one alignment. A transcript of more than `max_words` characters, END included, is cut, and
+    has no END.
     """
     best, label = _barred(frames, never).max(dim=-1)
     begins = label != torch.nn.functional.pad(label, (1, 0))[:, :-1]
@@ -44,7 +46,8 @@ def prefix_beam_search(
     algorithm 1), best first.
 
     Extending a prefix may give another prefix of the beam; their alignments are then added. Equal prefixes are found by
-    64-bit hashes. Transcripts are cut after `max_words` characters, END included: one that is cut has no END.
+    64-bit hashes. Transcripts are cut after `max_words` characters, END included: one that is cut has no END, and
+    stands for all that begin with it.
     """
     if beams < 1:
         raise ValueError(f"beams is {beams}, but must be at least 1")
@@ -63,6 +66,8 @@ def prefix_beam_search(
         total = torch.logaddexp(blank, character)
         stays_blank = total + emitted[..., BLANK]
         stays = character + emitted.expand(-1, K, -1).gather(2, last[..., None])[..., 0]
+        cut = length == max_words  # labels that follow are free
+        stays_blank, stays = total.where(cut, stays_blank), stays.masked_fill(cut, NEVER)
         # p of a prefix with one more character: after an equal character only from a blank
         same = labels == last[..., None]
         longer = torch.where(same, blank[..., None], total[..., None]) + emitted
@@ -93,18 +98,20 @@ def prefix_beam_search(
     score, order = torch.logaddexp(blank, character).sort(dim=1, descending=True, stable=True)
     length = length.gather(1, order)
     words = words.gather(1, order[..., None].expand(-1, -1, most))
-    score = score.masked_fill(score < NEVER / 2, -torch.inf)
-    return _decoded(frames, words[..., : int(length.max())], length * score.isfinite(), score, max_words)
+    return _decoded(frames, words[..., : int(length.max())], length, score, max_words)
 
 
 @torch.no_grad()
 def align(frames: Float[Tensor, "B L V"], words: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T L"]:
     """The columns of each character in the most likely alignment of a transcript, weighted by their probability.
 
-    `words` are ids of characters, then END or PAD. Weights of a character sum to 1; all are 0 where a transcript has
-    too few columns, and at END.
+    `words` are ids of characters, then END; without END a transcript has been cut, and labels after the column where
+    its last character begins are free. Weights of a character sum to 1, however small their probabilities are; all are
+    0 where a transcript has too few columns, and at END.
     """
+    frames = _finite(frames)
     (B, R, T), L = words.shape, frames.shape[1]
+    cut = (words != END).all(dim=-1, keepdim=True)
     words = words * (words > END)
     length = (words > 0).sum(dim=-1)
     labels = torch.stack([torch.full_like(words, BLANK), words], dim=-1).flatten(2)
@@ -112,11 +119,12 @@ def align(frames: Float[Tensor, "B L V"], words: Int[Tensor, "B R T"]) -> Float[
     emitted = frames.mT.gather(1, labels.flatten(1)[..., None].expand(-1, -1, L)).view(B, R, -1, L)
     skips = (labels != BLANK) & (labels != torch.nn.functional.pad(labels, (2, 0))[..., :-2])
     state = torch.arange(labels.shape[-1], device=words.device)
+    emitted = emitted.masked_fill((cut & (state == 2 * length[..., None]) & (state > 0))[..., None], 0)
     value = emitted[..., 0].where(state < 2, NEVER)
     steps = []
     for column in range(1, L):
-        one, two = (torch.nn.functional.pad(value, (n, 0), value=NEVER)[..., :-n] for n in (1, 2))
-        value, step = torch.stack([value, one, two.where(skips, NEVER)], dim=-1).max(dim=-1)
+        one, two = (torch.nn.functional.pad(value, (n, 0), value=-torch.inf)[..., :-n] for n in (1, 2))
+        value, step = torch.stack([value, one, two.where(skips, -torch.inf)], dim=-1).max(dim=-1)
         value = value + emitted[..., column]
         steps.append(step)
     last = torch.stack([2 * length, (2 * length - 1).clamp(min=0)], dim=-1)
@@ -127,23 +135,28 @@ def align(frames: Float[Tensor, "B L V"], words: Int[Tensor, "B R T"]) -> Float[
         place = place - step.gather(2, place[..., None])[..., 0]
         path.append(place)
     here = torch.stack(path[::-1], dim=-1)[:, :, None] == (2 * torch.arange(T, device=words.device) + 1)[:, None]
-    weight = emitted[:, :, 1::2].exp() * here * (found > NEVER / 2)[..., None, None]
-    return weight / weight.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+    here &= (labels[..., 1::2] != BLANK)[..., None] & (found > NEVER / 2)[..., None, None]
+    return emitted[:, :, 1::2].masked_fill(~here, NEVER).softmax(dim=-1) * here
 
 
 def _barred(frames: Tensor, never: Sequence[int]) -> Tensor:
     """END, and the labels `never`, are not produced."""
-    return frames.index_fill(-1, torch.tensor([END, *never], device=frames.device), NEVER)
+    return _finite(frames).index_fill(-1, torch.tensor([END, *never], device=frames.device), NEVER)
+
+
+def _finite(frames: Tensor) -> Tensor:
+    """In float32 or wider, with `NEVER` for -inf."""
+    return precise(frames).clamp(min=NEVER)
 
 
 def _decoded(frames: Tensor, words: Tensor, length: Tensor, score: Tensor, max_words: int) -> Decoded:
-    """Add END after the characters of each transcript, if there is room for it, and the maps. The log-probability of a
-    transcript is that of its last word."""
+    """Add END after the characters of each transcript that has room for it, its log-probability at its last word, and
+    the maps. Rows that are not possible have score -inf and no words."""
+    score = score.masked_fill(score < NEVER / 2, -torch.inf)
+    possible = score.isfinite()[..., None]
     T = min(words.shape[2] + 1, max_words)
-    position = torch.arange(T, device=words.device)
-    words = torch.nn.functional.pad(words, (0, 1))[..., :T].masked_fill(position >= length[..., None], PAD)
-    there = score.isfinite()[..., None]
-    words = words.masked_fill((position == length[..., None]) & there, END)
-    last = (position == length.clamp(max=max_words - 1)[..., None]) & there
-    log_prob = torch.where(last, score[..., None], 0.0)
+    position, length = torch.arange(T, device=words.device), length[..., None]
+    words = torch.nn.functional.pad(words, (0, 1))[..., :T].masked_fill((position >= length) | ~possible, PAD)
+    words = words.masked_fill((position == length) & possible, END)
+    log_prob = torch.where((position == length.clamp(max=T - 1)) & possible, score[..., None], 0.0)
     return Decoded(words, log_prob, score, align(frames, words))

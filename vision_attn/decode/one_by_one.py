@@ -67,6 +67,7 @@ def sample(
         below = p.cumsum(dim=-1)
         uniform = 1 - torch.rand(*p.shape[:2], 1, generator=generator, device=p.device)  # in (0, 1]
         word = torch.searchsorted(below, uniform * below[..., -1:])
+        word = word.clamp(max=p.shape[-1] - 1)  # p is NaN where no word is possible
         return log_prob.gather(-1, word).squeeze(-1), word.squeeze(-1)
 
     rules = Rules(captioner, regions.device, max_words=max_words, never=never, min_words=min_words, no_repeat=no_repeat)
@@ -91,11 +92,12 @@ def _one_by_one(
     for number in range(max_words):
         logits, state, look = captioner.step(word, state, memory)
         gained, word = choose(logits, rules.barred(before, number, logits.shape[-1]))
-        word, gained = word.masked_fill(ended, PAD), gained.masked_fill(ended, 0)
+        nothing = gained.isneginf()  # the rules bar all that is possible: the row ends without a caption
+        word, gained = word.masked_fill(ended | nothing, PAD), gained.masked_fill(ended, 0)
         before = rules.extended(before, word)
         steps.append(active.scatter({"word": word, "gained": gained}))
         looks.append(active.scatter(maps(look)))
-        ended = ended | (word == END)
+        ended = ended | nothing | (word == END)
         if (going := active.going(ended)) is not None:
             if not len(going):
                 break

@@ -14,7 +14,8 @@ class Decoded(NamedTuple):
     """Captions with their log-probabilities and maps, an image's rows best first.
 
     A caption that did not end within the limit has no END. Positions past a caption's end hold zeros. Rows that the
-    beam never filled, because the language has fewer captions, come last with score -inf and no words.
+    search never filled, because the language has fewer captions or the rules bar all of them, come last with score -inf
+    and no words.
     """
 
     words: Int[Tensor, "B R T"]
@@ -102,14 +103,14 @@ def best_first(
     """
     whole = {name: torch.stack([step[name] for step in steps], dim=2) for name in steps[0]}
     word, gained, looked = whole["word"], whole["gained"], torch.stack(looked, dim=2)
-    filled = whole["filled"].all(dim=-1) if "filled" in whole else (word != PAD)[..., 0]
+    filled = whole["filled"].all(dim=-1) if "filled" in whole else gained.sum(dim=-1) > -torch.inf
     said = (word != PAD) & filled[..., None]
     score = gained.sum(dim=-1) / said.sum(dim=-1).clamp(min=1) ** length_power
     score, order = _sorted(score.where(filled, -torch.inf), groups)
     said, word, gained, looked = take_rows((said, word, gained, looked), order)
     sorted_maps = [take_rows(tuple(step.values()), row) for step, row in zip(looks, looked.unbind(2), strict=True)]
     stacked = [_masked(torch.stack(parts, dim=2), said) for parts in zip(*sorted_maps, strict=True)]
-    return Decoded(word * said, gained * said, score, **dict(zip(looks[0], stacked, strict=True)))
+    return Decoded(word * said, gained.where(said, 0), score, **dict(zip(looks[0], stacked, strict=True)))
 
 
 def _sorted(score: Float[Tensor, "B R"], groups: int) -> tuple[Tensor, Tensor]:

@@ -42,8 +42,8 @@ class AttentionCorrectness:
 
         `content` holds every word that names an object in any image. A content word without a box in this image names
         an object that is not there, and counts as a miss, for uniform attention too. Rows of alpha past the last word,
-        such as that of END, are ignored. Raises ValueError if alpha has fewer rows than there are words, or another
-        number of regions than the grid.
+        such as that of END, are ignored. A map of zeros attends to nothing, and counts as a miss. Raises ValueError if
+        alpha has fewer rows than there are words, or another number of regions than the grid.
         """
         if alpha.shape[0] < len(words) or alpha.shape[1] != len(self.centres):
             raise ValueError(
@@ -57,7 +57,7 @@ class AttentionCorrectness:
                 peak = weight == weight.max()
                 share = inside.double().mean().item()
                 self.num_words += 1
-                self.totals["pointing"] += inside[peak].double().mean().item()
+                self.totals["pointing"] += inside[peak].double().mean().item() if weight.any() else 0.0
                 self.totals["pointing_uniform"] += share
                 self.totals["mass"] += weight[inside].sum().item()
                 self.totals["mass_uniform"] += share
@@ -127,7 +127,7 @@ def map_statistics(alpha: Float[Tensor, "B R T L"], said: Bool[Tensor, "B R T"])
     number = said.sum()
     moved = total_variation(alpha) * said[..., 1:]
     return {
-        "entropy": entropy(alpha).sum() / number,
-        "at_mode": alpha.amax(dim=-1).sum() / number,
+        "entropy": entropy(alpha).sum() / number.clamp(min=1),
+        "at_mode": alpha.amax(dim=-1).sum() / number.clamp(min=1),
         "movement": moved.sum() / said[..., 1:].sum().clamp(min=1),
     }

@@ -24,7 +24,11 @@ AT_ONCE = 1024
 class CiderD(nn.Module):
     """CIDEr-D of captions against the references of their image (Vedantam et al. 2015, eq. 4 and eq. 3): 10 times the
     clipped cosine similarity of tf-idf vectors (eq. 1), times exp(-(difference in length)^2 / (2 sigma^2)), a mean over
-    n = 1 to 4 and over references.
+    n = 1 to 4 and over references. A reference without words has a similarity of 0, and counts in the mean.
+
+    Differs from the paper, as COCO's code does: the term frequency of eq. 1 is the number of times that an n-gram
+    occurs in a caption; the paper divides it by the number of all its n-grams. That leaves the cosine of eq. 2 as it
+    is, but not the clipping of eq. 4, which compares the numbers of two captions.
 
     Equal to `pycocoevalcap` for the same words, except that END counts as a word of captions and references. Without
     it, a caption that stops in the middle of a phrase, as in "a dog with a", loses nothing as a reward: models that are
@@ -74,6 +78,7 @@ class CiderD(nn.Module):
 
         In float64 (float32 on MPS). An image with fewer references has rows of PAD in their place.
         """
+        number = (references[..., 0] != PAD).sum(dim=-1, keepdim=True)  # with those that hold END alone
         captions, references = self._counted(captions), self._counted(references)
         mine, theirs = hashed(captions), hashed(references)
         my_weight, their_weight = self.idf(mine).square(), self.idf(theirs).square()
@@ -87,7 +92,7 @@ class CiderD(nn.Module):
         similarity = (product / norms.where(norms > 0, 1).sqrt()).mean(dim=-1)  # (B, R, M)
         difference = _bigrams(captions)[:, :, None] - _bigrams(references)[:, None]
         similarity = similarity * torch.exp(-double(difference).square() / (2 * self.sigma**2))
-        return 10 * similarity.sum(dim=-1) / (references[..., 0] != PAD).sum(dim=-1, keepdim=True).clamp(min=1)
+        return 10 * similarity.sum(dim=-1) / number.clamp(min=1)
 
     def idf(self, ngrams: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64 (float32

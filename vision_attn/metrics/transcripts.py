@@ -85,7 +85,7 @@ class Alignment(Evaluator):
             if caption.alpha is None or not caption.words:
                 continue
             centre = centres(caption)
-            steps = centre.diff()
+            steps = centre[~centre.isnan()].diff()
             self.forward += (steps >= -1 / caption.alpha.shape[-1]).tolist()
             self.travelled.append(steps.abs().sum().item() / 2)
             if boxes is not None:
@@ -114,11 +114,11 @@ class GlimpsesTaken(Evaluator):
 
 
 def centres(caption: Described) -> Float[Tensor, "T"]:
-    """The centre of mass of each map along the strip, x in [-1, 1]. A map of zeros counts as the middle."""
+    """The centre of mass of each map along the strip, x in [-1, 1]. A map of zeros has none: NaN."""
     columns = caption.alpha.sum(dim=1).double()  # (T, X)
     number = columns.shape[1]
     x = (2 * torch.arange(number, dtype=columns.dtype) + 1) / number - 1
-    return columns @ x / columns.sum(dim=1).clamp(min=torch.finfo(columns.dtype).tiny)
+    return columns @ x / columns.sum(dim=1)
 
 
 def on_characters(words: Sequence[str], centre: Sequence[float], boxes: Mapping[str, Sequence]) -> list[bool]:

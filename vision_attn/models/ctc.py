@@ -43,8 +43,9 @@ class CTC(Captioner):
     character, and one more between equal neighbours.
 
     `forward` returns log p of a whole transcript at its END (eq. 3; torch's `ctc_loss` computes the sum), and zeros at
-    its characters. `step` gives the same product character by character: p(next | prefix), by prefix search (section
-    3.2). So any decoding works; `decode/ctc.py` is the faster one.
+    its characters. A transcript without END has been cut: at its last character stands log p of all transcripts that
+    begin with it (section 3.2). `step` gives the same product character by character: p(next | prefix), by prefix
+    search (section 3.2). So any decoding works; `decode/ctc.py` is the faster one.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class CTC(Captioner):
         return class_log_prob(precise(scores).masked_fill(end, NEVER))
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
-        """-inf at END where a strip has too few columns for the transcript."""
+        """-inf at the end of a transcript for which a strip has too few columns."""
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
         B, R, T = words.shape
         frames = self.frames(regions).repeat_interleave(R, dim=0).transpose(0, 1)  # (L, B R, V)
@@ -81,7 +82,11 @@ class CTC(Captioner):
         columns = torch.full_like(length, len(frames))
         nll = F.ctc_loss(frames, flat, columns, length, blank=BLANK, reduction="none", zero_infinity=True)
         repeated = ((flat[:, 1:] == flat[:, :-1]) & (flat[:, 1:] > END)).sum(dim=-1)
-        total = torch.where(length + repeated <= columns, -nll, -torch.inf)
+        total = -nll
+        cut = ((length > 0) & (flat != END).all(dim=-1)).nonzero().squeeze(1)
+        if len(cut):
+            total = total.index_copy(0, cut, begun(frames[:, cut], flat[cut]))
+        total = torch.where(length + repeated <= columns, total, -torch.inf)
         spoken = (flat != PAD).sum(dim=-1)
         last = torch.arange(T, device=words.device) == spoken[:, None] - 1
         return Caption(torch.where(last, total[:, None], 0.0).unflatten(0, (B, R)))
@@ -96,7 +101,8 @@ class CTC(Captioner):
     def step(
         self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B L V"]
     ) -> tuple[Float[Tensor, "B R V"], State, Look]:
-        """Logits are log p(prefix and then the character, or END). The map says where the next character begins."""
+        """Logits are log p(prefix and then the character, or END), -inf for what does not fit into the strip. The map
+        says where the next character begins."""
         going = (word > END)[..., None]  # PAD starts a transcript; rows that have ended are not used
         extended = self._extended(word, state, memory)
         state = State(
@@ -113,6 +119,7 @@ class CTC(Captioner):
         logits = begins.logsumexp(dim=2)
         ends = torch.logaddexp(state.blank[..., -1], state.character[..., -1])
         logits[..., END] = ends
+        logits = logits.masked_fill(logits < NEVER / 2, -torch.inf)
         return logits, state, Look(begins.logsumexp(dim=-1).softmax(dim=-1))
 
     def _extended(self, word: Tensor, state: State, frames: Tensor) -> State:
@@ -130,6 +137,24 @@ class CTC(Captioner):
             blanks.append(blank)
             characters.append(character)
         return State(torch.stack(blanks, dim=-1), torch.stack(characters, dim=-1), word)
+
+
+def begun(frames: Float[Tensor, "L N V"], words: Int[Tensor, "N T"]) -> Float[Tensor, "N"]:
+    """log p of all transcripts that begin with the characters of `words`, at least one: the sum over the column at
+    which the last of them begins, since labels after it are free (Graves et al. 2006, section 3.2)."""
+    words = words * (words > END)
+    labels = torch.stack([torch.full_like(words, BLANK), words], dim=-1).flatten(1)  # blank, y_1, blank, y_2, ..
+    skips = (labels != BLANK) & (labels != F.pad(labels, (2, 0))[:, :-2])
+    emitted = frames.gather(-1, labels.expand(len(frames), -1, -1))
+    value = torch.full_like(emitted[0], NEVER).index_fill(1, labels.new_zeros(1), 0)  # before the first column
+    arrivals = []
+    for column in emitted:
+        one, two = (F.pad(value, (n, 0), value=NEVER)[:, :-n] for n in (1, 2))
+        arrives = torch.logaddexp(one, two.where(skips, NEVER)) + column
+        value = torch.logaddexp(value + column, arrives)
+        arrivals.append(arrives)
+    last = 2 * (words > 0).sum(dim=-1, keepdim=True) - 1
+    return torch.stack(arrivals).logsumexp(dim=0).gather(1, last).squeeze(1)
 
 
 def _before(state: State) -> Float[Tensor, "B R L"]:
