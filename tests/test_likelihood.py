@@ -80,7 +80,7 @@ def test_slopes_of_some_logits_are_those_of_log_softmax(dtype, loops):
     (slopes,) = torch.autograd.grad(chosen, exact, factor)
     found = logits.clone()
     with without_loops(not loops):
-        log_prob, total = likelihood._log_prob_and_slopes(found, words, factor)
+        log_prob, found, total = likelihood._log_prob_and_slopes(found, words, factor)
     torch.testing.assert_close(log_prob, chosen.detach(), rtol=1e-5, atol=1e-5, equal_nan=True)
     digits = {"rtol": 2e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2**-8, "atol": 1e-6}
     torch.testing.assert_close(found.float(), slopes, equal_nan=True, **digits)

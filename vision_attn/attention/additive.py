@@ -42,7 +42,7 @@ class _Exponential(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, limit: float) -> Tensor:
         loops = _loops(x)
-        output = loops.exponential(x, limit) if loops else x.clamp(-limit, limit).mul_(2).exp_()
+        output = loops.exponential(x, limit) if loops else (2 * x.clamp(-limit, limit)).exp()
         ctx.save_for_backward(output)
         ctx.limit = limit
         return output
@@ -55,7 +55,7 @@ class _Exponential(torch.autograd.Function):
             return loops.gradient_of_exponential(grad, output, ctx.limit), None
         smallest, largest = math.exp(-2 * ctx.limit), math.exp(2 * ctx.limit)
         inside = torch.ops.aten.hardtanh_backward(grad, output, smallest, largest)
-        return inside.mul_(output).mul_(2), None
+        return inside * (2 * output), None
 
 
 class _ExponentialOnGPU(torch.autograd.Function):
@@ -96,10 +96,8 @@ class _AdditiveScore(torch.autograd.Function):
         ctx.save_for_backward(query, keys, weight)
         if fused := _fused(query):
             return fused.scores(query, keys, weight)
-        scores = query.new_empty(*query.shape[:2], keys.shape[1])
-        for image in _chunks(query, keys):
-            torch.matmul(_reciprocal(query[image], keys[image]), weight, out=scores[image])
-        return scores.mul_(-2).add_(weight.sum())
+        sums = [_reciprocal(query[image], keys[image]) @ weight for image in _chunks(query, keys)]
+        return weight.sum() - 2 * torch.cat(sums)
 
     @staticmethod
     @once_differentiable
@@ -112,21 +110,21 @@ class _AdditiveScore(torch.autograd.Function):
 
 
 def gradient_of_keys(slopes: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of e^{2k}, given the sums of the gradient of the scores times t (1 - t) over rows; changes them."""
-    return slopes.mul_(2 * weight).div_(keys)
+    """The gradient of e^{2k}, given the sums of the gradient of the scores times t (1 - t) over rows."""
+    return slopes * (2 * weight) / keys
 
 
 def _gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of `query` and `weight`; what gives that of `keys` is added to `slopes`."""
     grad = grad.contiguous()
-    grad_query, grad_weight = torch.empty_like(query), torch.zeros_like(weight)
+    of_query, of_weight = [], torch.zeros_like(weight)
     for image in _chunks(query, keys):
         t, g = _reciprocal(query[image], keys[image]), grad[image]
-        grad_weight += torch.mv(t.flatten(0, -2).T, g.flatten())
+        of_weight += torch.mv(t.flatten(0, -2).T, g.flatten())
         slope = torch.addcmul(t, t, t, value=-1).mul_(g[..., None])  # of -t with respect to log(e^{2q} e^{2k})
-        torch.sum(slope, -2, out=grad_query[image])
+        of_query.append(slope.sum(-2))
         slopes[image] += slope.sum(-3)
-    return grad_query.mul_(2 * weight).div_(query), grad.sum() - 2 * grad_weight
+    return torch.cat(of_query) * (2 * weight) / query, grad.sum() - 2 * of_weight
 
 
 def _fused(query: Tensor) -> ModuleType | None:

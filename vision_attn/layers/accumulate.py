@@ -62,6 +62,11 @@ def total_of(tensor: Tensor) -> Callable[[], Tensor] | None:
     return None if total is None else lambda: total.of(images)
 
 
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add the products a b of each image to the sum that a function of `total_of` returned."""
+    total.baddbmm_(a, b)
+
+
 def _total(tensor: Tensor) -> Total | None:
     return None if torch.compiler.is_compiling() else getattr(tensor.grad_fn, "total", None)
 
@@ -98,7 +103,5 @@ class _Leading(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is not None:
-            whole = grad.new_zeros(ctx.shape)
-            whole[: len(grad)] = grad
-            grad = whole
+            grad = torch.cat([grad, grad.new_zeros(ctx.shape[0] - len(grad), *ctx.shape[1:])])
         return None, grad, None

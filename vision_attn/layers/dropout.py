@@ -52,10 +52,10 @@ class _Dropped(torch.autograd.Function):
     def forward(ctx, input: Tensor, kept: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(kept)
         ctx.scale = scale
-        return (input * kept).mul_(scale)
+        return input * scale * kept
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
         (kept,) = ctx.saved_tensors
-        return (grad * kept).mul_(ctx.scale), None, None
+        return grad * ctx.scale * kept, None, None

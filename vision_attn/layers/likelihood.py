@@ -43,7 +43,7 @@ def word_log_prob(output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tens
     in a likelihood. If it differs, the logits are computed a second time. Within `weighted_words`, where it will
     differ, and on a GPU, logits are kept instead.
 
-    The backward pass overwrites what was kept, so it can run only once.
+    The backward pass frees what was kept, so it can run only once.
     """
     if torch.compiler.is_compiling():  # the compiler fuses this expression
         log_prob = class_log_prob(output(deep)).gather(-1, words[:, None]).squeeze(-1)
@@ -62,30 +62,34 @@ class _WordLogProb(torch.autograd.Function):
         keep = training and (words.device.type != "cpu" or _weighted.get())
         if training and not keep:
             ctx.gradients = _Gradients(deep, weight, ctx.needs_input_grad)
-        log_prob = torch.zeros_like(words, dtype=torch.promote_types(deep.dtype, torch.float32))
+        dtype, log_prob = torch.promote_types(deep.dtype, torch.float32), []
         for rows in ctx.parts:
             logits = linear(deep[rows], weight, bias)
             if ctx.gradients:
-                log_prob[rows] = ctx.gradients.add(rows, logits, words[rows], torch.ones_like(log_prob[rows]))
+                ones = torch.ones(len(logits), dtype=dtype, device=logits.device)
+                log_prob.append(ctx.gradients.add(rows, logits, words[rows], ones))
             else:
-                log_prob[rows] = _log_prob(logits, words[rows])
+                log_prob.append(_log_prob(logits, words[rows]))
             if keep:
                 ctx.kept.append(logits)
-        return log_prob.masked_fill_(words == 0, 0)
+        return _placed(ctx.parts, log_prob, words.new_zeros(len(words), dtype=dtype)).masked_fill(words == 0, 0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         deep, weight, bias, words = ctx.saved_tensors
         if ctx.parts is None:
-            raise RuntimeError("word_log_prob can be differentiated once: its backward pass overwrites what it kept")
+            raise RuntimeError("word_log_prob can be differentiated once: its backward pass frees what it kept")
         parts, kept, gradients = ctx.parts, ctx.kept, ctx.gradients
         ctx.parts = ctx.kept = ctx.gradients = None
         if gradients and (factor := _only(grad, parts)) is not None:
             return *gradients.times(factor), None, None
         grad, gradients = grad.masked_fill(words == 0, 0), _Gradients(deep, weight, ctx.needs_input_grad)
         for rows, logits in zip(parts, kept or repeat(None), strict=False):
-            logits = linear(deep[rows], weight, bias) if logits is None else logits
+            if logits is None:
+                logits = linear(deep[rows], weight, bias)
+            elif _fused(logits):  # which overwrites them
+                logits = logits.clone()
             gradients.add(rows, logits, words[rows], grad[rows])
         return *gradients.times(None), None, None
 
@@ -95,6 +99,13 @@ def _parts(words: Tensor, weight: Tensor) -> list[Tensor | slice]:
     if words.device.type != "cpu":  # where a synchronisation costs more than padding
         return [slice(None)]
     return [rows for rows in words.nonzero().squeeze(1).split(max(1, AT_ONCE // weight[:, 0].nbytes)) if len(rows)]
+
+
+def _placed(parts: list[Tensor | slice], values: list[Tensor], zeros: Tensor) -> Tensor:
+    """A tensor with the values of these parts of its rows, and zeros elsewhere."""
+    if parts and isinstance(parts[0], slice):  # all rows
+        return values[0]
+    return zeros.index_copy(0, torch.cat(parts), torch.cat(values)) if parts else zeros
 
 
 def _only(grad: Tensor, parts: list[Tensor]) -> Tensor | None:
@@ -110,29 +121,35 @@ class _Gradients:
 
     def __init__(self, deep: Tensor, weight: Tensor, needed: Sequence[bool]) -> None:
         self.inputs, self.needed = (deep, weight), needed
-        self.deep = torch.zeros_like(deep) if needed[0] else None
+        self.parts: list[Tensor | slice] = []
+        self.deep: list[Tensor] = []
         self.weight = self.bias = None
 
     def add(self, rows: Tensor | slice, logits: Tensor, words: Tensor, factor: Tensor) -> Tensor:
-        """Add the gradients of log p(words), times `factor`. Overwrites the logits; returns log p(words)."""
+        """Add the gradients of log p(words), times `factor`. Returns log p(words). Fused loops overwrite the logits."""
         deep, weight = self.inputs
-        log_prob, slopes_of_bias = _log_prob_and_slopes(logits, words, factor)
-        if self.deep is not None:
-            self.deep[rows] = linear(logits, weight.mT)
+        log_prob, slopes, slopes_of_bias = _log_prob_and_slopes(logits, words, factor)
+        self.parts.append(rows)
+        if self.needed[0]:
+            self.deep.append(linear(slopes, weight.mT))
         if self.needed[1]:
-            product = transposed_product(logits, deep[rows])
+            product = transposed_product(slopes, deep[rows])
             self.weight = precise(product) if self.weight is None else _add(self.weight, product)
         if self.needed[2]:
             self.bias = slopes_of_bias if self.bias is None else self.bias.add_(slopes_of_bias)
         return log_prob
 
     def times(self, factor: Tensor | None) -> list[Tensor | None]:
-        """The sums so far, which are overwritten, times `factor`."""
+        """The sums so far, times `factor`."""
+        deep, weight = self.inputs
         if self.needed[1] and self.weight is None:
-            self.weight = torch.zeros_like(self.inputs[1])
-            self.bias = self.inputs[1].new_zeros(len(self.inputs[1])) if self.needed[2] else None
-        gradients = self.deep, self.weight, self.bias
-        return [part if part is None or factor is None else part.mul_(factor) for part in gradients]
+            self.weight = torch.zeros_like(weight)
+            self.bias = weight.new_zeros(len(weight)) if self.needed[2] else None
+        if factor is None and len(self.parts) > 1:
+            factor = deep.new_ones(())  # the sums were added up in place, and stay here
+        of_deep = _placed(self.parts, self.deep, torch.zeros_like(deep)) if self.needed[0] else None
+        gradients = of_deep, self.weight, self.bias
+        return [part if part is None or factor is None else part * factor for part in gradients]
 
 
 def _add(total: Tensor, half: Tensor) -> Tensor:
@@ -149,20 +166,21 @@ def _log_prob(logits: Tensor, words: Tensor) -> Tensor:
     return log_prob
 
 
-def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """log p(words); the sum over rows of its slopes with respect to the logits, times `factor`. Overwrites the logits
-    by these slopes."""
+def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log p(words); its slopes with respect to the logits, times `factor`; their sum over rows. Fused loops write the
+    slopes into the logits."""
     if loops := _fused(logits):
         logits.gather(-1, words[:, None])  # raises for what is no word; loops do not check
-        return loops.log_prob_and_slopes(logits, words, factor)
-    log_prob, sums = torch.empty_like(factor), factor.new_zeros(logits.shape[1])
+        log_prob, sums = loops.log_prob_and_slopes(logits, words, factor)
+        return log_prob, logits, sums
+    log_prob, sums, found = torch.empty_like(factor), factor.new_zeros(logits.shape[1]), []
     for rows in _cached(logits):  # d log p(word) / d logits = 1[word] - p
         all_words, word, by = precise(logits[rows]).log_softmax(dim=-1), words[rows, None], factor[rows, None]
         log_prob[rows] = all_words.gather(-1, word).squeeze(-1)
         slopes = all_words.exp_().mul_(-by).scatter_add_(-1, word, by)
         sums += slopes.sum(dim=0)
-        logits[rows] = slopes
-    return log_prob, sums
+        found.append(slopes.to(logits.dtype))
+    return log_prob, torch.cat(found) if len(found) > 1 else found[0], sums
 
 
 def _cached(logits: Tensor) -> list[slice]:

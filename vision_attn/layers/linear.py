@@ -31,7 +31,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectifi
         output = _by(input, weight, bias)
     else:
         output = F.linear(input, weight, bias)
-    return output.relu_() if rectified else output
+    return output.relu() if rectified else output
 
 
 def _by(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

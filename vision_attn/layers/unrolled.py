@@ -105,13 +105,19 @@ class _Steps:
         return self.parts[start, stop]
 
     def grad(self, step: int, grad: Tensor) -> Tensor:
-        """Where to write the gradient of a time step's output."""
+        """Store the gradient of a time step's output. Returns where it lies."""
         if not len(self.grads):
             self.grads = grad.new_empty(self.num_steps, *grad.shape)
         if self.task != (task := torch._C._current_graph_task_id()):  # another backward pass may need fewer steps
             self.task, self.arrived = task, set()
         self.arrived.add(step)
-        return self.grads[step]
+        return self.grads[step].copy_(grad)
+
+    def clear(self) -> None:
+        """Make the gradients 0 that this backward pass did not store."""
+        for step in range(self.number):
+            if step not in self.arrived:
+                self.grads[step].zero_()
 
 
 class _Weights(torch.autograd.Function):
@@ -126,9 +132,7 @@ class _Weights(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, _: Tensor) -> tuple[Tensor | None, ...]:
         steps, needed = ctx.steps, ctx.needs_input_grad
-        for step in range(steps.number):
-            if step not in steps.arrived:
-                steps.grads[step].zero_()
+        steps.clear()
         grads, inputs = (stored[: steps.number].flatten(0, -2) for stored in (steps.grads, steps.inputs))
         return None, transposed_product(grads, inputs) if needed[1] else None, grads.sum(dim=0) if needed[2] else None
 
@@ -148,14 +152,10 @@ class _Step(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         (output,), steps, needed = ctx.saved_tensors, ctx.steps, ctx.needs_input_grad[2:]
-        stored = steps.grad(ctx.step, grad)
-        if output is None:
-            stored.copy_(grad)
-        else:
-            torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=stored)
-        grads: list[Tensor | None] = [None] * len(needed)
-        if any(needed):
-            first, last = needed.index(True), len(needed) - needed[::-1].index(True)
-            start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
-            grads[first:last] = linear(stored, steps.columns(start, stop).t()).split(ctx.sizes[first:last], dim=-1)
-        return None, None, *grads
+        stored = steps.grad(ctx.step, grad if output is None else torch.ops.aten.threshold_backward(grad, output, 0))
+        if not any(needed):
+            return None, None, *[None] * len(needed)
+        first, last = needed.index(True), len(needed) - needed[::-1].index(True)
+        start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
+        grads = linear(stored, steps.columns(start, stop).t()).split(ctx.sizes[first:last], dim=-1)
+        return None, None, *[None] * first, *grads, *[None] * (len(needed) - last)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vision_attn.layers.accumulate import total_of
+from vision_attn.layers.accumulate import add_product, total_of
 from vision_attn.layers.fused import fused_loops
 
 FEW = 8
@@ -41,7 +41,7 @@ class _WeightedSum(torch.autograd.Function):
         if needed[0]:
             of_weights = loops.products(grad, vectors) if loops else grad @ vectors.mT
         if ctx.sum_of_vectors:
-            ctx.sum_of_vectors().baddbmm_(weights.mT, grad)
+            add_product(ctx.sum_of_vectors(), weights.mT, grad)
         elif needed[1]:
             of_vectors = weights.mT @ grad
         return of_weights, of_vectors

@@ -1,0 +1,155 @@
+"""Every config, and parts that none names, at a size that takes seconds; and a batch of its shapes, without data."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jsonargparse import Namespace
+from torch import Tensor
+
+from vision_attn.attention.images import Images
+from vision_attn.config import build, read
+from vision_attn.data.batches import CaptionBatch
+from vision_attn.data.mnist import DigitBatch
+from vision_attn.data.vocabulary import Vocabulary
+from vision_attn.task import Batch, Source, Task
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+B, R = 3, 2
+"""Images of a batch, and captions of each."""
+SIDE = 28
+"""Height and width of the images of classifiers and of DRAW."""
+SMALL = {
+    "hidden_size": 16, "word_size": 8, "encoder_size": 8, "attention_size": 8, "feedforward_size": 16, "place_size": 8,
+    "glimpse_size": 16, "region_size": 16, "width": 16, "latent_size": 4, "what_size": 8, "where_size": 8, "size": 8,
+    "num_glimpses": 2, "num_steps": 2, "num_layers": 2, "num_heads": 2, "num_scales": 2, "num_samples": 3,
+    "context_side": 12, "soft_start": 0, "forget_after": 1, "batch_size": 4,
+}  # fmt: skip
+"""Values of the arguments of these names, where a config has larger ones."""
+SIDES = {"ConvNet": 28, "Backbone": 64, "Patches": 32, "VGG": 32}
+"""Resolutions of these encoders."""
+SAMPLED = "vision_attn.criteria.self_critical.SelfCritical"
+SCORES, LOOKS = "--task.model.score=vision_attn.attention", "--task.criteria.looks.baseline=vision_attn.attention"
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "a score that is a dot product": ("sat_soft_scenes", f"{SCORES}.scores.Dot"),
+    "a scaled dot product": ("sat_soft_scenes", f"{SCORES}.scores.ScaledDot"),
+    "a cosine": ("sat_soft_scenes", f"{SCORES}.scores.Cosine"),
+    "a bilinear score": ("sat_soft_scenes", f"{SCORES}.scores.General"),
+    "a score of places": ("sat_soft_scenes", f"{SCORES}.scores.Location", "--task.model.score.num_regions=49"),
+    "a score of content and places": (
+        "sat_soft_scenes", f"{SCORES}.scores.ContentLocation", "--task.model.score.grid=[7,7]"
+    ),
+    "straight through": ("sat_soft_scenes", "--task.model.attention=vision_attn.attention.hard.StraightThrough"),
+    "one gate per feature": ("sat_soft_scenes", "--task.model.num_gates=16"),
+    "annotation vectors that are given": (
+        "sat_soft_scenes", "--task.encoder=vision_attn.encoders.given.Given", "--task.encoder.region_size=8",
+        "--task.encoder.grid=[2,3]",
+    ),
+    "a moving average": ("sat_hard_scenes", f"{LOOKS}.reinforce.MovingAverage"),
+    "a learned baseline": ("sat_hard_scenes", f"{LOOKS}.reinforce.Learned"),
+    "self-critical, greedy": (
+        "sat_soft_scenes_cider", "--task.criteria.self_critical.baseline=greedy",
+        "--task.criteria.self_critical.entropy_weight=0.1",
+    ),
+    "self-critical, hard": ("sat_hard_scenes", f"--task.criteria.self_critical={SAMPLED}"),
+    "self-critical, a Transformer": ("transformer_scenes", f"--task.criteria.self_critical={SAMPLED}"),
+    "self-critical, Show and Tell": ("show_and_tell_scenes", f"--task.criteria.self_critical={SAMPLED}"),
+    "RAM as in its paper": (
+        "ram_mnist28", "--task.model.core=vision_attn.models.ram.Rectifier", "--task.reward=last",
+        "--task.reward_by=answer", "--task.early_weight=0", "--task.copies=2",
+    ),
+    "RAM that is told where the object is": ("ram_cluttered60", "--task.box_weight=1"),
+    "DRAW's reader that is told": ("draw_reader_cluttered60", "--task.box_weight=1"),
+    "DRAW's reader, each window by itself": ("draw_reader_cluttered100_pixels", "--task.model.relative=false"),
+}  # fmt: skip
+"""What no config has: a config and options."""
+CASES = [*sorted(path.stem for path in CONFIGS.glob("*.yaml")), *VARIANTS]
+
+
+class Made(NamedTuple):
+    """A task with random weights, in training mode, and a batch for it."""
+
+    task: Task
+    batch: Batch
+
+
+class Nothing(Source):
+    """What a task needs to know of data, which it has none of."""
+
+    def __init__(self, image_shape: tuple[int, int, int], captions: tuple[tuple[str, ...], ...]) -> None:
+        self.image_shape, self.num_classes, self.captions = image_shape, 5, captions
+        self.vocabulary = Vocabulary.build((text for texts in captions for text in texts), min_count=1)
+
+    def references(self) -> tuple[tuple[str, ...], ...]:
+        return self.captions
+
+
+WORDS = (("a red circle over a blue square", "one circle"), ("a blue circle", "a square"), ("red", "two red squares"))
+STRINGS = (("3 1 4 1 5", "3 1 4"), ("2 7 1", "2 7"), ("1", "1 2"))
+
+
+@cache
+def resolved(case: str) -> Namespace:
+    """The config of a case with small sizes."""
+    config, *options = VARIANTS.get(case, (case,))
+    found = read(CONFIGS / f"{config}.yaml", options)
+    _shrink(found.task)
+    return found
+
+
+def _shrink(part: Any) -> None:
+    if isinstance(part, Namespace) and "class_path" in part:
+        name, arguments = part.class_path.rpartition(".")[2], part.get("init_args") or Namespace()
+        for key in vars(arguments):
+            value = arguments[key]
+            if key == "resolution" and name in SIDES:
+                arguments[key] = SIDES[name]
+            elif key in SMALL and isinstance(value, int) and value > SMALL[key]:
+                arguments[key] = SMALL[key]
+            elif name == "SelfCritical" and key == "max_words":
+                arguments[key] = 5
+            else:
+                _shrink(value)
+    elif isinstance(part, Namespace | dict):
+        for value in vars(part).values() if isinstance(part, Namespace) else part.values():
+            _shrink(value)
+
+
+def made(case: str) -> Made:
+    """The task of a case, and a batch of training."""
+    config = resolved(case)
+    kind, source = (config[key].class_path.rpartition(".")[2] for key in ("task", "data"))
+    shape = {"LargeClutter": (1, 0, 0), "LabelledImages": (3, SIDE, SIDE)}.get(source, (1, SIDE, SIDE))
+    captions = STRINGS if kind == "Transcription" else WORDS
+    nothing = Nothing(shape, captions)
+    task = build(config)["task"](nothing)
+    task.prepare(nothing)
+    torch.manual_seed(0)
+    if kind in ("Captioning", "Transcription"):
+        batch = _captions(task, captions)
+    else:
+        batch = DigitBatch(_digits(shape), torch.arange(B) % 5, torch.tensor([[-0.9, -0.9, -0.5, -0.5]]).expand(B, 4))
+    return Made(task.train(), batch)
+
+
+def _captions(task: Task, captions: tuple[tuple[str, ...], ...]) -> CaptionBatch:
+    encoder, vocabulary = task.encoder, task.vocabulary
+    lists = [[torch.tensor([*vocabulary.encode(text), 1]) for text in texts] for texts in captions]
+    words = torch.nn.utils.rnn.pad_sequence([one for texts in lists for one in texts], batch_first=True)
+    rows, columns = encoder.grid
+    if columns < 0:  # a strip of any width
+        images = torch.randint(256, (B, 3, encoder.resolution, 24), dtype=torch.uint8)
+    elif encoder.trainable:
+        images = torch.randint(256, (B, 3, encoder.resolution, encoder.resolution), dtype=torch.uint8)
+    else:
+        images = torch.randn(B, rows * columns, encoder.region_size)
+    return CaptionBatch(images, words.view(B, R, -1), (*range(B),), captions, (None,) * B, (None,) * B)
+
+
+def _digits(shape: tuple[int, int, int]) -> Tensor | Images:
+    generator = np.random.default_rng(0)
+    if not shape[1]:
+        return Images([generator.integers(256, size=(side, side), dtype=np.uint8) for side in (90, 120, 60)], 1)
+    return torch.from_numpy(generator.random((B, *shape), dtype=np.float32))
