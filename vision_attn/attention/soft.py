@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from vision_attn.attention.reinforce import Choice
 from vision_attn.kernels.launch import on_gpu
-from vision_attn.layers.accumulate import total_of
+from vision_attn.layers.accumulate import add_product, total_of
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.precise import precise
 from vision_attn.layers.weighted_sum import weighted_sum
@@ -175,7 +175,7 @@ class _Attended(torch.autograd.Function):
         grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
         of_regions = None
         if ctx.sum_of_regions:
-            ctx.sum_of_regions().baddbmm_(alpha.mT.to(regions.dtype), grad)
+            add_product(ctx.sum_of_regions(), alpha.mT.to(regions.dtype), grad)
         elif ctx.needs_input_grad[1]:
             of_regions = alpha.mT.to(regions.dtype) @ grad
         return kernels.gradients(grad, grad_alpha, context, alpha, regions).to(ctx.dtype), of_regions

@@ -59,7 +59,13 @@ class Layer:
         if self.rectified and self.bias is not None:
             return torch._addmm_activation(self.bias, rows, self.weight.t())
         output = F.linear(rows, self.weight, self.bias)
-        return output.relu_() if self.rectified else output
+        return output.relu() if self.rectified else output
+
+    def keep(self, rows: Tensor) -> int:
+        """Keep the inputs of the next time step. Returns its number."""
+        step = len(self.inputs)
+        self.inputs[step] = rows
+        return step
 
     def collect(self, step: int, grad: Tensor) -> None:
         if self.task != (task := torch._C._current_graph_task_id()):  # another backward pass may need fewer steps
@@ -95,8 +101,7 @@ class _Step(torch.autograd.Function):
         rows = inputs[0].shape[:-1]
         flat = [part.reshape(-1, part.shape[-1]) for part in inputs]
         joined = torch.cat(flat, dim=-1) if len(flat) > 1 else flat[0]
-        ctx.layer, ctx.step, ctx.sizes = layer, len(layer.inputs), [part.shape[-1] for part in inputs]
-        layer.inputs[ctx.step] = joined
+        ctx.layer, ctx.step, ctx.sizes = layer, layer.keep(joined), [part.shape[-1] for part in inputs]
         output = layer.product(joined)
         ctx.save_for_backward(output if layer.rectified else None)
         return output.view(*rows, output.shape[-1])
@@ -109,10 +114,9 @@ class _Step(torch.autograd.Function):
         if output is not None:
             grad = torch.ops.aten.threshold_backward(grad, output, 0)
         layer.collect(ctx.step, grad)
-        grads: list[Tensor | None] = [None] * len(needed)
-        if any(needed):
-            first, last = needed.index(True), len(needed) - needed[::-1].index(True)
-            start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
-            parts = (grad @ layer.weight[:, start:stop]).split(ctx.sizes[first:last], dim=-1)
-            grads[first:last] = [part.view(*rows, -1) for part in parts]
-        return None, None, *grads
+        if not any(needed):
+            return None, None, *[None] * len(needed)
+        first, last = needed.index(True), len(needed) - needed[::-1].index(True)
+        start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
+        parts = (grad @ layer.weight[:, start:stop]).split(ctx.sizes[first:last], dim=-1)
+        return None, None, *[None] * first, *(part.view(*rows, -1) for part in parts), *[None] * (len(needed) - last)
