@@ -41,7 +41,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, module: object) -> list[tuple[obje
 
 def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
     """A call of each operation, at sizes of a captioner, by the module with its kernels."""
-    from vision_attn.kernels import attend, exponential, lstm
+    from vision_attn.kernels import attend, exponential, filterbank, lstm, window
 
     gates, cell, scores, regions = (
         torch.empty(sizes, dtype=dtype)
@@ -50,6 +50,10 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
         )
     )  # fmt: skip
     context = torch.empty(64, 5, 512, dtype=half)
+    images, patches, one, two, F = (
+        torch.empty(sizes) for sizes in ((4, 2, 28, 28), (4, 1, 2, 5, 5), (4, 1), (4, 1, 2), (4, 1, 5, 28))
+    )
+    numbers, extremes = torch.empty(4, 1, 5), [10.0, 3.0, 2.5, 0.25, 6.0]
     return {
         "lstm": lambda: lstm.update(gates, gates, gates, cell),
         "lstm, backward": lambda: lstm.gradients(cell, cell, gates.float(), cell, cell, half == torch.bfloat16),
@@ -57,6 +61,15 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
         "exponential, backward": lambda: exponential.gradient(gates.float(), gates, gates.float(), 40.0),
         "attend": lambda: attend.attend(scores, regions),
         "attend, backward": lambda: attend.gradients(context, scores, context, scores, regions),
+        "window": lambda: window.window(numbers, two, one, two[0, 0], extremes),
+        "window, absolute": lambda: window.window(numbers, None, None, two[0, 0], extremes),
+        "window, backward": lambda: window.gradients(
+            numbers, one, two[0, 0], [two, one, one, one], [two, one, one, one], extremes
+        ),
+        "filterbank": lambda: filterbank.filters(two, one, one, 5, 28, 28),
+        "filterbank, read": lambda: filterbank.read(images, F, F, one, False),
+        "filterbank, write": lambda: filterbank.write(patches, F, F, one, True),
+        "filterbank, backward": lambda: filterbank.gradients(images, patches, two, one, one, one, F, F, True),
     }
 
 
@@ -185,3 +198,31 @@ def test_scores_of_minus_infinity_have_weight_zero(monkeypatch) -> None:
     monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
     for one, other in zip(module.attended(scores, regions), expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@RUNS
+@pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
+@pytest.mark.parametrize("sizes", [(2, 1, 1, 40, 36, 5), (1, 2, 2, 7, 9, 17)], ids=str)
+def test_the_filterbank(relative, sizes, monkeypatch) -> None:
+    """Two windows one after the other, a read and a write, of images with more pixels than a tile, and of several
+    channels and rows; also clipped logarithms and strides."""
+    from vision_attn.attention import filterbank as module
+
+    B, R, C, Y, X, N = sizes
+    filterbank = module.Filterbank(8, (C, Y, X), size=N, relative=relative)
+    inputs = random(B, C, Y, X), random(2, B, R, 8, seed=1), random(B, R, C, N, N, seed=2)
+
+    def both(images: Tensor, states: Tensor, patches: Tensor) -> tuple[Tensor, ...]:
+        first = filterbank.window(states[0])
+        window = filterbank.window(2 * states[1], first)
+        images = images + filterbank.write(patches, first).sum(dim=1)
+        return filterbank.read(images, window), filterbank.write(patches, window), *window
+
+    with monkeypatch.context() as plain:
+        plain.setattr(module, "_numba", lambda: None)
+        plain.setattr(module, "_fused", lambda *_: None)
+        expected = values_and_gradients(both, *inputs)
+    monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    ours = values_and_gradients(both, *inputs)
+    for one, other in zip(ours, expected, strict=True):
+        assert (one - other).norm() <= 1e-4 * other.norm()

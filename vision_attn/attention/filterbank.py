@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
+from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.precise import precise
 from vision_attn.layers.unrolled import repeated
@@ -84,6 +85,10 @@ class Filterbank(nn.Module):
         require("state", state, "B R H", "float", hint=": R states for each image")
         with torch.autocast(state.device.type, enabled=False):
             numbers = repeated(self.numbers, precise(state))
+            if kernels := _kernels(numbers):
+                return Window(
+                    *kernels.Placed.apply(numbers, *self._before(numbers, before), self.middle, self.extremes)
+                )
             logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
             sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
             if not self.relative:
@@ -96,6 +101,20 @@ class Filterbank(nn.Module):
             centre = torch.addcmul(start, numbers[..., :2], scale[..., None], value=self.size / 2)
             stride = (scale * stride).clamp(NARROWEST, max(1.0, 2 * self.widest_stride))
             return Window(centre, stride, stride * sigma / 2, intensity)
+
+    @property
+    def extremes(self) -> list[float]:
+        """The numbers that `kernels.window` needs."""
+        most = max(1.0, 2 * self.widest_stride)
+        return [LARGEST_LOG, self.widest_stride, self.size / 2, NARROWEST, most]
+
+    def _before(self, numbers: Tensor, before: Window | None) -> tuple[Tensor | None, Tensor | None]:
+        """The centre and the stride that a relative window starts from."""
+        if not self.relative:
+            return None, None
+        if before is not None:
+            return before.centre, before.stride
+        return self.middle.expand(*numbers.shape[:-1], 2), torch.full_like(numbers[..., 0], self.widest_stride)
 
     def filters(self, window: Window) -> tuple[Float[Tensor, "B R N X"], Float[Tensor, "B R N Y"]]:
         """F_X and F_Y, Gaussian filters over columns and rows of pixels (Gregor et al. 2015, eq. 25 and eq. 26).
@@ -117,6 +136,8 @@ class Filterbank(nn.Module):
     def read(self, images: Float[Tensor, "B C Y X"], window: Window) -> Float[Tensor, "B R C N N"]:
         """gamma F_Y x F_X^T (Gregor et al. 2015, eq. 27). Images are not repeated for the rows that read them."""
         require("images", images, "B C Y X", "float", B=window.stride.shape[0], Y=self.height, X=self.width)
+        if kernels := _kernels(window.stride, self.size, max(self.height, self.width)):
+            return kernels.Read.apply(precise(images), self.size, *window)
         if _fused(images, window):
             return _Read.apply(images, self.size, *window)
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
@@ -131,6 +152,8 @@ class Filterbank(nn.Module):
         """F_Y^T w F_X / gamma of patches w (Gregor et al. 2015, eq. 29)."""
         (B, R), N = window.stride.shape, self.size
         require("patches", patches, "B R C N N", "float", B=B, R=R, N=N)
+        if kernels := _kernels(window.stride, N, max(self.height, self.width)):
+            return kernels.Write.apply(precise(patches), self.height, self.width, *window)
         if _fused(patches, window):
             return _Write.apply(patches, self.height, self.width, *window)
         C, Y, X = patches.shape[2], self.height, self.width
@@ -246,6 +269,16 @@ def _fused(input: Tensor, window: Window) -> ModuleType | None:
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return None
     return _numba() if input.device.type == "cpu" and input.dtype == window.stride.dtype == torch.float32 else None
+
+
+def _kernels(tensor: Tensor, filters: int = 1, pixels: int = 1) -> ModuleType | None:
+    """The module with Triton's kernels for windows like `tensor`, if there is one."""
+    if torch.compiler.is_compiling() or tensor.dtype != torch.float32 or not on_gpu(tensor):
+        return None
+    from vision_attn.attention import filterbank_gpu
+
+    limits = filterbank_gpu.filterbank
+    return filterbank_gpu if filters <= limits.MOST_FILTERS and pixels <= limits.MOST_PIXELS else None
 
 
 _numba = partial(fused_loops, __name__)
