@@ -7,15 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.optim import SGD
 
 from tests.test_start_from import BEFORE, MODELS, Quiet, captions
 from vision_attn.commands import main
 from vision_attn.data.captions import Captions
-from vision_attn.data.vectors import read_vectors
+from vision_attn.data.images import View
+from vision_attn.data.vectors import Vectors, read_boxes, read_vectors
 from vision_attn.encoders.given import Given
 from vision_attn.engine.loop import fit
 from vision_attn.engine.run import Run
+from vision_attn.tasks.caption import Captioning
+from vision_attn.tasks.ensemble import ensemble
+from vision_attn.tasks.pictured import pictured
+from vision_attn.viz.objects import CELLS, over_photograph
 
 L, D = 6, 5
 
@@ -66,12 +72,144 @@ def test_a_run_trains_on_them(tmp_path) -> None:
     assert metrics["nll"] > 0 and (tmp_path / "run" / "best" / "model.safetensors").is_file()
 
 
+def renamed_to_ids(place: Path) -> dict[str, Path]:
+    """Give the vectors of photographs of odd numbers the names of their ids, 100 + number."""
+    notes = json.loads((place / "images" / "captions.json").read_text())
+    for image in notes["images"]:
+        image["id"] += 100
+    for note in notes["annotations"]:
+        note["image_id"] += 100
+    (place / "images" / "captions.json").write_text(json.dumps(notes))
+    files = {}
+    for number in range(6):
+        file = next((place / "vectors").glob(f"{number}.np*"))
+        files[f"{number}.png"] = file.rename(file.with_stem(str(100 + number))) if number % 2 else file
+    return files
+
+
+def test_a_file_named_after_the_id_is_found_where_none_has_the_name(tmp_path) -> None:
+    source, vectors = folder_of(tmp_path)
+    files = renamed_to_ids(tmp_path)
+    source.prepare(build(source))
+    for split in ("train", "val", "test"):
+        for batch in source.split(split):
+            for array, file, read in zip(batch.images, batch.files, batch.vectors, strict=True):
+                assert np.array_equal(array.numpy(), vectors[file.name].astype(np.float32)) and read == files[file.name]
+
+
+def test_an_id_takes_no_file_of_another_photograph(tmp_path, caplog) -> None:
+    """Photograph 3 has the id 4, and 4.npz holds the vectors of photograph 4."""
+    source, _ = folder_of(tmp_path)
+    notes = json.loads((tmp_path / "images" / "captions.json").read_text())
+    number = {0: 10, 1: 11, 2: 12, 3: 4, 4: "../vectors/0", 5: 15}
+    for image in notes["images"]:
+        image["id"] = number[image["id"]]
+    for note in notes["annotations"]:
+        note["image_id"] = number[note["image_id"]]
+    (tmp_path / "images" / "captions.json").write_text(json.dumps(notes))
+    (tmp_path / "vectors" / "3.npy").unlink()
+    source.prepare(build(source))
+    assert "1 of 6 photographs cannot be read" in caplog.text
+    assert "vectors/3.npy nor" in caplog.text and "vectors/4.npy, nor an .npz file of these names" in caplog.text
+    views = [View("a.jpg", "a.jpg", False, 1), View("b.jpg", "b.jpg", False, 1)]
+    assert Vectors(views, tmp_path / "vectors", (L, D), [5, 5]).files == [None, None]  # an id of both
+    assert Vectors(views, tmp_path / "vectors", (L, D), [5, "../vectors/0"]).files[1] is None
+
+
+def different(place: Path, **arrays) -> tuple[Captions, Captioning]:
+    """Photographs of 64 x 48 pixels with 1, 3, 5, ... vectors, and a task whose captioner leaves out the padding."""
+    source = captions(place / "images", BEFORE, features=str(place / "vectors"), evaluation_batch_size=6)
+    (place / "vectors").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        Image.new("RGB", (64, 48)).save(place / "images" / f"{number}.png")
+        vectors = rng.standard_normal((2 * number + 1, D)).astype(np.float32)
+        more = {name: make(len(vectors)) for name, make in arrays.items()}
+        np.savez(place / "vectors" / f"{number}.npz", x=np.concatenate([vectors, np.zeros((1, D))]), **more)
+    torch.manual_seed(0)
+    given, options = Given(region_size=D, grid=(1, -1)), {"max_words": 5, "min_words": 3, "validate_with": []}
+    task = Captioning(source, encoder=given, model=MODELS["soft"], **options).eval()
+    source.prepare(task)
+    return source, task
+
+
+def test_photographs_with_different_numbers_of_vectors_are_padded(tmp_path) -> None:
+    """In training, decoding and metrics. Vectors of zeros in a file are padding too."""
+    source, task = different(tmp_path)
+    (batch,) = source.split("train")
+    sizes = [2 * int(file.stem) + 1 for file in batch.files]
+    assert batch.images.shape == (4, 8, D) and sorted(sizes) == [1, 3, 5, 7]
+    assert [int((image != 0).any(dim=1).sum()) for image in batch.images] == sizes
+    described = task.describe(batch.images)
+    assert [one.alpha.shape[1:] for one in described] == [(1, size) for size in sizes]
+    for one in described:
+        torch.testing.assert_close(one.alpha.sum(dim=(1, 2)), torch.ones(len(one.words)))
+    assert task.train()(*batch)["loss"].isfinite()
+    several = task.eval().describe(batch.images, captions=2)
+    assert [one.alpha.shape[2] for one, _ in several] == sizes
+    predicted = task.predict(batch, full=True)
+    assert task.judge([predicted])["entropy"] < np.log(7)
+    with pytest.raises(ValueError, match="cannot leave out padding"):
+        Captioning(source, encoder=Given(region_size=D, grid=(1, -1)), model=MODELS["square"])
+    both, _ = ensemble([task, task], source)
+    assert [one.alpha.shape for one in both.describe(batch.images)] == [
+        (len(one.words), 1, size) for one, size in zip(both.describe(batch.images), sizes, strict=True)
+    ]
+
+
+def test_pictures_show_maps_over_boxes_and_none_where_they_are_unknown(tmp_path) -> None:
+    left = lambda number: np.array([[0, 0, 32, 48]] * (number + 1))  # noqa: E731
+    for name, arrays in {
+        "pixels": {"bbox": left},
+        "sized": {"boxes": lambda number: 2 * left(number), "image_w": lambda _: 128, "image_h": lambda _: [96]},
+        "shares": {"boxes": lambda number: left(number) / [64, 48, 64, 48]},
+        "none": {},
+    }.items():
+        source, task = different(tmp_path / name, **arrays)
+        (batch,) = source.split("train")
+        for picture, described in pictured(batch, task.describe(batch.images), task.encoder):
+            if name == "none":
+                assert picture.size == (48, 48) and described.alpha is None
+                continue
+            assert picture.size == (64, 48) and described.alpha.shape[1:] == (CELLS, CELLS)
+            half = described.alpha[:, :, : CELLS // 2].sum(dim=(1, 2))
+            torch.testing.assert_close(half, torch.ones(len(half)))
+        paths = task.show(batch, tmp_path / name / "shown")
+        assert len(paths) == 5 and all(path.is_file() for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"boxes": np.zeros((2, 4))}, r"boxes must hold 4 numbers for each of 3 vectors, not \(2, 4\)"),
+        ({"bbox": np.full((3, 4), np.nan)}, "bbox must hold 4 numbers"),
+        ({"boxes": np.array(["a"])}, "no array can be read"),
+    ],
+)
+def test_boxes_that_cannot_be_used_are_named(tmp_path, arrays, said) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((3, D)), **arrays)
+    with pytest.raises(ValueError, match=said) as caught:
+        read_boxes(tmp_path / "a.npz", lambda: (1, 1))
+    assert str(tmp_path / "a.npz") in str(caught.value)
+
+
+def test_maps_over_boxes_add_up() -> None:
+    boxes = torch.tensor([[-1.0, -1, 0, 1], [0, -1, 1, 0], [0.3, 0.3, 0.3, 0.3]])
+    alpha = torch.tensor([[[1.0, 0, 0]], [[0, 1, 0]], [[0, 0, 1]], [[0.5, 0.5, 0]], [[0, 0, 0]]])
+    maps = over_photograph(alpha, boxes, cells=4)
+    assert torch.equal(maps[0], torch.tensor([[1.0, 1, 0, 0]] * 4) / 8)
+    assert torch.equal(maps[1], torch.tensor([[0.0, 0, 1, 1]] * 2 + [[0, 0, 0, 0]] * 2) / 4)
+    assert maps[2].argmax() == 10 and maps[2].sum() == 1  # a point lights the cell around it
+    torch.testing.assert_close(maps[3], torch.tensor([[1.0, 1, 1, 1]] * 2 + [[1, 1, 0, 0]] * 2) / 12)
+    assert not maps[4].any()
+
+
 def test_missing_vectors_leave_their_photograph_out(tmp_path, caplog) -> None:
     source, _ = folder_of(tmp_path)
     (tmp_path / "vectors" / "0.npy").unlink()
     source.prepare(build(source))
     assert {file.name for batch in source.split("train") for file in batch.files} == {"1.png", "2.png", "3.png"}
-    assert "0.png: there is neither" in caplog.text and "vectors/0.npy nor an .npz file" in caplog.text
+    assert "0.png: there is neither" in caplog.text and "vectors/0.npy, nor an .npz file" in caplog.text
     assert "1 of 6 photographs cannot be read" in caplog.text
 
 
@@ -79,7 +217,7 @@ def test_missing_vectors_leave_their_photograph_out(tmp_path, caplog) -> None:
     ("content", "said"),
     [
         (np.zeros((L, D + 1)), r"must hold 6 vectors of 5 numbers, .*, but holds \(6, 6\) of float64"),
-        (np.zeros((L + 1, D)), "must hold 6 vectors of 5 numbers"),
+        (np.zeros((L + 1, D)), r"must hold 6 vectors of 5 numbers.* differs .*, set --task.encoder.grid=\[1,-1\]"),
         (np.full((L, D), np.nan), "not finite"),
         (np.zeros((L, D), dtype="<U3"), "of <U3"),
         (np.array([{}], dtype=object), "no array can be read"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,6 +41,9 @@ class Encoder(nn.Module):
     """D, the size of an annotation vector."""
     grid: tuple[int, int]
     """Rows and columns of regions; L is their product. (1, -1): one row of as many columns as an image has."""
+    pads: bool = False
+    """Whether images have different numbers of regions: vectors of zeros follow those of an image that has fewer than
+    others of its batch (`layers/padding.py`)."""
     trainable: bool = False
     """Whether the encoder, or a part of it, is trained along with the captioner."""
     rate: float = 1.0
@@ -95,6 +98,8 @@ class Caption(NamedTuple):
     """The one region seen at each word; None where all regions were seen."""
     choice: Choice | None = None
     """The samples whose gradient must be estimated; None where there are none."""
+    real: Bool[Tensor, "B L"] | None = None
+    """Which regions are not padding; None: all."""
 
 
 class Captioner(nn.Module):
@@ -153,6 +158,14 @@ class Captioner(nn.Module):
         """Run on given words (teacher forcing). Where `reinforced`, each caption is run `runs` times with independent
         samples: R * runs rows, the runs of a caption next to each other. Other models are called without `runs`."""
         raise NotImplementedError
+
+    def leave_out_padding(self) -> None:
+        """Take annotation vectors of zeros for padding from now on, and neither look at them nor average over them.
+        Called where the encoder pads (`Encoder.pads`). Raises ValueError for a captioner that cannot."""
+        raise ValueError(
+            f"{type(self).__name__} cannot leave out padding, so it needs the same number of annotation vectors of all "
+            "images: --task.encoder.grid=[1,36] for 36; or take ShowAttendTell, ShowAndTell or Transformer"
+        )
 
     def looking(self, way: str) -> AbstractContextManager[None]:
         """Context manager: use one of `ways` at test time. The default is for models that keep it in `at_test`."""

@@ -113,6 +113,8 @@ class StraightThrough(Hard):
         fits(scores, regions)
         alpha = normalised(scores)
         noisy = (_log(alpha) - _exponential(alpha).log()) / self.temperature
+        if self.pads:
+            noisy = noisy.masked_fill(scores.isneginf(), -torch.inf)  # or a high temperature would see padding
         soft, region = noisy.softmax(dim=-1), noisy.argmax(dim=-1)
         one_hot = torch.zeros_like(soft).scatter_(-1, region[..., None], 1)
         return Seen(expected_context(one_hot + soft - soft.detach(), regions), alpha, region)

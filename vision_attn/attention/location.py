@@ -78,6 +78,8 @@ class LocalPredictive(Additive):
     counted from 0, so that p_t, between 0 and L, reaches the first and the last column alike.
     """
 
+    counts_regions = True
+
     def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512, window: float = 4.0):
         super().__init__(region_size, query_size, attention_size=attention_size)
         check_range("LocalPredictive", 0.001, 10000.0, window=window)

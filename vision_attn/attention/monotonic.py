@@ -72,6 +72,7 @@ class Monotonic(Attention):
             energy = energy + self.noise * torch.randn_like(energy)
         stops = energy.sigmoid() if self.way == "expectation" else (energy > 0).to(energy.dtype)
         alpha = stopping(stops, carry)
+        alpha = before_padding(alpha, scores) if self.pads else alpha
         return Seen(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
 
 
@@ -122,6 +123,7 @@ class HardMonotonic(Hard):
         energy = precise(scores) + self.offset
         stops = (energy > 0).to(energy.dtype) if self.way == "online" else energy.sigmoid()
         alpha = stopping(stops, carry)
+        alpha = before_padding(alpha, scores) if self.pads else alpha
         if self.way == "expectation":
             return Seen(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
         region = alpha.argmax(dim=-1) if self.way == "online" else sample(alpha.detach())
@@ -129,6 +131,15 @@ class HardMonotonic(Hard):
         if expectation_mask is not None:
             seen = torch.where(expectation_mask[:, None, None], alpha, seen)
         return Seen(expected_context(seen, regions), alpha, region, moved(seen, self.advance))
+
+
+def before_padding(alpha: Float[Tensor, "B R L"], scores: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
+    """The map, with what has passed the last column that is not padding back at that column. Scores of padding are
+    -inf, so that no search stops there."""
+    padding = scores.isneginf()
+    last = (~padding).sum(dim=-1, keepdim=True) - 1
+    passed = alpha.masked_fill(~padding, 0).sum(dim=-1, keepdim=True)
+    return alpha.masked_fill(padding, 0).scatter_add(-1, last, passed)
 
 
 def first_column(regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:

@@ -29,6 +29,9 @@ ROWS = ": R states for each image"
 class Score(nn.Module):
     """Base class of scores. Constructed as `score(region_size, query_size)`. Override `project` and `forward`."""
 
+    counts_regions: bool = False
+    """Whether it computes with the number of regions, so that padding would change it."""
+
     def project(self, regions: Float[Tensor, "B L D"]) -> Tensor:
         """Compute the keys (B, L, ...) that `forward` compares queries with."""
         raise ValueError(f"{type(self).__name__} must override project(regions)")

@@ -37,6 +37,8 @@ class Attention(nn.Module):
 
     reinforced: bool = False
     """Whether its samples need a score-function estimator (`reinforce.py`)."""
+    pads: bool = False
+    """Whether regions may be padding (`layers/padding.py`), whose scores are -inf; set by the captioner."""
     ways: tuple[str, ...] = ()
     """The ways to look at test time, where there are several: names for `looking`."""
 
@@ -181,6 +183,8 @@ class _Attended(torch.autograd.Function):
         return kernels.gradients(grad, grad_alpha, context, alpha, regions).to(ctx.dtype), of_regions
 
 
-def doubly_stochastic(alpha: Float[Tensor, "B R T L"]) -> Float[Tensor, "B R"]:
-    """sum_i (1 - sum_t alpha_ti)^2 of each caption (Xu et al. 2015, eq. 14); `alpha` is zero past a caption's end."""
-    return (1 - precise(alpha).sum(dim=2)).square().sum(dim=-1)
+def doubly_stochastic(alpha: Float[Tensor, "B R T L"], real: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, "B R"]:
+    """sum_i (1 - sum_t alpha_ti)^2 of each caption (Xu et al. 2015, eq. 14); `alpha` is zero past a caption's end.
+    `real`: the regions to sum over, which are not padding; None: all."""
+    terms = (1 - precise(alpha).sum(dim=2)).square()
+    return (terms if real is None else terms * real[:, None]).sum(dim=-1)

@@ -21,5 +21,5 @@ class DoublyStochastic(Criterion):
     def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
         if caption.alpha is None or not self.weight:
             return {}
-        penalty = doubly_stochastic(caption.alpha).mean()
+        penalty = doubly_stochastic(caption.alpha, caption.real).mean()
         return {"loss": self.weight * penalty, "penalty": penalty.detach()}

@@ -34,6 +34,8 @@ class CaptionBatch(NamedTuple):
     """The file of each image; None for a drawn one."""
     boxes: tuple
     """For each image the boxes of the objects that words name, {word: [(x0, y0, x1, y1)]}; None if unknown."""
+    vectors: tuple = ()
+    """The file of each image's annotation vectors, which may hold the boxes of regions; () where there is none."""
 
 
 class CaptionTable:
@@ -115,7 +117,7 @@ class Batches:
         order = np.argsort(-lengths.max(axis=1), kind="stable")
         members, captions = members[order], captions[order]
         photographs = [table.photographs[member] for member in members.tolist()]
-        images = self.pictures.gather(self.rows[members], space)
+        images, rows = self.pictures.gather(self.rows[members], space), self.rows[members]
         kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
         if not kept:
             if self.may_skip:
@@ -123,7 +125,7 @@ class Batches:
             raise _unreadable(photographs[0])
         if len(kept) < len(photographs):
             images, captions = images[kept], captions[kept]
-            photographs = [photographs[number] for number in kept]
+            photographs, rows = [photographs[number] for number in kept], rows[kept]
         return CaptionBatch(
             images=images,
             words=torch.from_numpy(table.words.padded(captions, PAD).astype(np.int64)),
@@ -131,6 +133,7 @@ class Batches:
             references=tuple(photograph.captions for photograph in photographs),
             files=tuple(photograph.file for photograph in photographs),
             boxes=(None,) * len(photographs),
+            vectors=tuple(self.pictures.files[row] for row in rows) if isinstance(self.pictures, Vectors) else (),
         )
 
 

@@ -76,7 +76,8 @@ class Captions(VocabularySource):
                 they say left or right. Adds the mirrored training photographs to the cache.
             verify: check the checksums of the whole cache before use.
             features: a folder of annotation vectors that another program computed, in the place of the encoder's: for
-                each photograph a file of its name, with the ending .npy or .npz (`data.vectors`). See `encoders.given`.
+                each photograph a file of its name or its id, with the ending .npy or .npz (`data.vectors`). See
+                `encoders.given`.
         """
         self.images, self.annotations, self.splits = images, annotations, splits
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
@@ -181,7 +182,8 @@ class Captions(VocabularySource):
         folder = find(self.features)
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder of annotation vectors")
-        return Vectors(views, folder, (encoder.grid[0] * encoder.grid[1], encoder.region_size))
+        number = None if encoder.pads else encoder.grid[0] * encoder.grid[1]
+        return Vectors(views, folder, (number, encoder.region_size), list(views.ids()))
 
     @property
     def summary(self) -> str:

@@ -193,6 +193,14 @@ class Views(Sequence[View]):
                 raise ValueError(f"{self.splits[number].file(shared)} is in two splits, {other} and {split}")
             owner[rows] = number
 
+    def ids(self) -> Iterator[int | str]:
+        """The id of each photograph, without the mirrored ones."""
+        starts = np.array([0, *self.ends[:-1]])
+        splits = np.searchsorted(self.ends, self.photographs, side="right")
+        for split, number in zip(splits.tolist(), (self.photographs - starts[splits]).tolist(), strict=True):
+            part = self.splits[split]
+            yield json.loads(part.ids.text(part.members.item(number)))
+
     def mirrors(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Indices of the mirrored views of training photographs."""
         return len(self.photographs) + np.searchsorted(self.mirrored, rows)

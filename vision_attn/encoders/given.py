@@ -11,8 +11,10 @@ class Given(Encoder):
     """The place of an encoder whose vectors are read from files: `Captions(features=...)`. It cannot encode a
     photograph.
 
-    region_size: D, the size of an annotation vector. grid: rows and columns of regions, for pictures; boxes of objects,
-        which lie on no grid, are (1, L).
+    region_size: D, the size of an annotation vector.
+    grid: rows and columns of regions, for pictures. Boxes of objects lie on no grid: (1, L), or (1, -1) where their
+        number differs from image to image. Those of a batch are then padded with zeros, and captioners leave out the
+        padding.
     """
 
     resolution = 224
@@ -20,7 +22,9 @@ class Given(Encoder):
     def __init__(self, *, region_size: int, grid: tuple[int, int] = (14, 14)) -> None:
         super().__init__()
         check_range("Given", 1, 10**5, region_size=region_size)
-        check_range("Given", 1, 1000, rows=grid[0], columns=grid[1])
+        self.pads = tuple(grid) == (1, -1)
+        if not self.pads:
+            check_range("Given", 1, 1000, rows=grid[0], columns=grid[1])
         self.region_size, self.grid = region_size, tuple(grid)
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:

@@ -79,6 +79,10 @@ class RNNsearch(ShowAttendTell):
         self.initial_hidden = nn.Sequential(Linear(encoder_size, hidden_size), nn.Tanh())  # W_s
         self.initial_cell = nn.Sequential(Linear(encoder_size, hidden_size), nn.Tanh())
 
+    def leave_out_padding(self) -> None:
+        """Raises ValueError: its recurrent network would read the padding."""
+        Captioner.leave_out_padding(self)
+
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.column_size)
         annotations, last = self.encoder(regions)

@@ -16,7 +16,8 @@ from vision_attn.layers.precise import precise
 class Share(NamedTuple):
     """What one member sees of the annotation vectors (B, L, D): the first regions, and some of the features."""
 
-    num_regions: int
+    num_regions: int | None
+    """None: all of them, also where their number differs from image to image."""
     features: slice
 
 
@@ -37,6 +38,10 @@ class Ensemble(Captioner):
         self.shares, self.same_regions = list(shares), same_regions
         self.max_length = min((each.max_length for each in members if each.max_length is not None), default=None)
 
+    def leave_out_padding(self) -> None:
+        for member in self.members:
+            member.leave_out_padding()
+
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
         parts = zip(self.members, self._shared(regions), strict=True)
         return tuple(zip(*(member.start(part, rows) for member, part in parts), strict=True))
@@ -55,7 +60,8 @@ class Ensemble(Captioner):
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         captions = [member(part, words) for member, part in zip(self.members, self._shared(regions), strict=True)]
         log_prob = log_mean([caption.log_prob for caption in captions]) * (words != PAD)
-        return Caption(log_prob, self._mean_map([caption.alpha for caption in captions]))
+        real = next((caption.real for caption in captions if caption.real is not None), None)
+        return Caption(log_prob, self._mean_map([caption.alpha for caption in captions]), real=real)
 
     def _shared(self, regions: Float[Tensor, "B L D"]) -> list[Float[Tensor, "B _ _"]]:
         """The annotation vectors of each member."""

@@ -11,6 +11,7 @@ from vision_attn.contracts import Caption, Captioner
 from vision_attn.layers import ragged
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
+from vision_attn.layers.padding import mean_region, real_regions
 from vision_attn.shapes import require
 
 
@@ -40,12 +41,16 @@ class ShowAndTell(Captioner):
         self.embedding = nn.Embedding(num_words, word_size)  # W_e; word 0 is the paper's start word S_0
         self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
         self.output = Linear(hidden_size, num_words)
-        self.dropout = Dropout(dropout)
+        self.dropout, self.pads = Dropout(dropout), False
+
+    def leave_out_padding(self) -> None:
+        self.pads = True
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[None, State]:
         """The state after the image (eq. 10). There is no memory of the image."""
         require("regions", regions, "B L D", "float", D=self.region_size)
-        _, state = self.lstm(self.dropout(self.image(regions.mean(dim=1)))[:, None])
+        mean = mean_region(regions, real_regions(regions) if self.pads else None)
+        _, state = self.lstm(self.dropout(self.image(mean))[:, None])
         hidden, cell = (part.squeeze(0)[:, None].expand(-1, rows, -1) for part in state)
         return None, State(hidden, cell)
 

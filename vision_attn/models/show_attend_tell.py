@@ -18,6 +18,7 @@ from vision_attn.layers.dropout import Dropout, dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.nested import Nested
+from vision_attn.layers.padding import mean_region, real_regions, without_padding
 from vision_attn.layers.precise import precise
 from vision_attn.layers.unrolled import repeated, unrolled
 from vision_attn.ranges import check_range
@@ -33,6 +34,8 @@ class Memory(NamedTuple):
     """Their projections, which the score compares with the state."""
     expectation_mask: Bool[Tensor, "B"] | None
     """Hard attention in training: whether the image's samples are replaced by their expectation."""
+    real: Bool[Tensor, "B L"] | None = None
+    """Which regions are not padding; None: all."""
 
 
 class State(NamedTuple):
@@ -113,6 +116,13 @@ class ShowAttendTell(Captioner):
         if forget_after:
             self.register_buffer("batches", torch.zeros(()))
 
+    def leave_out_padding(self) -> None:
+        if self.score.counts_regions:
+            raise ValueError(
+                f"{type(self.score).__name__} counts regions, so it cannot leave out padding: take another"
+            )
+        self.attention.pads = True
+
     def compile(self, **options) -> None:
         """Compile a time step, not the loop over words: its length changes from batch to batch."""
         self.look = torch.compile(self.look, dynamic=True, **options)
@@ -131,9 +141,12 @@ class ShowAttendTell(Captioner):
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
-        return self.started(regions, regions.mean(dim=1), rows)
+        real = real_regions(regions) if self.attention.pads else None
+        return self.started(regions, mean_region(regions, real), rows, real)
 
-    def started(self, regions: Tensor, summary: Float[Tensor, "B _"], rows: int) -> tuple[Memory, State]:
+    def started(
+        self, regions: Tensor, summary: Float[Tensor, "B _"], rows: int, real: Tensor | None = None
+    ) -> tuple[Memory, State]:
         """The memory of `regions`, and the state that f_init computes from a summary of them."""
         hidden, cell = (
             initial(summary)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
@@ -141,7 +154,7 @@ class ShowAttendTell(Captioner):
         if torch.is_autocast_enabled(regions.device.type) and not regions.requires_grad:  # or each word would cast them
             regions = regions.to(torch.get_autocast_dtype(regions.device.type))
         keys = self.score.project(regions)
-        memory = Memory(regions, keys, self.attention.sample_expectation_mask(regions.shape[0], regions))
+        memory = Memory(regions, keys, self.attention.sample_expectation_mask(regions.shape[0], regions), real)
         return memory, State(hidden, cell, self.score.start(keys, rows), self.attention.start(regions, rows))
 
     def step(
@@ -168,6 +181,7 @@ class ShowAttendTell(Captioner):
 
         memory, state = self.start(regions, words.shape[1])
         memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
+        real = memory.real
         state = state._replace(hidden=state.hidden.flatten(0, 1), cell=state.cell.flatten(0, 1))
         states, hidden, contexts, looks = [], [], [], []
         with unrolled(len(steps)) if regions.is_cuda else nullcontext():  # on a CPU fewer and fewer rows go on
@@ -185,11 +199,11 @@ class ShowAttendTell(Captioner):
         said = words != PAD
         alpha = ragged.padded([seen.alpha for seen in looks], words) * said[..., None]
         if looks[0].region is None:
-            return Caption(log_prob, alpha)
+            return Caption(log_prob, alpha, real=real)
         region = ragged.padded([seen.region for seen in looks], words)
         seen_from = [ragged.spread(state.detach(), step) for state, step in zip(states, steps, strict=True)]
         choice = self.attention.choice(alpha, region, said, mask, ragged.padded(seen_from, words))
-        return Caption(log_prob, alpha, region, choice)
+        return Caption(log_prob, alpha, region, choice, real)
 
     def from_words(self, words: Int[Tensor, "N"], embedded: Float[Tensor, "N E"]) -> Float[Tensor, "N gates"]:
         """What the LSTM gets of words, `word_to_lstm(embedded)`: on a CPU computed once for each different word, where
@@ -212,6 +226,7 @@ class ShowAttendTell(Captioner):
         if scores.dim() != 3 or scores.shape[2] != memory.regions.shape[1]:
             sizes = {"B": memory.regions.shape[0], "L": memory.regions.shape[1]}
             require("scores", scores, "B R L", "float", hint=f", of {type(self.score).__name__}", **sizes)
+        scores = without_padding(scores, memory.real)
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
         context = repeated(self.gate, state.hidden).sigmoid() * ragged.collect(seen.context, step)
         remembered = self.remembered(context, runs) if self.training and self.forget_looks else context

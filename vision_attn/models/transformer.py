@@ -18,6 +18,7 @@ from vision_attn.contracts import Caption, Captioner, Look
 from vision_attn.layers import ragged
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
+from vision_attn.layers.padding import real_regions
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -37,6 +38,8 @@ class Memory(NamedTuple):
 
     keys: tuple[Float[Tensor, "B K L d"], ...]
     values: tuple[Float[Tensor, "B K L d"], ...]
+    real: Bool[Tensor, "B 1 L"] | None = None
+    """Which regions are not padding; None: all."""
 
 
 class MultiHead(nn.Module):
@@ -67,7 +70,7 @@ class MultiHead(nn.Module):
         query: Float[Tensor, "N Q H"],
         keys: Float[Tensor, "N K S d"],
         values: Float[Tensor, "N K S d"],
-        visible: Bool[Tensor, "*N Q S"] | None = None,
+        visible: Bool[Tensor, "*N #Q S"] | None = None,
     ) -> tuple[Float[Tensor, "N Q H"], Float[Tensor, "N K Q S"]]:
         """`keys` and `values` are those that `remember` returned. Returns the output and the weights of every head."""
         query = self.split(self.query(query))
@@ -134,7 +137,7 @@ class Transformer(Captioner):
             raise ValueError(
                 f"Transformer: hidden_size={hidden_size} must be a multiple of 2 * num_heads={2 * num_heads}"
             )
-        self.region_size, self.max_length = region_size, max_length
+        self.region_size, self.max_length, self.pads = region_size, max_length, False
         self.embedding = nn.Embedding(num_words, hidden_size)  # word 0 starts a caption
         nn.init.normal_(self.embedding.weight, std=hidden_size**-0.5)
         table = sinusoids(max_length, hidden_size)
@@ -150,9 +153,13 @@ class Transformer(Captioner):
         self.output = nn.Linear(hidden_size, num_words)
         self.output.weight = self.embedding.weight
 
+    def leave_out_padding(self) -> None:
+        self.pads = True
+
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
-        memory = Memory(*zip(*(layer.to_regions.remember(regions) for layer in self.layers), strict=True))
+        real = real_regions(regions)[:, None] if self.pads else None
+        memory = Memory(*zip(*(layer.to_regions.remember(regions) for layer in self.layers), strict=True), real)
         position = torch.zeros(regions.shape[0], rows, dtype=torch.long, device=regions.device)
         B, K, _, d = memory.keys[0].shape
         empty = memory.keys[0].new_zeros(B, rows, K, self.max_length, d)
@@ -177,7 +184,7 @@ class Transformer(Captioner):
             cached.append((keys, values))
             flat = (part.flatten(0, 1) for part in (given[:, :, None], keys, values))
             x = layer.after(0, x, layer.to_words(*flat, visible)[0].view_as(x))
-            x, alpha = self._look(layer, x, memory.keys[number], memory.values[number])
+            x, alpha = self._look(number, x, memory)
             heads.append(alpha)
         keys, values = zip(*cached, strict=True)
         alpha = torch.cat(heads, dim=1).transpose(1, 2)  # (B, R, K, L)
@@ -197,11 +204,12 @@ class Transformer(Captioner):
         for number, layer in enumerate(self.layers):
             given = layer.before(0, x)
             x = layer.after(0, x, layer.to_words(given, *layer.to_words.remember(given), visible)[0])
-            x, maps = self._look(layer, x, memory.keys[number], memory.values[number])
+            x, maps = self._look(number, x, memory)
             alpha = alpha + maps.mean(dim=1) / len(self.layers)
         position = index + torch.arange(B, device=words.device)[:, None] * (R * T)
         log_prob = ragged.caption_log_prob(self.output, self.norm(x).flatten(0, 1), words, position.flatten())
-        return Caption(log_prob, ragged.unpacked(alpha, index, words))
+        real = None if memory.real is None else memory.real[:, 0]
+        return Caption(log_prob, ragged.unpacked(alpha, index, words), real=real)
 
     @torch.no_grad()
     def sharpen(self, temperature: float) -> None:
@@ -214,9 +222,10 @@ class Transformer(Captioner):
         """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""
         return self.dropout(self.embedding(words) * self.embedding.embedding_dim**0.5 + positions)
 
-    def _look(self, layer: Layer, x: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Float[Tensor, "B K Q L"]]:
-        """Cross-attention and the feed-forward network of all queries (B, Q, H) of an image."""
-        change, alpha = layer.to_regions(layer.before(1, x), keys, values)
+    def _look(self, number: int, x: Tensor, memory: Memory) -> tuple[Tensor, Float[Tensor, "B K Q L"]]:
+        """Cross-attention and the feed-forward network of a layer, for all queries (B, Q, H) of an image."""
+        layer = self.layers[number]
+        change, alpha = layer.to_regions(layer.before(1, x), memory.keys[number], memory.values[number], memory.real)
         x = layer.after(1, x, change)
         return layer.after(2, x, layer.feedforward(layer.before(2, x))), alpha
 

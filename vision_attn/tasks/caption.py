@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.console import complain
@@ -16,18 +15,16 @@ from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.looks import ReinforceLooks
 from vision_attn.data.batches import CaptionBatch
-from vision_attn.data.images import open_square
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
+from vision_attn.layers.padding import real_regions
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood, measures
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 from vision_attn.task import Batch, Source, Task
+from vision_attn.tasks.pictured import pictured
 from vision_attn.viz.captions import write_pictures
-
-PICTURE = 896
-"""Pixels that a side of a photograph keeps for pictures: twice what they show."""
 
 
 class Predicted(NamedTuple):
@@ -89,6 +86,8 @@ class Captioning(Task):
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
         self.model = model(len(self.vocabulary), encoder.region_size)
+        if encoder.pads:
+            self.model.leave_out_padding()
         if criteria is None:
             criteria = {"likelihood": Likelihood, "penalty": DoublyStochastic, "looks": ReinforceLooks}
         self.criteria = nn.ModuleDict({name: criterion(self.model) for name, criterion in criteria.items()})
@@ -201,10 +200,11 @@ class Captioning(Task):
         """
         number = 1 if captions is None else captions
         check_range("describe", 1, 1000, captions=number)
-        decoded = self._decode(self.regions(images), decoding or self.decoding, number, way)
+        regions = self.regions(images)
+        decoded = self._decode(regions, decoding or self.decoding, number, way)
         if captions is None:
-            return list(self._described(decoded))
-        rows = [self._described(decoded, row) for row in range(min(captions, decoded.score.shape[1]))]
+            return list(self._described(decoded, regions))
+        rows = [self._described(decoded, regions, row) for row in range(min(captions, decoded.score.shape[1]))]
         found = [
             [one for one in several if one.score is not None] or [several[0]] for several in zip(*rows, strict=True)
         ]
@@ -216,7 +216,7 @@ class Captioning(Task):
         regions, words = self.regions(batch.images.to(device)), batch.words.to(device)
         results = Results(
             self.model(regions, words),
-            list(self._described(self._decode(regions, self.decoding))),
+            list(self._described(self._decode(regions, self.decoding), regions)),
             self._by_way(regions) if full and self.content_words else {},
             self.content_words,
         )
@@ -273,10 +273,7 @@ class Captioning(Task):
         could = self.model.way == "expectation" and "mode" in self.model.ways
         with self.model.looking("mode") if could else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
-        pictures = [
-            open_square(file, at_least=PICTURE) if file else Image.fromarray(image.permute(1, 2, 0).cpu().numpy())
-            for file, image in zip(batch.files, batch.images, strict=True)
-        ]
+        pictures, described = zip(*pictured(batch, described, self.encoder), strict=True)
         titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
         return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
 
@@ -285,16 +282,18 @@ class Captioning(Task):
         described = {}
         for way in self.model.ways:
             with self.model.looking(way):
-                described[way] = list(self._described(self._decode(regions, self.decoding)))
+                described[way] = list(self._described(self._decode(regions, self.decoding), regions))
         return described
 
     def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
         return decoding.decode(self.model, regions, captions=captions, way=way, never=(UNKNOWN,))
 
-    def _described(self, decoded: Decoded, row: int = 0) -> Iterator[Described]:
-        """The best row of each image, or another, as text and words, with its maps on the grid of regions."""
+    def _described(self, decoded: Decoded, regions: Float[Tensor, "B L D"], row: int = 0) -> Iterator[Described]:
+        """The best row of each image, or another, as text and words, with its maps on the grid of regions, without
+        padding."""
+        sizes = real_regions(regions).sum(dim=1).tolist() if self.encoder.pads else [None] * len(regions)
         best = [None if part is None else part[:, row].cpu() for part in decoded]
-        for image in range(len(decoded.words)):
+        for image, size in enumerate(sizes):
             words, log_prob, _, alpha, region, heads = (None if part is None else part[image] for part in best)
             number, decoded_any = int((words > END).sum()), bool(decoded.score[image, row].isfinite())
             yield Described(
@@ -302,9 +301,9 @@ class Captioning(Task):
                 [self.vocabulary.words[index] for index in words[:number].tolist()],
                 log_prob[:number].tolist(),
                 # Copies: views would keep, and send to other processes, the maps of the whole batch.
-                None if alpha is None else alpha[:number].clone().unflatten(-1, self.encoder.grid),
+                None if alpha is None else alpha[:number, :size].clone().unflatten(-1, self.encoder.grid),
                 None if region is None else region[:number].clone(),
-                None if heads is None else heads[:number].clone().unflatten(-1, self.encoder.grid),
+                None if heads is None else heads[:number, :, :size].clone().unflatten(-1, self.encoder.grid),
                 float(decoded.score[image, row]) if decoded_any else None,
                 decoded_any and not bool((words == END).any()),
             )

@@ -27,7 +27,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
     ValueError if the vocabularies differ, or for runs that read lines.
     """
     first = tasks[0]
-    if any(-1 in task.encoder.grid for task in tasks):
+    if any(-1 in task.encoder.grid and not task.encoder.pads for task in tasks):
         raise ValueError(
             "an ensemble is of captioners: runs that read lines are not averaged; vision-attn transcribe reads with one"
         )
@@ -40,6 +40,11 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
             )
     kinds = _distinct(tasks)
     encoders = [kind[0].encoder for kind in kinds]
+    if len(kinds) > 1 and any(encoder.pads for encoder in encoders):
+        raise ValueError(
+            "an ensemble over annotation vectors whose number differs from image to image is one of runs on the same "
+            "vectors"
+        )
     encoder = encoders[0] if len(encoders) == 1 else Joined(encoders)
     shares = {task: share for kind, share in zip(kinds, _shares(encoders), strict=True) for task in kind}
     model = Ensemble(
@@ -115,6 +120,6 @@ def _shares(encoders: Sequence[Encoder]) -> list[Share]:
     """What belongs to each encoder of the annotation vectors of all."""
     ends = list(accumulate((encoder.region_size for encoder in encoders), initial=0))
     return [
-        Share(encoder.grid[0] * encoder.grid[1], slice(first, last))
+        Share(None if encoder.pads else encoder.grid[0] * encoder.grid[1], slice(first, last))
         for encoder, first, last in zip(encoders, ends[:-1], ends[1:], strict=True)
     ]

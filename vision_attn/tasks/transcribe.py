@@ -76,7 +76,7 @@ class Transcription(Captioning):
                 self._glimpsed(one, len(caption.words)) if glimpses and self.model.num_glimpses else None,
                 caption.cut,
             )
-            for caption, each, one in zip(self._described(decoded), labels, regions.split(1), strict=True)
+            for caption, each, one in zip(self._described(decoded, regions), labels, regions.split(1), strict=True)
         ]
 
     def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> Glimpsed:

@@ -1,0 +1,27 @@
+"""Images with different numbers of regions in one batch: vectors of zeros follow those of an image that has fewer.
+
+A vector that is exactly zero is padding, where the encoder says that it pads (`Encoder.pads`). The mask is computed of
+the vectors themselves, on their device, so that no contract needs another argument.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def real_regions(regions: Float[Tensor, "B L D"]) -> Bool[Tensor, "B L"]:
+    """Which vectors are not padding. Of an image without any, all count, so that its weights still sum to 1."""
+    real = (regions != 0).any(dim=-1)
+    return real | ~real.any(dim=-1, keepdim=True)
+
+
+def mean_region(regions: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B D"]:
+    """The mean annotation vector of each image, without padding."""
+    if real is None:
+        return regions.mean(dim=1)
+    return regions.sum(dim=1) / real.sum(dim=1, keepdim=True)
+
+
+def without_padding(scores: Float[Tensor, "B R L"], real: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B R L"]:
+    """The scores, -inf at padding: its weights are exactly 0."""
+    return scores if real is None else scores.masked_fill(~real[:, None], -torch.inf)

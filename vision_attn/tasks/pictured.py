@@ -1,0 +1,46 @@
+"""What is drawn of captioned images: a picture of each, and its maps."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from vision_attn.contracts import Described, Encoder
+from vision_attn.data.batches import CaptionBatch
+from vision_attn.data.images import open_square
+from vision_attn.data.photographs import open_photograph
+from vision_attn.data.vectors import read_boxes
+from vision_attn.viz.objects import over_photograph
+
+PICTURE = 896
+"""Pixels that a side of a photograph keeps for pictures: twice what they show."""
+
+
+def pictured(
+    batch: CaptionBatch, described: Sequence[Described], encoder: Encoder
+) -> list[tuple[Image.Image, Described]]:
+    """The centre square of each photograph, or the drawn image, with its caption; see `_over_objects` for annotation
+    vectors that another program computed."""
+    vectors = getattr(batch, "vectors", ()) or [None] * len(described)  # a batch of one's own may lack the field
+    found = []
+    for file, image, given, caption in zip(batch.files, batch.images, vectors, described, strict=True):
+        if given is not None:
+            found.append(_over_objects(caption, file, given, encoder))
+        elif file is not None:
+            found.append((open_square(file, at_least=PICTURE), caption))
+        else:
+            found.append((Image.fromarray(image.permute(1, 2, 0).cpu().numpy()), caption))
+    return found
+
+
+def _over_objects(described: Described, file: Path, vectors: Path, encoder: Encoder) -> tuple[Image.Image, Described]:
+    """If the boxes of regions that lie on no grid are known, the whole photograph, with maps over it; if they are not,
+    no map. Regions on a grid are drawn as those of any encoder."""
+    boxes = None
+    if encoder.grid[0] == 1 and described.alpha is not None:
+        boxes = read_boxes(vectors, lambda: open_photograph(file).size)
+    if boxes is not None:
+        alpha = over_photograph(described.seen[:, None], boxes)
+        return open_photograph(file, at_least=PICTURE), described._replace(alpha=alpha, region=None, heads=None)
+    unknown = {"alpha": None, "region": None, "heads": None} if encoder.pads else {}
+    return open_square(file, at_least=PICTURE), described._replace(**unknown)

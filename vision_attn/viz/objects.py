@@ -1,0 +1,27 @@
+"""Maps over boxes of objects, which overlap and lie on no grid, as maps on a fine grid of the photograph."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+CELLS = 28
+"""Rows and columns of the fine grid."""
+
+
+def over_photograph(
+    alpha: Float[Tensor, "T 1 L"], boxes: Float[Tensor, "L 4"], cells: int = CELLS
+) -> Float[Tensor, "T cells cells"]:
+    """The weight of each cell of the photograph at each word: the sum of those of the boxes that cover it (as in the
+    figures of Anderson et al. 2018), divided by its total, so that a map still sums to 1.
+
+    boxes: (x0, y0, x1, y1) in [-1, 1]. A box smaller than a cell is enlarged to the size of one. A map of zeros stays.
+    """
+    low, high = boxes.double().view(-1, 2, 2).sort(dim=1).values.unbind(dim=1)  # (L, 2) each: (x, y) of two corners
+    side = 2 / cells
+    middle, half = ((low + high) / 2).clamp(-1 + side / 2, 1 - side / 2), ((high - low) / 2).clamp(min=side / 2)
+    low, high = (torch.minimum(low, middle - half).clamp(min=-1), torch.maximum(high, middle + half).clamp(max=1))
+    edges = torch.linspace(-1, 1, cells + 1, dtype=torch.float64)
+    ends = torch.minimum(high[..., None], edges[1:]) - torch.maximum(low[..., None], edges[:-1])
+    x, y = (ends.clamp(min=0) / side).unbind(dim=1)  # the share of each column and row that a box covers, (L, cells)
+    covered = torch.einsum("tl,ly,lx->tyx", alpha.detach().cpu().double()[:, 0], y, x)
+    return (covered / covered.sum(dim=(1, 2), keepdim=True).clamp(min=1e-300)).to(torch.float32)
