@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from vision_attn.contracts import Captioner
+
 pytest.importorskip("triton", reason="triton is not installed")
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -41,7 +43,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, module: object) -> list[tuple[obje
 
 def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
     """A call of each operation, at sizes of a captioner, by the module with its kernels."""
-    from vision_attn.kernels import attend, exponential, filterbank, lstm, window
+    from vision_attn.kernels import attend, beam, best_words, exponential, filterbank, lstm, window
 
     gates, cell, scores, regions = (
         torch.empty(sizes, dtype=dtype)
@@ -54,7 +56,10 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
         torch.empty(sizes) for sizes in ((4, 2, 28, 28), (4, 1, 2, 5, 5), (4, 1), (4, 1, 2), (4, 1, 5, 28))
     )
     numbers, extremes = torch.empty(4, 1, 5), [10.0, 3.0, 2.5, 0.25, 6.0]
+    words, ended, logits = torch.empty(4, 3, 3).long(), torch.empty(4, 3).bool(), torch.empty(12, 10_000, dtype=half)
     return {
+        "best_words": lambda: best_words.best_words(logits, 3, words[0, 0]),
+        "beam": lambda: beam.extend(logits[:12, :3].float().view(4, 3, 3), words, ended.float(), ended, 3, None, 1, 0),
         "lstm": lambda: lstm.update(gates, gates, gates, cell),
         "lstm, backward": lambda: lstm.gradients(cell, cell, gates.float(), cell, cell, half == torch.bfloat16),
         "exponential": lambda: exponential.exponential(gates, 40.0),
@@ -82,7 +87,14 @@ def test_kernels_compile_for_a_gpu(name, half, monkeypatch) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    types = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", int: "i32", float: "fp32"}
+    types = {
+        torch.float32: "*fp32",
+        torch.bfloat16: "*bf16",
+        torch.int64: "*i64",
+        torch.bool: "*i1",
+        int: "i32",
+        float: "fp32",
+    }
     listed = launches(monkeypatch, import_module(f"vision_attn.kernels.{name.split(',')[0].replace(' ', '_')}"))
     calls(half)[name]()
     for function, arguments, options in listed:
@@ -226,3 +238,58 @@ def test_the_filterbank(relative, sizes, monkeypatch) -> None:
     ours = values_and_gradients(both, *inputs)
     for one, other in zip(ours, expected, strict=True):
         assert (one - other).norm() <= 1e-4 * other.norm()
+
+
+@RUNS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("K", "V"), [(1, 11), (3, 5000), (10, 12)])
+def test_best_words(K, V, dtype, monkeypatch) -> None:
+    """Of a vocabulary smaller and larger than a block, with barred words for all rows and for each row."""
+    from vision_attn.layers import best_words as module
+
+    logits = (4 * random(2, 3, V)).to(dtype)
+    for barred in (torch.tensor([0, 2]), torch.randint(0, V, (2, 3, 4), generator=torch.Generator().manual_seed(1))):
+        with monkeypatch.context() as plain:
+            plain.setattr(module, "_loops", lambda *_: None)
+            expected = module.best_words(logits, K, barred)
+            plain.setattr(module, "on_gpu", lambda tensor: True)
+            log_prob, words = module.best_words(logits, K, barred)
+        torch.testing.assert_close(log_prob, expected[0], rtol=1e-5, atol=1e-5)
+        finite = log_prob.isfinite()
+        chosen = module.all_words(logits, barred).gather(-1, words)
+        torch.testing.assert_close(chosen[finite], log_prob[finite], rtol=1e-5, atol=1e-5)  # ties may fall otherwise
+        assert all(len(set(row)) == K for row in words[finite.all(dim=-1)].tolist())
+
+
+@RUNS
+def test_best_words_of_a_row_of_minus_infinities(monkeypatch) -> None:
+    from vision_attn.kernels.best_words import best_words
+
+    log_prob, words = best_words(torch.full((1, 9), -torch.inf), 3, torch.tensor([0]))
+    assert log_prob.isneginf().all() and words.tolist() == [[0, 0, 0]]
+
+
+@RUNS
+@pytest.mark.parametrize(("groups", "length_power"), [(1, 0.0), (2, 1.0)])
+def test_a_beam(groups, length_power, monkeypatch) -> None:
+    """The same captions, also of groups with a penalty and of beams wider than the vocabulary."""
+    from vision_attn.decode import beam_search, beams
+
+    class Markov(Captioner):
+        """The next word depends on the word before, and on the image's number."""
+
+        def start(self, regions: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+            return regions, regions.new_zeros(len(regions), rows)
+
+        def step(self, word: Tensor, state: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, None]:
+            return table[word] * memory[:, :1], state, None
+
+    for width, number in ((4, 7), (8, 5)):
+        captioner, table, regions = Markov(), 3 * random(number, number), torch.tensor([1.0, 2.0, -1.0])[:, None, None]
+        options = {"beams": width, "groups": groups, "max_words": 5, "length_power": length_power}
+        expected = beam_search(captioner, regions, **options)
+        with monkeypatch.context() as kernel:
+            kernel.setattr(beams, "on_gpu", lambda tensor: True)
+            found = beam_search(captioner, regions, **options)
+        torch.testing.assert_close(found.score, expected.score)
+        assert torch.equal(found.words, expected.words)

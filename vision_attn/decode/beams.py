@@ -9,9 +9,13 @@ from torch import Tensor
 from vision_attn.contracts import END, PAD, Captioner, Look
 from vision_attn.decode.rows import Active, Decoded, best_first, maps, take_rows
 from vision_attn.decode.rules import Rules
+from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.best_words import best_words
 from vision_attn.layers.linear import constant_weights
 from vision_attn.layers.nested import take_images
+
+MOST = 1024
+"""Candidates of an image, at most, among which a GPU's kernel chooses; tensor operations take more."""
 
 
 @torch.no_grad()
@@ -85,6 +89,10 @@ def _extend(
     -inf and count as ended.
     """
     rows, each = log_prob.shape[1:]
+    if on_gpu(log_prob) and log_prob.dtype == torch.float32 and rows + rows * each <= MOST:
+        from vision_attn.kernels.beam import extend
+
+        return extend(log_prob, word, total, ended, min(K, rows + rows * each), penalty, END, PAD)
     stay = total.masked_fill(~ended, -torch.inf)
     compared = log_prob if penalty is None else log_prob - penalty
     go_on = (total[..., None] + compared).masked_fill(ended[..., None], -torch.inf).flatten(1)

@@ -83,6 +83,8 @@ def take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
     image = torch.arange(len(rows), device=rows.device)[:, None]
 
     def take(part: Tensor) -> Tensor:  # copies whole rows, which `gather` does not
+        if rows.shape[1] == part.shape[1] == 1:  # there is no other
+            return part
         index = (image * part.shape[1] + rows).flatten()
         return part.flatten(0, 1).index_select(0, index).unflatten(0, rows.shape)
 

@@ -8,11 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.fused import fused_loops
 from vision_attn.layers.precise import precise
 
 FEW = 32
 """The loops insert each word that they find into a sorted list. For longer lists tensor operations are faster."""
+FEW_ON_GPU = 10
+"""The same for the kernel on a GPU."""
 
 
 def best_words(
@@ -27,6 +30,11 @@ def best_words(
         rows, mine = (part.reshape(prod(part.shape[:-1]), part.shape[-1]) for part in (logits, barred))
         best = loops.best_words(rows, K, mine)
         return tuple(part.view(*logits.shape[:-1], K) for part in best)
+    if K <= FEW_ON_GPU and logits.dtype != torch.float64 and on_gpu(logits):
+        from vision_attn.kernels.best_words import best_words as kernel
+
+        mine = barred if barred.dim() == 1 else barred.expand(*logits.shape[:-1], -1).flatten(0, -2)
+        return tuple(part.view(*logits.shape[:-1], K) for part in kernel(logits.flatten(0, -2), K, mine))
     log_prob = all_words(logits, barred)
     return log_prob.max(dim=-1, keepdim=True) if K == 1 else log_prob.topk(K)
 
