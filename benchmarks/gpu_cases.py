@@ -224,7 +224,11 @@ def weights(model: nn.Module) -> int:
 
 
 def capture(run: Callable[[], Result]) -> Callable[[], Result]:
-    """A whole call, a training step or a search, as one CUDA graph that is replayed at each call."""
+    """A whole call, a training step or a search, as one CUDA graph that is replayed at each call.
+
+    What is returned keeps `run` alive, and with it the model and its inputs: a graph reads and writes their memory, and
+    does not hold it.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -235,8 +239,10 @@ def capture(run: Callable[[], Result]) -> Callable[[], Result]:
     with torch.cuda.graph(graph):
         result = run()
 
-    def replay() -> Result:
-        graph.replay()
-        return result
+    return partial(_replay, graph, result, run)
 
-    return replay
+
+def _replay(graph: torch.cuda.CUDAGraph, result: Result, recorded: Callable[[], Result]) -> Result:
+    """Replay the graph of `recorded`, which is given here only to be kept."""
+    graph.replay()
+    return result

@@ -17,9 +17,10 @@ from benchmarks.gpu_block import ROOT
 from vision_attn.data.mnist import FILES, existing, locate
 from vision_attn.files import find, read_json, replacing
 
-WHEELS = ("jsonargparse", "docstring-parser", "typeshed-client")
-"""What the package needs in addition to what a machine for PyTorch has: torch, torchvision, jaxtyping, safetensors,
-tokenizers, tqdm, pyyaml and pytest. Metrics that need Java are computed elsewhere, from the captions."""
+THERE = ("torch", "torchvision", "jaxtyping", "safetensors", "tokenizers", "tqdm", "pyyaml", "pytest")
+"""What a machine for PyTorch has, with what these need themselves."""
+WHEELS = ("jsonargparse", "docstring-parser", "typeshed-client", "rapidfuzz")
+"""What the package needs in addition to `THERE`. Metrics that need Java are computed elsewhere, from the captions."""
 WEIGHTS = "weights/mobilenet_v2_torchvision.fp16.safetensors"
 MiB = 2**20
 

@@ -20,6 +20,7 @@ from benchmarks.gpu_cases import capture
 from benchmarks.show_attend_tell import Side, training_step
 from tests.fake_mnist import write_mnist
 from tests.whole_runs import CONFIGS, steps, train
+from vision_attn.attention.hard import sample
 from vision_attn.commands import main
 from vision_attn.config import build, read
 from vision_attn.contracts import END
@@ -112,6 +113,31 @@ def _to(device: torch.device, part: Any) -> Any:
     return part.to(device) if isinstance(part, Tensor) else device if isinstance(part, torch.device) else part
 
 
+class SameRegions:
+    """In place of `hard.sample`: the samples of the first pass, the CPU's, are those of the second as well.
+
+    Random numbers are the same on both devices, but where the two best regions nearly tie, rounding decides. One sample
+    of hundreds that falls the other way changes the loss by 6e-4 (seen on an H200). The second pass still samples, and
+    counts how often it would have taken another region.
+    """
+
+    def __init__(self) -> None:
+        self.taken: list[Tensor] = []
+        self.number = self.total = self.other = 0
+
+    def again(self) -> None:
+        self.number, self.total, self.other = len(self.taken), 0, 0
+
+    def __call__(self, alpha: Tensor) -> Tensor:
+        found = sample(alpha)
+        if not self.number:
+            self.taken.append(found)
+            return found
+        taken = self.taken.pop(0).to(found.device)
+        self.total, self.other = self.total + found.numel(), self.other + int((found != taken).sum())
+        return taken
+
+
 def gradients(task: Task, batch: Batch, device: str, dtype: torch.dtype = torch.float32) -> tuple[float, Tensor]:
     """The loss of a batch and its gradient with respect to all weights, computed on `device`."""
     before = {name: value.clone() for name, value in task.state_dict().items()}
@@ -131,10 +157,14 @@ def apart(found: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("config", SIZES)
-def test_loss_and_gradient_equal_those_of_the_cpu(config: str, digits: str) -> None:
+def test_loss_and_gradient_equal_those_of_the_cpu(config: str, digits: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = SameRegions()
+    monkeypatch.setattr("vision_attn.attention.hard.sample", same)
     task, batch = made(config, digits)
     expected, slope = gradients(task, batch, "cpu")
+    same.again()
     found, found_slope = gradients(task, batch, DEVICE)
+    assert not same.taken and same.other <= 0.01 * same.total and (same.total > 0) == (config == "sat_hard_scenes")
     assert found == pytest.approx(expected, rel=1e-4)
     assert slope.norm() > 0 and apart(found_slope, slope) < 2e-3
 
@@ -244,7 +274,8 @@ def test_decoding_equals_that_of_the_cpu(make: Callable[[int, int], nn.Module], 
 def test_validation_equals_that_of_the_cpu(config: str, digits: str) -> None:
     task, batch = made(config, digits)
     metrics = [task.to(device).eval().evaluate([on_device(batch, torch.device(device))]) for device in ("cpu", DEVICE)]
-    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, nan_ok=True)
+    # Weights of maps are sums of float32: maps that hardly move do so by 3e-6, of which 4e-9 is rounding (on an H200).
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, abs=1e-7, nan_ok=True)
 
 
 def test_captured_steps_of_the_benchmark_train() -> None:
