@@ -1,0 +1,110 @@
+"""Which keys of a captioner's attention are the tokens of its image, and the map of their weights."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vision_attn.explain.record import Attention, Record
+from vision_attn.explain.tokens import Grid, grid_of
+
+Shapes = Sequence[tuple[int, int]]
+Calls = Mapping[str, Sequence[Attention]]
+"""The attention of each layer in each step of a generation, of one query in all steps but the first."""
+
+
+class ImageTokens(NamedTuple):
+    """Layers that attend to an image in each step of a generation, and its tokens among their keys."""
+
+    layers: list[str]
+    grid: Grid
+    positions: Int[Tensor, "L"] | None = None
+    """The keys that are tokens of the image; None: all are."""
+    mixing: Float[Tensor, "L N"] | None = None
+    """Of learned queries that stand for the image: how much each took from each of its N tokens."""
+
+    def picture(self, weights: Float[Tensor, "*rest keys"]) -> Float[Tensor, "*rest Y X"]:
+        """The weights of the keys, as a map of the image."""
+        weights = weights if self.positions is None else weights[..., self.positions]
+        weights = weights if self.mixing is None else weights @ self.mixing
+        return self.grid.picture(weights)
+
+
+def find_tokens(
+    record: Record,
+    shapes: Shapes,
+    steps: int,
+    *,
+    given: int = 0,
+    positions: Int[Tensor, "L"] | None = None,
+    queries: tuple[Grid, Float[Tensor, "L N"]] | None = None,
+) -> ImageTokens:
+    """Find the layers that attend to the image once per generated token, of two or more.
+
+    given: the number of tokens of text before the first generated one.
+    positions: the tokens of the image among those of the text; None: they are the keys of cross-attention (BLIP), or
+        come before the text (GIT). With several grids in cross-attention, those of the last layer are taken.
+    queries: of a model that sees the image through learned queries, which have these `positions`: the grid of its
+        patches, and what each query took from them.
+
+    Raises ValueError if there are no such layers, or the tokens form no grid.
+    """
+    calls = {name: record[name][:steps] for name in record.names}
+    each = {
+        name: some
+        for name, some in calls.items()
+        if len(some) == steps and all(one.num_queries == 1 for one in some[1:])
+    }
+    if positions is None:
+        found = _crossed(each, shapes, given) or _leading(each, shapes, given)
+    else:
+        last = int(positions.max())
+        layers = [name for name, some in each.items() if some[0].maps.shape[-1] > last]
+        grid, mixing = (_whole_grid(len(positions), shapes), None) if queries is None else queries
+        found = ImageTokens(layers, grid, positions, mixing)
+    if found is None or not found.layers:
+        raise ValueError(
+            "no layer of this model attends to the image in each step of its generation. Captioners of these kinds "
+            "have maps: with cross-attention to the image (BLIP), with its tokens between the words (LLaVA) or before "
+            "them (GIT), or with queries (BLIP-2)"
+        )
+    return found
+
+
+def _crossed(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
+    """Layers whose keys are the tokens of the image alone."""
+    grids: dict[str, Grid] = {}
+    for name, some in calls.items():
+        keys = {one.maps.shape[-1] for one in some}
+        of_image = len(keys) == 1 and keys != {given}  # a decoder may attend to a question instead
+        if of_image and (grid := grid_of(keys.pop(), shapes)) is not None:
+            grids[name] = grid
+    if not grids:
+        return None
+    last = grids[list(grids)[-1]]
+    return ImageTokens([name for name, grid in grids.items() if grid == last], last)
+
+
+def _leading(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
+    """Layers of self-attention over the tokens of the image, then those of the text: at least the one that begins a
+    generation without text."""
+    layers: list[str] = []
+    tokens = None
+    for name, some in calls.items():
+        keys = [one.maps.shape[-1] for one in some]
+        number = keys[0] - max(given, 1)
+        grid = grid_of(number, shapes) if number > 1 else None
+        grows = keys == list(range(keys[0], keys[0] + len(keys))) and some[0].num_queries == keys[0]
+        # A square that no convolution returned may be a guess of words.
+        if grows and grid is not None and (grid.rows, grid.columns) in shapes and tokens in (None, grid):
+            layers, tokens = [*layers, name], grid
+    return None if tokens is None else ImageTokens(layers, tokens, torch.arange(tokens.tokens))
+
+
+def _whole_grid(number: int, shapes: Shapes) -> Grid:
+    grid = grid_of(number, shapes)
+    if grid is None or grid.prefix:
+        raise ValueError(f"the {number} tokens of the image form no grid, so they have no map")
+    return grid
