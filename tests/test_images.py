@@ -2,6 +2,8 @@
 
 import os
 import socket
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -77,6 +79,43 @@ def test_white_has_the_bits_of_the_brightest_value(tmp_path, ending, brightest, 
     Image.fromarray(np.tile(grey, (64, 1)).astype(kind)).save(tmp_path / f"a.{ending}")
     for seen in (open_photograph(tmp_path / f"a.{ending}"), in_rgb(Image.open(tmp_path / f"a.{ending}"))):
         assert np.abs(np.asarray(seen)[..., 0] - grey * 255 / white).max() <= 0.5 + 1e-3
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def deep_png(colours: np.ndarray) -> bytes:
+    """A PNG of 16 bits for each colour, which Pillow does not write."""
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in colours)
+    head = struct.pack(">IIBBBBB", *colours.shape[1::-1], 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def deep_tiff(colours: np.ndarray, order: str, packed: bool) -> bytes:
+    """A TIFF of 16 bits for each colour, in one strip."""
+    strip = colours.astype(f"{order}u2").tobytes()
+    strip = zlib.compress(strip) if packed else strip
+    height, width, _ = colours.shape
+    tags = [(256, width), (257, height), (258, 8 + 2 + 11 * 12 + 4), (259, 8 if packed else 1), (262, 2),
+            (273, 8 + 2 + 11 * 12 + 4 + 6), (277, 3), (278, height), (279, len(strip)), (284, 1), (339, 1)]  # fmt: skip
+    head = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HIH", 42, 8, len(tags))
+    counts = {258: 3}
+    for tag, value in tags:
+        head += struct.pack(f"{order}HHI", tag, 4 if tag != 258 else 3, counts.get(tag, 1))
+        head += struct.pack(f"{order}I", value)
+    return head + struct.pack(f"{order}I", 0) + struct.pack(f"{order}3H", 16, 16, 16) + strip
+
+
+@pytest.mark.parametrize("kind", ["png", "<tiff", ">tiff", "<packed", ">packed"])
+@pytest.mark.parametrize("brightest, white", [(200, 255), (4000, 4095), (16383, 16383), (30000, 32767), (65535, 65535)])
+def test_colours_of_sixteen_bits_are_scaled_like_greys(tmp_path, kind, brightest, white):
+    colours = np.random.default_rng(0).integers(0, brightest + 1, (30, 40, 3))
+    colours[3, 4, 1] = brightest
+    content = deep_png(colours) if kind == "png" else deep_tiff(colours, kind[0], kind[1:] == "packed")
+    (tmp_path / "a.any").write_bytes(content)
+    seen = np.asarray(open_photograph(tmp_path / "a.any")).astype(float)
+    assert np.abs(seen - colours * 255 / white).max() <= 1.01
 
 
 def test_white_of_other_values():

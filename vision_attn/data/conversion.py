@@ -5,7 +5,7 @@ from itertools import product
 from math import ceil
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageChops
 from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
 
 KEPT_PIXELS = 16_000_000
@@ -100,6 +100,19 @@ def white_of(brightest: float, *, unit: bool) -> float:
     if unit and brightest <= 1:
         return 1.0
     return brightest if brightest > 65535 else max(255.0, 2.0 ** ceil(brightest).bit_length() - 1)
+
+
+def joined_bytes(upper: Image.Image, lower: Image.Image) -> Image.Image:
+    """Return RGB of 8 bits from the two bytes of colours of 16 bits, scaled by `white_of` their largest number."""
+    high = max(most for _, most in upper.getextrema())
+    mask = upper.point([255 * (value == high) for value in range(256)] * 3)
+    low = max(most for _, most in ImageChops.multiply(lower, mask).getextrema())
+    scale = 255 / white_of(256.0 * high + low, unit=False)
+    parts = [
+        part.point([min(255, round(value * weight * scale)) for value in range(256)] * 3)
+        for part, weight in ((upper, 256), (lower, 1))
+    ]
+    return ImageChops.add(*parts)
 
 
 def _numbers(image: Image.Image) -> np.ndarray:

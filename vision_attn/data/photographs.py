@@ -7,6 +7,7 @@ and reduced in tiles. Threads that decode at the same time share a memory budget
 import ctypes
 import os
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageFile
 
-from vision_attn.data.conversion import KEPT_PIXELS, in_rgb, reduction, upright, upright_size
+from vision_attn.data.conversion import KEPT_PIXELS, in_rgb, joined_bytes, reduction, upright, upright_size
 
 FORMATS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
@@ -127,12 +128,35 @@ def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = 
     file = _opened(path, held)
     image = _identified(file)
     whole = _draft(image, at_least)
-    memory = _checked_memory(image, whole, file)
+    lower = _lower_bytes(image)
+    memory = _checked_memory(image, whole, file) + (12 * image.width * image.height if lower else 0)
     held.enter_context(_budget.take(memory))
     if memory > _TRIMMED_ABOVE:
         held.callback(_give_back)
     image.load()
+    if lower and max(most for _, most in image.getextrema()) < 128:
+        again = _identified(file)
+        again.tile = lower
+        again.load()
+        image.paste(joined_bytes(image, again))
     return image
+
+
+def _lower_bytes(image: ImageFile.ImageFile) -> list[tuple]:
+    """What an image of RGB with 16 bits is decoded from, changed so that the lower byte of each number is taken, where
+    Pillow takes the upper one: fewer bits may lie there alone. Empty for other images, and for very large ones."""
+    native = "RGB;16B" if sys.byteorder == "little" else "RGB;16L"
+    other = {"RGB;16B": "RGB;16L", "RGB;16L": "RGB;16B", "RGB;16N": native}
+    found = []
+    for tile in image.tile if image.mode == "RGB" and image.width * image.height <= KEPT_PIXELS else ():
+        several = isinstance(tile[3], tuple)
+        mode, *rest = tile[3] if several and tile[3] else (tile[3],)
+        if mode not in other:
+            return []
+        arguments = (other[mode], *rest) if several else other[mode]
+        make = getattr(type(tile), "_make", tuple)  # a NamedTuple in newer versions of Pillow
+        found.append(make((*tile[:3], arguments)))
+    return found
 
 
 def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
@@ -199,6 +223,7 @@ def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
     Unlike PIL.Image.open, ignores Pillow's limit on pixels, which is a global variable, and gives Pillow no file name:
     it would map the file into memory, and truncating a mapped file kills the process.
     """
+    file.seek(0)
     start = file.read(16)
     for make, accepts in _plugins().values():
         if not accepts or accepts(start) is True:  # may also be a string: why Pillow cannot read it
