@@ -52,6 +52,8 @@ SLOW = {
     "test_additive_triton",
     "test_kernels",
     "test_captioning",
+    "test_image_tokens",
+    "test_sizes",
 }
 """Files that take half of the time of all."""
 
