@@ -43,7 +43,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, module: object) -> list[tuple[obje
 
 def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
     """A call of each operation, at sizes of a captioner, by the module with its kernels."""
-    from vision_attn.kernels import attend, beam, best_words, exponential, filterbank, lstm, window
+    from vision_attn.kernels import attend, beam, best_words, exponential, filterbank, lstm, pointwise, window
 
     gates, cell, scores, regions = (
         torch.empty(sizes, dtype=dtype)
@@ -60,6 +60,9 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
     return {
         "best_words": lambda: best_words.best_words(logits, 3, words[0, 0]),
         "beam": lambda: beam.extend(logits[:12, :3].float().view(4, 3, 3), words, ended.float(), ended, 3, None, 1, 0),
+        "pointwise": lambda: pointwise.tanh_of_sum(gates, gates, cell, half),
+        "pointwise, gated": lambda: pointwise.gated(gates[:, :1], gates),
+        "pointwise, gated, backward": lambda: pointwise.gated_gradients(gates, gates[:, :1], gates),
         "lstm": lambda: lstm.update(gates, gates, gates, cell),
         "lstm, backward": lambda: lstm.gradients(cell, cell, gates.float(), cell, cell, half == torch.bfloat16),
         "exponential": lambda: exponential.exponential(gates, 40.0),
@@ -293,3 +296,20 @@ def test_a_beam(groups, length_power, monkeypatch) -> None:
             found = beam_search(captioner, regions, **options)
         torch.testing.assert_close(found.score, expected.score)
         assert torch.equal(found.words, expected.words)
+
+
+@RUNS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("gates", [1, 70])
+def test_pointwise_expressions(gates, dtype, monkeypatch) -> None:
+    from vision_attn.layers import pointwise as module
+
+    a, b, c = random(2, 3, 70), random(2, 3, 70, seed=1, dtype=dtype), random(2, 3, 70, seed=2, dtype=dtype)
+
+    def both(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        return module.tanh_of_sum(a, b, c), module.gated(c[..., :gates], b)
+
+    expected = values_and_gradients(both, a, b, c)
+    monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(values_and_gradients(both, a, b, c), expected, **tolerance)

@@ -92,12 +92,12 @@ def _one_by_one(
     for number in range(max_words):
         logits, state, look = captioner.step(word, state, memory)
         gained, word = choose(logits, rules.barred(before, number, logits.shape[-1]))
-        nothing = gained.isneginf()  # the rules bar all that is possible: the row ends without a caption
-        word, gained = word.masked_fill(ended | nothing, PAD), gained.masked_fill(ended, 0)
+        nothing = ended | gained.isneginf()  # the rules bar all that is possible: the row ends without a caption
+        word, gained = word.masked_fill(nothing, PAD), gained.masked_fill(ended, 0)
         before = rules.extended(before, word)
         steps.append(active.scatter({"word": word, "gained": gained}))
         looks.append(active.scatter(maps(look)))
-        ended = ended | nothing | (word == END)
+        ended = nothing | (word == END)
         if (going := active.going(ended)) is not None:
             if not len(going):
                 break

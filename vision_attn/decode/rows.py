@@ -80,11 +80,13 @@ def maps(look: Look | None) -> dict[str, Tensor]:
 
 def take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
     """Select `rows` of each image, of tensors (B, R, ...): (B, K, ...)."""
-    image = torch.arange(len(rows), device=rows.device)[:, None]
+    image = None
 
     def take(part: Tensor) -> Tensor:  # copies whole rows, which `gather` does not
         if rows.shape[1] == part.shape[1] == 1:  # there is no other
             return part
+        nonlocal image
+        image = torch.arange(len(rows), device=rows.device)[:, None] if image is None else image
         index = (image * part.shape[1] + rows).flatten()
         return part.flatten(0, 1).index_select(0, index).unflatten(0, rows.shape)
 

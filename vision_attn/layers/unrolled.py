@@ -31,6 +31,24 @@ def _entered(num_steps: int) -> Iterator[None]:
         _loop.reset(token)
 
 
+def sharing_casts() -> AbstractContextManager[None]:
+    """Within this context, without a gradient, `repeated` casts an input that several layers read once, as autocast on
+    a GPU would for each of them."""
+    return nullcontext() if torch.compiler.is_compiling() else _sharing()
+
+
+@contextmanager
+def _sharing() -> Iterator[None]:
+    token = _casts.set(Casts())
+    try:
+        yield
+    finally:
+        _casts.reset(token)
+
+
+_casts: ContextVar[Casts | None] = ContextVar("casts", default=None)
+
+
 def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
     """layer(inputs side by side), as a loop over time steps calls it, in the precision of autocast on a GPU, and in
     float32 or the dtype of the weights elsewhere."""
@@ -38,6 +56,9 @@ def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tenso
     if loop is not None and _collects(layer, first):
         return loop.collected(layer, inputs)
     if loop is None or _unsupported(first):
+        if first.is_cuda and not torch.is_grad_enabled() and (casts := _casts.get()) is not None:
+            inputs = tuple(casts.cast(input) for input in inputs)
+            first = inputs[0]
         return layer(torch.cat(inputs, dim=-1) if len(inputs) > 1 else first)
     if layer not in loop.steps:
         steps = _Steps(loop.num_steps, layer)

@@ -19,8 +19,9 @@ from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.padding import mean_region, real_regions, without_padding
+from vision_attn.layers.pointwise import gated, tanh_of_sum
 from vision_attn.layers.precise import precise
-from vision_attn.layers.unrolled import repeated, unrolled
+from vision_attn.layers.unrolled import repeated, sharing_casts, unrolled
 from vision_attn.ranges import check_range
 from vision_attn.shapes import require
 
@@ -162,7 +163,8 @@ class ShowAttendTell(Captioner):
     ) -> tuple[Float[Tensor, "B R V"], State, Look]:
         require("word", word, "B R", "integer", B=memory.regions.shape[0])
         embedded = self.embedding(word)
-        state, seen, context = self.look(self.word_to_lstm(embedded), state, memory)
+        with sharing_casts():
+            state, seen, context = self.look(self.word_to_lstm(embedded), state, memory)
         logits = self.output(self.deep(embedded, state.hidden, context))
         return logits, state, Look(seen.alpha, seen.region)
 
@@ -228,7 +230,7 @@ class ShowAttendTell(Captioner):
             require("scores", scores, "B R L", "float", hint=f", of {type(self.score).__name__}", **sizes)
         scores = without_padding(scores, memory.real)
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
-        context = repeated(self.gate, state.hidden).sigmoid() * ragged.collect(seen.context, step)
+        context = gated(repeated(self.gate, state.hidden), ragged.collect(seen.context, step))
         remembered = self.remembered(context, runs) if self.training and self.forget_looks else context
         from_hidden, from_context = (
             repeated(layer, input)
@@ -247,8 +249,8 @@ class ShowAttendTell(Captioner):
     def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor, runs: int = 1) -> Tensor:
         """The deep output (Xu et al. 2015, eq. 7) before L_o: tanh(E y_{t-1} + L_h h_t + L_z z_t), (..., E)."""
         hidden = dropout(hidden, self.dropout, self.training, shared=runs)
-        deep = embedded + self.hidden_to_output(hidden) + self.context_to_output(context)
-        return dropout(deep.tanh(), self.dropout, self.training, shared=runs)
+        deep = tanh_of_sum(embedded, self.hidden_to_output(hidden), self.context_to_output(context))
+        return dropout(deep, self.dropout, self.training, shared=runs)
 
 
 def _initial(region_size: int, size: int, dropout: float) -> nn.Sequential:
