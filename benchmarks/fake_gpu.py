@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd.graph import _engine_run_backward
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -85,6 +86,12 @@ class Autocast(TorchFunctionMode):
 
     def __torch_function__(self, function, types, arguments=(), options=None):
         options = options or {}
+        if function is Tensor.backward:  # networks may be computed again in it
+            with self:
+                backward(arguments[0])
+            return None
+        if function is F.dropout:  # one kernel, which torch chooses by the device that it is told
+            return torch.native_dropout(arguments[0], options["p"], True)[0]
         if torch.is_autocast_enabled("cuda"):
             if function in LOW:
                 arguments, options = tree_map_only(FakeTensor, self.half, (arguments, options))
@@ -104,6 +111,12 @@ class Autocast(TorchFunctionMode):
     @staticmethod
     def full(tensor: Tensor) -> Tensor:
         return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def backward(loss: Tensor) -> None:
+    """What `loss.backward()` does, without its own look at modes."""
+    options = {"allow_unreachable": True, "accumulate_grad": True}
+    _engine_run_backward((loss,), (torch.ones_like(loss),), False, False, (), **options)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vision_attn.layers import unrolled as unrolled_module
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.unrolled import repeated, unrolled
+from vision_attn.models.dram import ConvolutionalGlimpse
 from vision_attn.models.draw import DRAW, DRAWReader
-from vision_attn.models.ram import RAM, ContextLSTM
+from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork, Rectifier
 
 pytestmark = pytest.mark.usefixtures("onednn_for_small_products")
 
@@ -157,3 +159,27 @@ def test_an_input_that_several_layers_read_is_cast_once(collecting):
             for layer in layers:
                 repeated(layer, shared)
     assert casts["aten::_to_copy"] == 4 + 2 * len(layers)
+
+
+@pytest.mark.parametrize("core", [Rectifier, ContextLSTM], ids=lambda core: core.__name__)
+@pytest.mark.parametrize("glimpse", [GlimpseNetwork, ConvolutionalGlimpse], ids=lambda glimpse: glimpse.__name__)
+def test_gradients_of_glimpse_networks_can_wait_for_all_time_steps(core, glimpse, monkeypatch):
+    torch.manual_seed(0)
+    model = RAM((1, 8, 8), 3, num_glimpses=3, core=core, glimpse=glimpse).double()
+    images, results = torch.rand(4, 1, 8, 8, dtype=torch.double), []
+    for on_gpu in (False, True):
+        monkeypatch.setattr(unrolled_module, "_is_cuda", lambda tensor, on_gpu=on_gpu: on_gpu)
+        calls = []
+        where = model.glimpse.where
+        monkeypatch.setattr(where, "forward", partial(_noted, calls, type(where).forward, where))
+        torch.manual_seed(1)
+        glance = model(images, 2)
+        loss = -glance.log_prob[..., 0].sum() + glance.choice.log_prob.sum()
+        results.append((glance.log_prob, *torch.autograd.grad(loss, list(model.parameters()))))
+        assert len(calls) == (4 if on_gpu else 0)  # one for each glimpse, and one for all; a loop on a CPU calls none
+    torch.testing.assert_close(results[1], results[0])
+
+
+def _noted(calls: list, forward, *arguments):
+    calls.append(arguments)
+    return forward(*arguments)

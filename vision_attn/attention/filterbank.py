@@ -61,6 +61,7 @@ class Filterbank(nn.Module):
         self.size, self.relative = size, relative
         self.widest_stride = (max(self.height, self.width) - 1) / max(1, size - 1)
         self.numbers = nn.Linear(state_size, 5)
+        self.numbers.exact = True  # positions are computed in float32
         with torch.no_grad():
             self.numbers.bias.zero_()[2] = 0 if relative else 2 * log(max(1.0, self.widest_stride) / 2)
         offsets = torch.arange(size) - (size - 1) / 2  # i - N/2 - 0.5 for i = 1..N

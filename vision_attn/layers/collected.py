@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from vision_attn.layers.cast import replaced
 from vision_attn.layers.linear import Rectified
 
 RECENT = 4
@@ -120,3 +121,74 @@ class _Step(torch.autograd.Function):
         start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
         parts = (grad @ layer.weight[:, start:stop]).split(ctx.sizes[first:last], dim=-1)
         return None, None, *[None] * first, *(part.view(*rows, -1) for part in parts), *[None] * (len(needed) - last)
+
+
+class Network:
+    """A network of a loop whose inputs need no gradient: its weights get theirs from one pass over all time steps.
+
+    Its `rowwise` says that it computes each row by itself and draws no random numbers, so that the pass, which computes
+    the outputs again, finds those of the loop.
+    """
+
+    def __init__(self, module: nn.Module, input: Tensor) -> None:
+        self.module, self.device = module, input.device.type
+        parts = [part._parameters for part in module.modules()]
+        self.places = [(part, name) for part in parts for name, weight in part.items() if weight is not None]
+        self.all = [part[name] for part, name in self.places]  # also those that stand there for this step alone
+        self.weights = [weight for weight in self.all if weight.requires_grad]
+        self.half = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
+        self.inputs: dict[int, tuple[Tensor, ...]] = {}
+        self.grads: dict[int, Tensor] = {}
+        self.task = -1
+        self.after = _Afterwards.apply(self, *self.weights)
+
+    @staticmethod
+    def takes(module: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
+        """Whether the gradients of a module can wait; not if something else wants to see its calls."""
+        if not getattr(module, "rowwise", False) or any(input.requires_grad for input in inputs):
+            return False
+        watched = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+        return not watched and any(weight.requires_grad for weight in module.parameters())
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        return _Apart.apply(self, self.after, *inputs)
+
+    collect = Layer.collect
+
+    def gradients(self) -> tuple[Tensor | None, ...]:
+        steps, self.grads = self.grads, {}
+        inputs = [torch.cat(parts) for parts in zip(*(self.inputs[step] for step in steps), strict=True)]
+        autocast = torch.autocast(self.device, self.half, enabled=self.half is not None)
+        with torch.enable_grad(), autocast, replaced(self.places, self.all):
+            output = self.module(*inputs)
+        return torch.autograd.grad(output, self.weights, torch.cat(list(steps.values())), allow_unused=True)
+
+
+class _Afterwards(torch.autograd.Function):
+    """The weights of a network, as an empty tensor whose backward pass runs after those of all time steps."""
+
+    @staticmethod
+    def forward(ctx, network: Network, *weights: Tensor) -> Tensor:
+        ctx.network = network
+        return weights[0].new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, _: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.network.gradients()
+
+
+class _Apart(torch.autograd.Function):
+    """One time step of a network."""
+
+    @staticmethod
+    def forward(ctx, network: Network, after: Tensor, *inputs: Tensor) -> Tensor:
+        ctx.network, ctx.step = network, len(network.inputs)
+        network.inputs[ctx.step] = inputs
+        return network.module(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[None, ...]:
+        ctx.network.collect(ctx.step, grad)
+        return None, None, *[None] * len(ctx.network.inputs[ctx.step])

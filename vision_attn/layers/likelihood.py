@@ -134,7 +134,8 @@ class _Gradients:
             self.deep.append(linear(slopes, weight.mT))
         if self.needed[1]:
             product = transposed_product(slopes, deep[rows])
-            self.weight = precise(product) if self.weight is None else _add(self.weight, product)
+            product = precise(product) if product.device.type == "cpu" else product  # a GPU computes one
+            self.weight = product if self.weight is None else _add(self.weight, product)
         if self.needed[2]:
             self.bias = slopes_of_bias if self.bias is None else self.bias.add_(slopes_of_bias)
         return log_prob

@@ -144,9 +144,20 @@ class Linear(nn.Linear):
     def forward(self, input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"]:
         if _by_onednn(input, self.weight):
             return _product(input, self.weight, self.bias, rectified=self.rectified)
+        if self.rectified and self.bias is not None and _one_kernel(input, self.weight):
+            rows = input.to(self.weight.dtype).reshape(-1, input.shape[-1])
+            return torch._addmm_activation(self.bias, rows, self.weight.t()).view(*input.shape[:-1], -1)
         if (output := _halved(input, self)) is None:
             output = super().forward(input)
         return F.relu(output) if self.rectified else output
+
+
+def _one_kernel(input: Tensor, weight: Tensor) -> bool:
+    """Whether a GPU computes a product and its ReLU by one kernel: without a gradient, of weights that are cast."""
+    if not input.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    autocast = torch.is_autocast_enabled("cuda")
+    return weight.dtype == (torch.get_autocast_dtype("cuda") if autocast else input.dtype)
 
 
 class Rectified(Linear):

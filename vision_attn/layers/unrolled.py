@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vision_attn.layers.collected import Casts, Layer
+from vision_attn.layers.collected import Casts, Layer, Network
 from vision_attn.layers.linear import Rectified, linear, transposed_product
 
 
@@ -66,9 +66,27 @@ def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tenso
     return _Step.apply(*loop.steps[layer], *inputs)
 
 
+def apart(network: nn.Module, *inputs: Tensor) -> Tensor:
+    """network(*inputs), as a loop over time steps calls a network whose inputs need no gradient, such as glimpses.
+
+    On a GPU a network that is `rowwise` gets the gradients of its weights in one pass over all time steps, which
+    computes its outputs again: fewer and larger kernels.
+    """
+    loop = _loop.get()
+    if loop is None or _plain() or not _is_cuda(inputs[0]) or not Network.takes(network, inputs):
+        return network(*inputs)
+    if network not in loop.networks:
+        loop.networks[network] = Network(network, inputs[0])
+    return loop.networks[network](*inputs)
+
+
 def _collects(layer: nn.Linear, input: Tensor) -> bool:
     """Whether a layer collects what its time steps need, as on a GPU; not if something else wants to see its calls."""
     return input.is_cuda and not (_plain() or layer._forward_hooks or layer._forward_pre_hooks)
+
+
+def _is_cuda(tensor: Tensor) -> bool:
+    return tensor.is_cuda
 
 
 def _plain() -> bool:
@@ -84,6 +102,7 @@ class _Loop:
         self.num_steps = num_steps
         self.steps: dict[nn.Linear, tuple[_Steps, Tensor]] = {}
         self.layers: dict[tuple[nn.Linear, torch.dtype], Layer] = {}
+        self.networks: dict[nn.Module, Network] = {}
         self.casts = Casts()
 
     def collected(self, layer: nn.Linear, inputs: tuple[Tensor, ...]) -> Tensor:

@@ -12,7 +12,7 @@ from vision_attn.attention.reinforce import Choice
 from vision_attn.contracts import PAD, Caption, Captioner, Glimpses, Look
 from vision_attn.layers import ragged
 from vision_attn.layers.linear import Linear
-from vision_attn.layers.unrolled import repeated, unrolled
+from vision_attn.layers.unrolled import apart, repeated, unrolled
 from vision_attn.models.convolutions import PatchFeatures
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork, State
@@ -28,6 +28,8 @@ class ConvolutionalGlimpse(nn.Module):
     Differs from the paper: smaller (`PatchFeatures`; the paper has three convolutions of 64 to 128 filters and 1,024
     units), and the bias of G_loc, which is linear, starts at 1: at first every location passes on what patches show.
     """
+
+    rowwise = True
 
     def __init__(
         self,
@@ -144,7 +146,7 @@ class DRAM(Captioner):
             with torch.no_grad():
                 samples.append(ram.policy.locate(state.location_state, each))
             location = samples[-1].clamp(-1, 1)
-            state = ram.core(ram.glimpse(ram.retina(pyramid, location), location), state)
+            state = ram.core(apart(ram.glimpse, ram.retina(pyramid, location), location), state)
         return state, states, samples
 
     def _choice(self, states: Tensor, samples: Tensor, said: Tensor) -> Choice | None:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.filterbank import Filterbank, Window
 from vision_attn.contracts import Classifier, Drawing, Glance, Reads, one_size
+from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
@@ -82,6 +83,7 @@ class DRAWReader(Classifier):
         """Pixels read from an image. Each of a patch is a weighted sum over the whole image."""
         return self.num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
 
+    @casting_weights
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> Glance:
         """Always one row; `rows` and `way` have no effect. The loop over time steps computes only what depends on the
         previous state; answers and locations are computed for all time steps at once."""
@@ -213,6 +215,7 @@ class DRAW(nn.Module):
         self.first_encoded = nn.Parameter(torch.zeros(hidden_size))
         self.first_decoded = nn.Parameter(torch.zeros(hidden_size))
 
+    @casting_weights
     def forward(self, images: Float[Tensor, "B C Y X"], noise: Float[Tensor, "T B 1 Z"] | None = None) -> Drawing:
         """Reconstruct `images` from z_t sampled from the posterior, and compute the terms of the bound.
 

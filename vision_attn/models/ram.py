@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
 from vision_attn.contracts import Classifier, Glance, Glimpses
+from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.lstm import lstm
-from vision_attn.layers.unrolled import repeated, unrolled
+from vision_attn.layers.unrolled import apart, repeated, unrolled
 from vision_attn.models.convolutions import Context
 from vision_attn.models.policies import Gaussian, Way
 from vision_attn.ranges import check_range
@@ -140,6 +141,8 @@ class GlimpseNetwork(nn.Module):
     what_size, where_size, glimpse_size: of h_g, h_l and g_t.
     """
 
+    rowwise = True
+
     def __init__(
         self,
         patch_shape: tuple[int, int, int, int],
@@ -207,6 +210,7 @@ class RAM(Classifier):
             for part in (self.policy, *getattr(self.core, "policy_parts", ())):
                 part.requires_grad_(False)
 
+    @casting_weights
     def forward(self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, way: Way = "sample") -> Glance:
         """Classify `rows` independent copies of each image. `way`: "sample" samples locations from the policy, "mean"
         takes its means.
@@ -230,7 +234,7 @@ class RAM(Classifier):
                 else:
                     location = self._first(images, rows)
                 locations.append(location)
-                state = self.core(self.glimpse(self.retina(pyramid, location), location), state)
+                state = self.core(apart(self.glimpse, self.retina(pyramid, location), location), state)
                 hidden.append(state.hidden)
         log_prob = class_log_prob(self.action(torch.stack(hidden, dim=2)))
         choice = None

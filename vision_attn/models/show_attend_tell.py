@@ -14,6 +14,7 @@ from vision_attn.attention.soft import Attention, Seen, Soft
 from vision_attn.contracts import PAD, Caption, Captioner, Look
 from vision_attn.layers import ragged
 from vision_attn.layers.accumulate import accumulating
+from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.dropout import Dropout, dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
@@ -168,6 +169,7 @@ class ShowAttendTell(Captioner):
         logits = self.output(self.deep(embedded, state.hidden, context))
         return logits, state, Look(seen.alpha, seen.region)
 
+    @casting_weights
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
         """Each time step runs on the captions that still have a word. What does not depend on the previous state
         (embeddings, the deep output, the vocabulary layer) runs on all time steps at once."""

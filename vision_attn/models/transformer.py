@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from vision_attn.attention.soft import normalised
 from vision_attn.contracts import Caption, Captioner, Look
 from vision_attn.layers import ragged
+from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.padding import real_regions
@@ -190,6 +191,7 @@ class Transformer(Captioner):
         alpha = torch.cat(heads, dim=1).transpose(1, 2)  # (B, R, K, L)
         return self.output(self.norm(x)), State(state.position + 1, keys, values), Look(alpha.mean(dim=2), None, alpha)
 
+    @casting_weights
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         B, R, T = words.shape
