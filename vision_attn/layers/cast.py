@@ -68,21 +68,28 @@ def replaced(places: Sequence[Place], weights: Sequence[Tensor]) -> Iterator[Non
             place[name] = weight
 
 
-def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+@torch.library.custom_op("vision_attn::cast_all", mutates_args=())
+def cast_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """All of the tensors in `dtype`, by one kernel for a hundred of them."""
     to = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-    if to:
-        torch._foreach_copy_(to, list(tensors))
+    torch._foreach_copy_(to, list(tensors))
     return to
+
+
+@cast_all.register_fake
+def _(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    return [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
 
 
 class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        return tuple(_cast(weights, dtype))
+        return tuple(cast_all(weights, dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        cast = iter(_cast([grad for grad in grads if grad is not None], torch.float32))
+        known = [grad for grad in grads if grad is not None]
+        cast = iter(cast_all(known, torch.float32) if known else [])
         return None, *(None if grad is None else next(cast) for grad in grads)

@@ -41,14 +41,39 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
 
 
-class Layer:
+class Collected:
+    """What the time steps of a loop have collected: inputs, and gradients of outputs."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[int, tuple[Tensor, ...]] = {}
+        self.grads: dict[int, Tensor] = {}
+        self.task = -1
+
+    def keep(self, *inputs: Tensor) -> int:
+        """Keep the inputs of the next time step. Returns its number."""
+        step = len(self.inputs)
+        self.inputs[step] = inputs
+        return step
+
+    def collect(self, step: int, grad: Tensor) -> None:
+        """Keep the gradient of a time step's output."""
+        if self.task != (task := torch._C._current_graph_task_id()):  # another backward pass may need fewer steps
+            self.task, self.grads = task, {}
+        self.grads[step] = grad
+
+    def take(self) -> tuple[list[Tensor], Tensor]:
+        """The inputs and gradients of all time steps that have one, one below the other. Forgets the gradients."""
+        steps, self.grads = self.grads, {}
+        inputs = [torch.cat(parts) for parts in zip(*(self.inputs[step] for step in steps), strict=True)]
+        return inputs, torch.cat(list(steps.values()))
+
+
+class Layer(Collected):
     """A layer of a loop: its weights, and what its time steps have collected."""
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
         self.rectified = isinstance(layer, Rectified)
-        self.inputs: dict[int, Tensor] = {}
-        self.grads: dict[int, Tensor] = {}
-        self.task = -1
         self.weight = layer.weight.detach().to(dtype)
         self.bias = None if layer.bias is None else layer.bias.detach().to(dtype)
         self.after = _Weights.apply(self, layer.weight, layer.bias)
@@ -62,17 +87,6 @@ class Layer:
         output = F.linear(rows, self.weight, self.bias)
         return output.relu() if self.rectified else output
 
-    def keep(self, rows: Tensor) -> int:
-        """Keep the inputs of the next time step. Returns its number."""
-        step = len(self.inputs)
-        self.inputs[step] = rows
-        return step
-
-    def collect(self, step: int, grad: Tensor) -> None:
-        if self.task != (task := torch._C._current_graph_task_id()):  # another backward pass may need fewer steps
-            self.task, self.grads = task, {}
-        self.grads[step] = grad
-
 
 class _Weights(torch.autograd.Function):
     """The weights, as an empty tensor whose backward pass runs after those of all time steps."""
@@ -85,10 +99,8 @@ class _Weights(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, _: Tensor) -> tuple[Tensor | None, ...]:
-        layer, needed = ctx.layer, ctx.needs_input_grad
-        steps, layer.grads = layer.grads, {}
-        grads = torch.cat(list(steps.values()))
-        inputs = torch.cat([layer.inputs[step] for step in steps]) if needed[1] else None
+        needed = ctx.needs_input_grad
+        (inputs,), grads = ctx.layer.take()
         of_weight = (grads.mT @ inputs).to(ctx.dtype) if needed[1] else None
         of_bias = grads.sum(dim=0, dtype=ctx.dtype) if needed[2] else None
         return None, of_weight, of_bias
@@ -123,7 +135,7 @@ class _Step(torch.autograd.Function):
         return None, None, *[None] * first, *(part.view(*rows, -1) for part in parts), *[None] * (len(needed) - last)
 
 
-class Network:
+class Network(Collected):
     """A network of a loop whose inputs need no gradient: its weights get theirs from one pass over all time steps.
 
     Its `rowwise` says that it computes each row by itself and draws no random numbers, so that the pass, which computes
@@ -131,15 +143,13 @@ class Network:
     """
 
     def __init__(self, module: nn.Module, input: Tensor) -> None:
+        super().__init__()
         self.module, self.device = module, input.device.type
         parts = [part._parameters for part in module.modules()]
         self.places = [(part, name) for part in parts for name, weight in part.items() if weight is not None]
         self.all = [part[name] for part, name in self.places]  # also those that stand there for this step alone
         self.weights = [weight for weight in self.all if weight.requires_grad]
         self.half = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
-        self.inputs: dict[int, tuple[Tensor, ...]] = {}
-        self.grads: dict[int, Tensor] = {}
-        self.task = -1
         self.after = _Afterwards.apply(self, *self.weights)
 
     @staticmethod
@@ -153,15 +163,12 @@ class Network:
     def __call__(self, *inputs: Tensor) -> Tensor:
         return _Apart.apply(self, self.after, *inputs)
 
-    collect = Layer.collect
-
     def gradients(self) -> tuple[Tensor | None, ...]:
-        steps, self.grads = self.grads, {}
-        inputs = [torch.cat(parts) for parts in zip(*(self.inputs[step] for step in steps), strict=True)]
+        inputs, grads = self.take()
         autocast = torch.autocast(self.device, self.half, enabled=self.half is not None)
         with torch.enable_grad(), autocast, replaced(self.places, self.all):
             output = self.module(*inputs)
-        return torch.autograd.grad(output, self.weights, torch.cat(list(steps.values())), allow_unused=True)
+        return torch.autograd.grad(output, self.weights, grads, allow_unused=True)
 
 
 class _Afterwards(torch.autograd.Function):
@@ -183,8 +190,7 @@ class _Apart(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, network: Network, after: Tensor, *inputs: Tensor) -> Tensor:
-        ctx.network, ctx.step = network, len(network.inputs)
-        network.inputs[ctx.step] = inputs
+        ctx.network, ctx.step = network, network.keep(*inputs)
         return network.module(*inputs)
 
     @staticmethod

@@ -82,7 +82,7 @@ def apart(network: nn.Module, *inputs: Tensor) -> Tensor:
 
 def _collects(layer: nn.Linear, input: Tensor) -> bool:
     """Whether a layer collects what its time steps need, as on a GPU; not if something else wants to see its calls."""
-    return input.is_cuda and not (_plain() or layer._forward_hooks or layer._forward_pre_hooks)
+    return _is_cuda(input) and not (_plain() or layer._forward_hooks or layer._forward_pre_hooks)
 
 
 def _is_cuda(tensor: Tensor) -> bool:
