@@ -12,8 +12,8 @@ from benchmarks.decoding import decoding
 from benchmarks.draw import draw
 from benchmarks.encoders import encoders
 from benchmarks.glimpse import glimpse
-from benchmarks.gpu import gpu
-from benchmarks.gpu_kernels import kernels
+from benchmarks.gpu.kernels import kernels
+from benchmarks.gpu.speeds import gpu
 from benchmarks.loaders import loaders
 from benchmarks.peers import peers
 from benchmarks.ram import ram
@@ -24,7 +24,7 @@ from benchmarks.show_attend_tell import hard_training, training
 from benchmarks.size import size
 from benchmarks.strings import strings
 from vision_attn.engine.memory import keep_freed_memory
-from vision_attn.machine import processor
+from vision_attn.system.machine import processor
 
 TABLES = {
     "attention": attention,

@@ -21,15 +21,15 @@ import torch
 
 from benchmarks.measure import resident, table
 from benchmarks.scale import write
-from vision_attn.console import progress
 from vision_attn.contracts import Encoder
-from vision_attn.data import captions as captions_source
-from vision_attn.data.captions import Captions
-from vision_attn.data.feature_index import folder_name, make_header
-from vision_attn.data.photograph_store import Views, locate
+from vision_attn.data.photographs import captions as captions_source
+from vision_attn.data.photographs.captions import Captions
+from vision_attn.data.photographs.feature_index import folder_name, make_header
+from vision_attn.data.photographs.store import Views, locate
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.files import replacing
-from vision_attn.machine import processor
+from vision_attn.system.console import progress
+from vision_attn.system.files import replacing
+from vision_attn.system.machine import processor
 from vision_attn.task import SPLITS, Task
 
 ROOT = Path(__file__).parent.parent

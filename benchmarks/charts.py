@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from vision_attn.files import replacing
+from vision_attn.system.files import replacing
 from vision_attn.viz.sheet import DARK
 
 COLOURS = (

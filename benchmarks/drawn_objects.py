@@ -1,7 +1,7 @@
 """A folder of labelled photographs to try classifiers on: `python -m benchmarks.drawn_objects FOLDER`.
 
-Writes 11,000 drawn scenes (`data/scenes.py`) of one object each into FOLDER/images, 72 to 144 pixels wide and high, and
-the object, such as "red star", into FOLDER/labels.csv: 42 classes. The same files on every machine.
+Writes 11,000 drawn scenes (`data/scenes/scenes.py`) of one object each into FOLDER/images, 72 to 144 pixels wide and
+high, and the object, such as "red star", into FOLDER/labels.csv: 42 classes. The same files on every machine.
 """
 
 import argparse
@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vision_attn.console import progress
-from vision_attn.data import scene_grammar as grammar
-from vision_attn.data.scene_canvas import arrange, draw
-from vision_attn.data.streams import stream
-from vision_attn.files import replacing
+from vision_attn.data.random_streams import stream
+from vision_attn.data.scenes import grammar
+from vision_attn.data.scenes.canvas import arrange, draw
+from vision_attn.system.console import progress
+from vision_attn.system.files import replacing
 
 SIZES = (96, 112, 128, 144)
 SPLITS = {"train": 8000, "val": 1000, "test": 2000}

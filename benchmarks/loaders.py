@@ -17,11 +17,11 @@ from benchmarks.shapes import Shapes
 from benchmarks.show_attend_tell import ours, training_step
 from vision_attn.attention.glimpse import Retina
 from vision_attn.contracts import Encoder
-from vision_attn.data.clutter import Clutter
-from vision_attn.data.features import Features, cached_features
-from vision_attn.data.images import Pixels, View
-from vision_attn.data.mnist import Digits
-from vision_attn.data.scenes import Scenes
+from vision_attn.data.digits.clutter import Clutter
+from vision_attn.data.digits.mnist import Digits
+from vision_attn.data.images.squares import Pixels, View
+from vision_attn.data.photographs.features import Features, cached_features
+from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.models.ram import RAM

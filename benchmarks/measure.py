@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.shapes import QUICK, Shapes
-from vision_attn.console import progress, say
-from vision_attn.machine import multiplies_bf16
+from vision_attn.system.console import progress, say
+from vision_attn.system.machine import multiplies_bf16
 
 MiB = 1024**2
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}

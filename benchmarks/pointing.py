@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.config import open_run
-from vision_attn.console import progress
+from vision_attn.configuration.run_folder import open_run
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.relevance import activation_of, grad_cam
 from vision_attn.explain.tokens import ImageAttention, map_shapes
 from vision_attn.metrics import AttentionCorrectness
 from vision_attn.metrics.curves import perturbation_curves
+from vision_attn.system.console import progress
 
 WORD = "star"
 CURVES = 200  # images of the curves, which take 34 answers each

@@ -19,9 +19,9 @@ from benchmarks.measure import table
 from benchmarks.shapes import Shapes
 from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage, Reinforce
 from vision_attn.commands import main as vision_attn
-from vision_attn.config import open_run
-from vision_attn.console import progress
+from vision_attn.configuration.run_folder import open_run
 from vision_attn.engine.batches import few
+from vision_attn.system.console import progress
 
 CONFIG = Path(__file__).parent.parent / "configs" / "sat_hard_scenes.yaml"
 

@@ -23,11 +23,11 @@ import torch
 from benchmarks.measure import resident, table
 from benchmarks.shapes import QUICK, Shapes, random_batch
 from vision_attn.attention.scores import Additive
-from vision_attn.console import progress
-from vision_attn.data.feature_index import complete
-from vision_attn.data.features import SHARD, Features
-from vision_attn.machine import processor
+from vision_attn.data.photographs.feature_index import complete
+from vision_attn.data.photographs.features import SHARD, Features
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.system.console import progress
+from vision_attn.system.machine import processor
 
 ROOT = Path(__file__).parent.parent
 GROUPS = Path("/sys/fs/cgroup")

@@ -18,13 +18,13 @@ from benchmarks.measure import MiB, peak_memory, table
 from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
-from vision_attn.data.pixels import open_pixels
-from vision_attn.files import scratch
-from vision_attn.layers.fused import without_loops
+from vision_attn.data.images.lazy import open_pixels
+from vision_attn.kernels.choice import without_loops
 from vision_attn.metrics.cost import multiply_adds
 from vision_attn.models.dram import ConvolutionalGlimpse
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.ram import RAM, ContextLSTM
+from vision_attn.system.files import scratch
 
 PICTURE = Path("runs/size.png")
 SIDES = (60, 200, 600, 2000, 6000, 20_000)

@@ -80,21 +80,21 @@ def data_folder() -> Path:
     return Path(folder)
 
 
-def quickly(jobs: Iterable[str], folder: Path, *, time_limit: float) -> dict[str, isolated.Answer]:
+def quickly(jobs: Iterable[str], folder: Path, *, time_limit: float) -> dict[str, isolated.JobResult]:
     """`isolated.run` in this process, and without Java where captions are plain words, which its tokenizer keeps."""
     answers = {}
     for job in jobs:
         if job == "tokenise":
             texts = json.loads((folder / "captions.json").read_text())
             if all(PLAIN.fullmatch(text) for text in texts):
-                answers[job] = isolated.Answer([" ".join(text.split()) for text in texts])
+                answers[job] = isolated.JobResult([" ".join(text.split()) for text in texts])
                 continue
         if job == "meteor" and "VISION_ATTN_JAVA" not in os.environ:
-            answers[job] = isolated.Answer(scorers.ask_meteor(meteor(), *scorers.tokens(folder)))
+            answers[job] = isolated.JobResult(scorers.ask_meteor(meteor(), *scorers.tokens(folder)))
         elif job in ("tokenise", "meteor", "spice"):
             answers |= isolated.run([job], folder, time_limit=time_limit)
         else:
-            answers[job] = isolated.Answer(getattr(scorers, job)(folder))
+            answers[job] = isolated.JobResult(getattr(scorers, job)(folder))
     return answers
 
 

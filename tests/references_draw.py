@@ -11,7 +11,7 @@ import torch
 from tests import references_filterbank as filterbank
 
 
-class Drawing(NamedTuple):
+class DrawOutput(NamedTuple):
     canvases: list[np.ndarray]
     log_prob: float
     kl: list[float]
@@ -23,7 +23,7 @@ def paper_weights(model: torch.nn.Module) -> dict[str, np.ndarray]:
     return {name: weight.detach().double().numpy() for name, weight in model.named_parameters()}
 
 
-def draw(w: dict[str, np.ndarray], x: np.ndarray, noise: np.ndarray) -> Drawing:
+def draw(w: dict[str, np.ndarray], x: np.ndarray, noise: np.ndarray) -> DrawOutput:
     """Reconstruct x (C, B, A) with noise (T, Z): eq. 3 to eq. 11."""
     c, h_enc, h_dec = w["first_canvas"], w["first_encoded"], w["first_decoded"]
     cell_enc, cell_dec = np.zeros_like(h_enc), np.zeros_like(h_dec)
@@ -45,7 +45,7 @@ def draw(w: dict[str, np.ndarray], x: np.ndarray, noise: np.ndarray) -> Drawing:
     log_prob = 0.0
     for pixel, p in zip(x.flatten(), sigmoid(c).flatten(), strict=True):
         log_prob += np.log(p) if pixel == 1 else np.log(1 - p)
-    return Drawing(canvases, log_prob, kl, log_ratio)
+    return DrawOutput(canvases, log_prob, kl, log_ratio)
 
 
 def read(w: dict[str, np.ndarray], x: np.ndarray, x_hat: np.ndarray, h_dec: np.ndarray) -> np.ndarray:

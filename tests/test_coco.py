@@ -8,8 +8,8 @@ import pytest
 from PIL import Image, ImageDraw
 
 from vision_attn.commands import main
-from vision_attn.config import build, read
-from vision_attn.data.captions import Captions
+from vision_attn.configuration.config import build, read
+from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.vocabulary import Vocabulary
 
 IMAGES = [
@@ -91,7 +91,7 @@ def test_whoever_has_coco_sets_only_the_paths(config, miniature, tmp_path, monke
     trained = [line for line in lines if "loss" in line]
     assert [line["step"] for line in trained] == [1, 2]  # six images in batches of three: restval is trained on
     assert all(math.isfinite(line["loss"]) and "penalty" in line for line in trained)
-    assert all(("look_variance" in line) == ("hard" in config) for line in trained)
+    assert all(("gradient_variance" in line) == ("hard" in config) for line in trained)
     words = Vocabulary.load(run / "best/vocabulary.json").words
     assert set(words[3:]) == {"a", "box", "indeed", "red", "green", "blue", "yellow", "purple", "orange"}
 

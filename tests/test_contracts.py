@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from tests.fake_mnist import write_mnist
 from vision_attn.commands import main
-from vision_attn.contracts import Caption, Captioner, Classifier, Criterion, Encoder, Evaluator, Glance
+from vision_attn.contracts import Caption, Captioner, Classifier, ClassifierOutput, Criterion, Encoder, Evaluator
 from vision_attn.decode import beam_search, greedy, sample
 
 SIZES = {
@@ -94,7 +94,7 @@ class SmallestClassifier(Classifier):
         self.linear = nn.Linear(self.pixels, num_classes)
 
     def forward(self, images, rows=1, way="sample"):
-        return Glance(self.linear(images.flatten(1)).log_softmax(dim=-1)[:, None, None], None)
+        return ClassifierOutput(self.linear(images.flatten(1)).log_softmax(dim=-1)[:, None, None], None)
 
 
 def own(name: str, **options) -> dict:
@@ -199,4 +199,6 @@ def test_the_smallest_classifier_is_trained_and_judged(tmp_path: Path) -> None:
 def test_a_captioner_that_samples_needs_a_criterion_for_it(tmp_path: Path, capsys) -> None:
     overrides = ["--task.model.attention=vision_attn.attention.hard.Hard", f"--run.folder={tmp_path}"]
     assert main(["train", "configs/sat_soft_scenes.yaml", *overrides]) == 1
-    assert "--task.criteria.looks=vision_attn.criteria.looks.ReinforceLooks" in capsys.readouterr().err
+    assert (
+        "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention" in capsys.readouterr().err
+    )

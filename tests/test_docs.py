@@ -32,7 +32,7 @@ NUMBERED = {
         "attention/scores.py": [4],
         "attention/soft.py": [5, 6, 13, 14],
         "criteria/doubly_stochastic.py": [14],
-        "criteria/looks.py": [12],
+        "criteria/reinforce_attention.py": [12],
         "layers/lstm.py": [1, 2, 3],
         "models/show_attend_tell.py": [1, 2, 3, 4, 5, 6, 7],
     },
@@ -163,7 +163,7 @@ def test_the_results_have_the_costs_that_the_configs_have() -> None:
     """Pixels and multiply-adds of an answer, counted on untrained models."""
     import torch
 
-    from vision_attn.config import build, read
+    from vision_attn.configuration.config import build, read
     from vision_attn.metrics.cost import multiply_adds
 
     rows = re.findall(r"\| `(\w+)` \|.*\| (\d+); ([\d.]+)M \|", (ROOT / "docs" / "results.md").read_text())

@@ -16,20 +16,20 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from benchmarks.gpu_cases import capture
+from benchmarks.gpu.cases import capture
 from benchmarks.show_attend_tell import Side, training_step
 from tests.fake_mnist import write_mnist
 from tests.whole_runs import CONFIGS, steps, train
 from vision_attn.attention.hard import sample
 from vision_attn.commands import main
-from vision_attn.config import build, read
+from vision_attn.configuration.config import build, read
 from vision_attn.contracts import END
 from vision_attn.decode import Decoded, beam_search, greedy
 from vision_attn.engine.batches import on_device
-from vision_attn.machine import multiplies_bf16
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.transformer import Transformer
+from vision_attn.system.machine import multiplies_bf16
 from vision_attn.task import Batch, Task
 
 DEVICE = os.environ.get("VISION_ATTN_GPU", "cuda")
@@ -49,8 +49,8 @@ SCENES = {DATA + "batch_size": 8, DATA + "epoch_images": 48, DATA + "val_images"
 SAT = SCENES | {MODEL + "hidden_size": 16, MODEL + "word_size": 16, MODEL + "dropout": 0}
 CLUTTER = {DATA + "batch_size": 100, DATA + "epoch_images": 600, DATA + "val_images": 100}
 SIZES: dict[str, dict[str, Any]] = {
-    "sat_soft_scenes": SAT | {MODEL + "forget_looks": 0},
-    "sat_hard_scenes": SAT | {MODEL + "forget_looks": 0, MODEL + "attention.soft_start": 0},
+    "sat_soft_scenes": SAT | {MODEL + "context_dropout": 0},
+    "sat_hard_scenes": SAT | {MODEL + "context_dropout": 0, MODEL + "attention.soft_start": 0},
     "show_and_tell_scenes": SAT,
     "transformer_scenes": SCENES | {MODEL + "hidden_size": 32, MODEL + "feedforward_size": 32, MODEL + "dropout": 0},
     "ram_cluttered60": CLUTTER,

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu_cases import capture
-from benchmarks.gpu_pack import THERE, WHEELS
+from benchmarks.gpu.cases import capture
+from benchmarks.gpu.pack import THERE, WHEELS
 
 ROOT = Path(__file__).parents[1]
 

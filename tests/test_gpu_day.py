@@ -20,12 +20,18 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import gpu, gpu_block, gpu_day, gpu_fit, gpu_pack, gpu_runs, gpu_speed
-from benchmarks.gpu_block import Options, Record, Row
-from benchmarks.gpu_check import rows
-from benchmarks.gpu_day import BLOCKS, Block, main
-from benchmarks.gpu_fit import Asked
-from benchmarks.gpu_tiny import tiny_run
+from benchmarks.gpu import block as gpu_block
+from benchmarks.gpu import day as gpu_day
+from benchmarks.gpu import fit as gpu_fit
+from benchmarks.gpu import pack as gpu_pack
+from benchmarks.gpu import runs as gpu_runs
+from benchmarks.gpu import speed as gpu_speed
+from benchmarks.gpu import speeds as gpu
+from benchmarks.gpu.block import Options, Record, Row
+from benchmarks.gpu.check import rows
+from benchmarks.gpu.day import BLOCKS, Block, main
+from benchmarks.gpu.fit import Asked
+from benchmarks.gpu.tiny import tiny_run
 from benchmarks.shapes import QUICK
 from tests.fake_mnist import write_mnist
 

@@ -104,7 +104,7 @@ def test_code_keeps_to_the_house_style() -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_says_what_it_reproduces_and_builds(path: Path, monkeypatch, tmp_path: Path) -> None:
-    from vision_attn.config import build, read
+    from vision_attn.configuration.config import build, read
 
     head = path.read_text().splitlines()[:4]
     assert [line[:2] for line in head[:3]] == ["# "] * 3 and head[3][:1] not in ("#", "")

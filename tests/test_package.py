@@ -60,7 +60,7 @@ from functools import partial
 sys.modules["numba"] = None  # which would compile its loops again in a new folder
 import vision_attn
 from vision_attn.commands import main
-from vision_attn.files import ours
+from vision_attn.system.files import ours
 assert vision_attn.__file__.startswith(sys.argv[1])
 photograph = str(ours() / "docs/photographs/coffee.jpg")
 assert main(["demo", *sys.argv[2:]]) == 0

@@ -12,10 +12,13 @@ from safetensors.torch import load_file, save_file
 
 import vision_attn
 from tests.untrained import SIZES, write_run
-from vision_attn.commands import _opened, main
-from vision_attn.config import build, claim, open_run, read
-from vision_attn.data.images import read_image
-from vision_attn.engine.weights import in_half, save_weights
+from vision_attn.commands import _run_options as _opened
+from vision_attn.commands import main
+from vision_attn.configuration.config import build, read
+from vision_attn.configuration.run_folder import open_run
+from vision_attn.configuration.weights import in_half, save_weights
+from vision_attn.data.images.squares import read_image
+from vision_attn.engine.claim import claim
 
 ROOT = Path(__file__).parents[1]
 PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from vision_attn.commands import main
-from vision_attn.config import open_run
-from vision_attn.data.mnist import DigitBatch
+from vision_attn.configuration.run_folder import open_run
+from vision_attn.data.digits.mnist import DigitBatch
 
 WEIGHTS = sorted(path.parent for path in (Path(__file__).parent.parent / "weights").glob("*/model.safetensors"))
 
@@ -35,7 +35,7 @@ def test_ram_reads_cluttered_digits(data_folder, tmp_path):
     with torch.no_grad():
         metrics = task.eval().evaluate(islice(source.split("test"), 0, None, 10))
     assert metrics["error_low"] <= told["error"] <= metrics["error_high"]
-    assert metrics["pixels"] == told["pixels"] and metrics["last_look_on_digit"] > 0.9
+    assert metrics["pixels"] == told["pixels"] and metrics["last_glimpse_on_digit"] > 0.9
     small = ["--data.test_images=16", "--device=cpu"]
     assert main(["eval", str(folder), "--out", str(tmp_path / "look"), "--show=2", *small]) == 0
     assert len(list((tmp_path / "look/pictures_test").glob("*.gif"))) == 2
@@ -86,6 +86,6 @@ def test_draw_reads_cluttered_digits(data_folder, tmp_path):
     some = list(islice(source.split("test"), 0, None, 10))
     metrics = task.eval().evaluate(some)
     assert metrics["error_low"] <= told["error"] <= metrics["error_high"] and told["error"] < 5
-    assert metrics["pixels"] == told["pixels"] == (4 + 1) * 12 * 12 and metrics["last_look_on_digit"] > 0.9
+    assert metrics["pixels"] == told["pixels"] == (4 + 1) * 12 * 12 and metrics["last_glimpse_on_digit"] > 0.9
     paths = task.show(DigitBatch(*(part[:3] for part in some[0])), tmp_path)
     assert [path.name for path in paths] == ["index.html", "reads.png", "reads.gif"]

@@ -10,9 +10,9 @@ from jsonargparse import Namespace
 from torch import Tensor
 
 from vision_attn.attention.images import Images
-from vision_attn.config import build, read
-from vision_attn.data.batches import CaptionBatch
-from vision_attn.data.mnist import DigitBatch
+from vision_attn.configuration.config import build, read
+from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.digits.mnist import DigitBatch
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.task import Batch, Source, Task
 
@@ -25,7 +25,7 @@ SMALL = {
     "hidden_size": 16, "word_size": 8, "encoder_size": 8, "attention_size": 8, "feedforward_size": 16, "place_size": 8,
     "glimpse_size": 16, "region_size": 16, "width": 16, "latent_size": 4, "what_size": 8, "where_size": 8, "size": 8,
     "num_glimpses": 2, "num_steps": 2, "num_layers": 2, "num_heads": 2, "num_scales": 2, "num_samples": 3,
-    "context_side": 12, "soft_start": 0, "forget_after": 1, "batch_size": 4,
+    "context_side": 12, "soft_start": 0, "context_dropout_after": 1, "batch_size": 4,
 }  # fmt: skip
 """Values of the arguments of these names, where a config has larger ones."""
 SIDES = {"ConvNet": 28, "Backbone": 64, "Patches": 32, "VGG": 32}
@@ -44,7 +44,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "straight through": ("sat_soft_scenes", "--task.model.attention=vision_attn.attention.hard.StraightThrough"),
     "one gate per feature": ("sat_soft_scenes", "--task.model.num_gates=16"),
     "annotation vectors that are given": (
-        "sat_soft_scenes", "--task.encoder=vision_attn.encoders.given.Given", "--task.encoder.region_size=8",
+        "sat_soft_scenes", "--task.encoder=vision_attn.encoders.precomputed.Precomputed",
+        "--task.encoder.region_size=8",
         "--task.encoder.grid=[2,3]",
     ),
     "a moving average": ("sat_hard_scenes", f"{LOOKS}.reinforce.MovingAverage"),

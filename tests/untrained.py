@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 
 from tests.fake_mnist import write_mnist
-from vision_attn.config import build, claim, read
-from vision_attn.engine.weights import save_weights
+from vision_attn.configuration.config import build, read
+from vision_attn.configuration.weights import save_weights
+from vision_attn.engine.claim import claim
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SIZES = {

@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_resume import lines
 
+from tests.engine.test_resume import lines
 from tests.fake_mnist import write_mnist
 from vision_attn.commands import main
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 processes = multiprocessing.get_context("forkserver")  # torch is imported once, for all of them
-processes.set_forkserver_preload(["torch._dynamo", "PIL.Image", "vision_attn.config", "vision_attn.tasks.classify"])
+processes.set_forkserver_preload(
+    ["torch._dynamo", "PIL.Image", "vision_attn.configuration.config", "vision_attn.tasks.classify"]
+)
 
 
 def train(config: str, **settings) -> list[str]:

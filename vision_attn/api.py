@@ -4,7 +4,7 @@
     model.caption("photo.jpg")  # a page in which pointing at a word shows where the model looked
     vision_attn.load("vit_b_16").look("photo.jpg")  # what led to the answer
 
-Loading runs no code of a run folder: see `vision_attn.config.open_run`.
+Loading runs no code of a run folder: see `vision_attn.configuration.run_folder.open_run`.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.attention.images import Images, Sliced, scaled
-from vision_attn.config import open_run
-from vision_attn.contracts import Described
-from vision_attn.data.labelled import LabelledImages
-from vision_attn.data.lines import ink, max_width_of
-from vision_attn.data.photographs import Encoded
-from vision_attn.data.pixels import open_pixels, resized
+from vision_attn.configuration.hub import local
+from vision_attn.configuration.run_folder import open_run
+from vision_attn.contracts import DecodedCaption
+from vision_attn.data.images.decode import Encoded
+from vision_attn.data.images.lazy import open_pixels, resized
+from vision_attn.data.labelled.labelled_images import LabelledImages
+from vision_attn.data.lines.text_lines import ink, max_width_of
 from vision_attn.decode import Way
-from vision_attn.hub import local
-from vision_attn.inputs import Picture, each, photograph, whole
-from vision_attn.looking import Looker, is_run_name, look_into, open_looker
-from vision_attn.machine import torch_device
-from vision_attn.shown import Answer, Captioned, Drawn, Several
+from vision_attn.results.displayable import CaptionResult, ClassificationResult, DrawnImages, ResultList
+from vision_attn.results.explainer import Explainer, explainer_of_run, is_run_name, open_explainer
+from vision_attn.results.images import Picture, each, photograph, whole
+from vision_attn.system.machine import torch_device
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
@@ -45,10 +45,10 @@ def load(
     weights: str | None = None,
     device: str = "auto",
     trust: str | Sequence[str] = (),
-) -> "Model | Looker":
+) -> "Model | Explainer":
     """Open a trained run: its folder, a copy of its `best/`, the name of an included one (`weights/photographs`,
     `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub. Other names are those of
-    models elsewhere, as `vision-attn look` takes them, and open a `Looker`: a torchvision name, "timm:NAME",
+    models elsewhere, as `vision-attn look` takes them, and open a `Explainer`: a torchvision name, "timm:NAME",
     "transformers:NAME-or-folder", or "module:function" of a trusted package.
 
     weights: of torchvision and timm, a file, or "none" for random ones; by default the pretrained ones, which are
@@ -57,7 +57,7 @@ def load(
     Raises ValueError saying what is missing.
     """
     if not is_run_name(name):
-        return open_looker(name, weights=weights, device=device, trust=trust)
+        return open_explainer(name, weights=weights, device=device, trust=trust)
     if weights is not None:
         raise ValueError(f"{name} holds its weights: leave weights out")
     target = torch_device(device)
@@ -90,8 +90,8 @@ class Model:
         seed: int | None = None,
         **settings: int | float,
     ) -> Any:
-        """Caption an image, or each image of a list. Returns a `Captioned` with `text`, `words`, `log_prob` and `alpha`
-        (one map per word), or a list of them.
+        """Caption an image, or each image of a list. Returns a `CaptionResult` with `text`, `words`, `log_prob` and
+        `alpha` (one map per word), or a list of them.
 
         captions: return a list of this number of captions of each image, best first. way: "best" of one beam, the best
             of groups of beams that differ ("diverse"), or "sampled". seed: of samples.
@@ -106,40 +106,42 @@ class Model:
         if seed is not None and way != "sampled":
             raise ValueError(f'a seed is of sampled captions: give way="sampled", not {way!r}')
 
-        def batch(read: Sequence[tuple[str, Image.Image, Tensor]]) -> list[Captioned | Several]:
+        def batch(read: Sequence[tuple[str, Image.Image, Tensor]]) -> list[CaptionResult | ResultList]:
             pixels = torch.stack([pixels for *_, pixels in read]).to(self.device)
             decoding = self.task.decoding.changed(**settings)
             described = self.task.describe(pixels, 1 if captions is None else captions, way, decoding)
             found = [
-                [Captioned(*shown, one) for one in some] for (*shown, _), some in zip(read, described, strict=True)
+                [CaptionResult(*shown, one) for one in some] for (*shown, _), some in zip(read, described, strict=True)
             ]
-            return [some[0] if captions is None else Several(some) for some in found]
+            return [some[0] if captions is None else ResultList(some) for some in found]
 
         with nullcontext() if seed is None else self.task.seeded(seed):
             return each(images, partial(photograph, resolution=self.task.resolution), batch)
 
     def look(self, images: Picture | Sequence[Picture], text: str | Sequence[str] | None = None, **options: Any) -> Any:
-        """Where a captioner, or a classifier of whole photographs, looked: see `Looker.look`."""
-        return look_into(self.task, self.source, self.name, self.device).look(images, text, **options)
+        """Where a captioner, or a classifier of whole photographs, looked: see `Explainer.look`."""
+        return explainer_of_run(self.task, self.source, self.name, self.device).look(images, text, **options)
 
     def transcribe(self, images: Picture | Sequence[Picture]) -> Any:
-        """Transcribe an image of a line of characters, or each image of a list. Returns a `Captioned` whose `words` are
-        the characters, or a list of them. A model that labels columns (CTC) has no `log_prob` of characters."""
+        """Transcribe an image of a line of characters, or each image of a list. Returns a `CaptionResult` whose `words`
+        are the characters, or a list of them. A model that labels columns (CTC) has no `log_prob` of characters."""
         self._check(Transcription, "reads lines", "transcribe")
 
-        def read(image: Picture, number: int) -> Captioned:
+        def read(image: Picture, number: int) -> CaptionResult:
             title, picture = whole(image, number, at_least=None)  # as the command reads lines
             strip = self.task.strip(ink(picture, self.task.resolution, max_width_of(self.source)), title)
             (item,) = strip.items
-            return Captioned(title, strip.picture, Described(item.text, item.words, item.log_prob or [], item.alpha))
+            return CaptionResult(
+                title, strip.picture, DecodedCaption(item.text, item.words, item.log_prob or [], item.alpha)
+            )
 
         return each(images, read, list)
 
     def classify(self, images: Picture | Sequence[Picture]) -> Any:
         """Classify an image, or each image of a list, as `vision-attn classify` does: a model that takes glimpses sees
         an image of any size as it is, others see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy),
-        may be larger than memory. Returns an `Answer` with `label`, its `name`, `probabilities` (T, N) after each
-        glimpse and `locations` (T, 2), or a list of them."""
+        may be larger than memory. Returns an `ClassificationResult` with `label`, its `name`, `probabilities` (T, N)
+        after each glimpse and `locations` (T, 2), or a list of them."""
         self._check(Classification, "classifies images", "classify")
         source = self.source if isinstance(self.source, LabelledImages) else None
         seed = self.config.get("run", {}).get("seed", 0)
@@ -155,7 +157,7 @@ class Model:
                 return title, np.array(picture)
             return title, resized(picture, source.side, source.square)
 
-        def answer(title: str, pixels: Sliced) -> Answer:
+        def answer(title: str, pixels: Sliced) -> ClassificationResult:
             image, extent = self.task.seen(pixels), None
             (found,) = self.task.answer(image, seed)
             view = found.view and type(found.view)(*(part[0].cpu() for part in found.view))
@@ -164,16 +166,17 @@ class Model:
                 image = scaled(torch.stack(image.sampled(DRAWN)))
             where = None if found.glance.locations is None else found.glance.locations[0, 0].cpu()
             after = found.glance.log_prob[0].exp().mean(dim=0).cpu()
-            return Answer(title, image[0].cpu(), after, where, view, self.task.class_names, extent)
+            return ClassificationResult(title, image[0].cpu(), after, where, view, self.task.class_names, extent)
 
         return each(images, read, lambda some: [answer(*one) for one in some])
 
     @torch.no_grad()
-    def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> Drawn:
-        """Draw new images. `steps`: time steps, by default as trained. Returns a `Drawn` with `images` (N, C, Y, X)."""
+    def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> DrawnImages:
+        """Draw new images. `steps`: time steps, by default as trained. Returns a `DrawnImages` with `images` (N, C, Y,
+        X)."""
         self._check(Generation, "draws images", "draw")
         drawing = self.task.model.sample(number, steps, torch.Generator().manual_seed(seed))
-        return Drawn(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
+        return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
 
     def _check(self, kind: type, does: str, verb: str) -> None:
         if not isinstance(self.task, kind):

@@ -22,7 +22,7 @@ from vision_attn.attention.filterbank import Window
 from vision_attn.attention.reinforce import Choice
 from vision_attn.attention.soft import looking_at_test
 from vision_attn.layers.nested import Nested
-from vision_attn.layers.precise import Precision
+from vision_attn.layers.precision import Precision
 from vision_attn.task import Source
 
 PAD, END = 0, 1
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
 
-class Look(NamedTuple):
+class AttentionMap(NamedTuple):
     """Where a captioner looked for one word of each row."""
 
     alpha: Float[Tensor, "B R L"]
@@ -110,7 +110,7 @@ class Captioner(nn.Module):
     """
 
     reinforced: bool = False
-    """Whether it samples where to look and needs a score-function estimator (`criteria/looks.py`)."""
+    """Whether it samples where to look and needs a score-function estimator (`criteria/reinforce_attention.py`)."""
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
     num_glimpses: int = 0
@@ -136,7 +136,7 @@ class Captioner(nn.Module):
 
     def step(
         self, word: Int[Tensor, "B R"], state: Nested, memory: Nested
-    ) -> tuple[Float[Tensor, "B R V"], Nested, Look | None]:
+    ) -> tuple[Float[Tensor, "B R V"], Nested, AttentionMap | None]:
         """Return logits of the word after `word`, the new state, and where the model looked (None without a map)."""
         raise NotImplementedError
 
@@ -222,7 +222,7 @@ class Criterion(nn.Module):
         return {}
 
 
-class Described(NamedTuple):
+class DecodedCaption(NamedTuple):
     """A decoded caption, word by word, and where the model looked for each word."""
 
     text: str
@@ -255,9 +255,9 @@ class Results(NamedTuple):
 
     caption: Caption
     """Of the references, with teacher forcing."""
-    described: list[Described]
+    described: list[DecodedCaption]
     """The best decoded caption of each image."""
-    by_way: dict[str, list[Described]]
+    by_way: dict[str, list[DecodedCaption]]
     """The same for each way to look at test time, if the model has several and the evaluation is a full one."""
     content_words: frozenset[str]
     """Words that name objects, if the source knows them."""
@@ -282,7 +282,7 @@ class Evaluator:
         """Write the inputs of the metrics into `folder`. Called in a full evaluation, after `compute`."""
 
 
-class Glance(NamedTuple):
+class ClassifierOutput(NamedTuple):
     """The output of a classifier after each of its T glimpses; T = 1 if it sees the whole image at once."""
 
     log_prob: Float[Tensor, "B R T N"]
@@ -331,12 +331,12 @@ class Classifier(nn.Module):
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> Glance:
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> ClassifierOutput:
         """`rows` Monte Carlo copies of each image. `way`: "sample" samples locations, "mean" takes their means.
         A deterministic model ignores `rows` and returns one row."""
         raise NotImplementedError
 
-    def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Glimpses | Reads | None:
+    def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Glimpses | Reads | None:
         """What the first row of each image saw, for pictures; None where it saw the whole image."""
         return None
 
@@ -354,7 +354,7 @@ def one_size(model: str, image_shape: tuple[int, int, int]) -> tuple[int, int, i
     return image_shape
 
 
-class Drawing(NamedTuple):
+class DrawOutput(NamedTuple):
     """Images drawn in T time steps: reconstructions with their cost, or new images without."""
 
     canvases: tuple[Float[Tensor, "B C Y X"], ...]

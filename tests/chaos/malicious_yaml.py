@@ -117,5 +117,5 @@ def bombs(config: Config) -> Iterator[tuple[str, Content]]:
         "too large": f"#{'x' * 300_000}\n{text}",
         "anchors": "".join(f"a{n}: &a{n} 1\n" for n in range(20_000)),
         "directives": "%TAG !x! tag:x\n" * 15_000,
-        "nested classes": f"data: {{class_path: vision_attn.data.scenes.Scenes}}\ntask: {deep}",
+        "nested classes": f"data: {{class_path: vision_attn.data.scenes.scenes.Scenes}}\ntask: {deep}",
     }.items()

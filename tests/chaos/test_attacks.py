@@ -32,7 +32,7 @@ import vision_attn.commands.eval
 import vision_attn.commands.train  # noqa: F401 (with what they import, once for all forks)
 from tests.untrained import CONFIGS, SIZES, write_run
 from vision_attn.commands import main
-from vision_attn.config import open_run
+from vision_attn.configuration.run_folder import open_run
 
 EVIL = """
 from pathlib import Path
@@ -284,7 +284,7 @@ def test_malicious_places(field: Range, share, tally) -> None:
     def photographs(**arguments) -> Callable[[Path], None]:
         config = good(field, "sat_soft_scenes")
         given = {"images": ".", "annotations": "evil.yaml", "cache": None} | arguments
-        config["data"] = {"class_path": "vision_attn.data.captions.Captions", "init_args": given}
+        config["data"] = {"class_path": "vision_attn.data.photographs.captions.Captions", "init_args": given}
         return writing(field, config)
 
     evaluated = ("eval", "runs/evil", "--device=cpu", "--show=1")

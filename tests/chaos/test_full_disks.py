@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from attempts import assert_same_contents, folder_in_memory, side_by_side, some
-from test_resume import assert_same
 from toy import Server
 from verbs import write_config, write_photographs
+
+from tests.engine.test_resume import assert_same
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TRAINING = {"save_every": 0, "epochs": 2, "batch": 16, "accumulate": 1, "warmup": 0}

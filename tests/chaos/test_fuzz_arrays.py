@@ -17,12 +17,12 @@ from children import attempt_all
 from damage import JSON, damaged, drawn, perhaps, record
 from hypothesis import strategies as st
 from PIL import Image
-from test_features import Pool
 
-from vision_attn.data import features
-from vision_attn.data.features import Features, cached_features
-from vision_attn.data.images import View
-from vision_attn.data.mnist import FILES, read_idx, read_mnist
+from tests.data.test_features import Pool
+from vision_attn.data.digits.mnist import FILES, read_idx, read_mnist
+from vision_attn.data.images.squares import View
+from vision_attn.data.photographs import features
+from vision_attn.data.photographs.features import Features, cached_features
 
 
 def idx(array: np.ndarray) -> bytes:

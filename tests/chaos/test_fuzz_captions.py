@@ -12,12 +12,12 @@ from children import Outcome, attempt_all
 from damage import TEXT, damaged, drawn, numbered, perhaps, record
 from hypothesis import strategies as st
 from PIL import Image
-from test_captions import Looking, coco, karpathy
 
-from vision_attn.data.annotations import read_annotations
-from vision_attn.data.captions import Captions
-from vision_attn.data.photograph_store import Photographs, locate
-from vision_attn.data.references import read_references, read_results
+from tests.data.test_captions import Looking, coco, karpathy
+from vision_attn.data.photographs.annotations import read_annotations
+from vision_attn.data.photographs.captions import Captions
+from vision_attn.data.photographs.references import read_references, read_results
+from vision_attn.data.photographs.store import Photographs, locate
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.metrics import caption_metrics, write_results
 

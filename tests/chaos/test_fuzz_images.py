@@ -15,8 +15,8 @@ from children import attempt_all
 from damage import damaged
 from PIL import Image, features
 
-from vision_attn.data.images import open_square, read_image
-from vision_attn.data.photographs import MAX_PIXELS, open_photograph
+from vision_attn.data.images.decode import MAX_PIXELS, open_photograph
+from vision_attn.data.images.squares import open_square, read_image
 
 
 def pictures() -> dict[str, list[bytes]]:

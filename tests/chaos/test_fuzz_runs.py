@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.untrained import write_run
-from vision_attn.config import load, open_run
+from vision_attn.configuration.config import load
+from vision_attn.configuration.run_folder import open_run
+from vision_attn.configuration.weights import load_weights
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.engine import checkpoint
-from vision_attn.engine.weights import load_weights
 from vision_attn.task import Task
 
 

@@ -13,15 +13,15 @@ import vision_attn.commands.caption
 import vision_attn.commands.eval
 import vision_attn.commands.prepare
 import vision_attn.commands.train
-import vision_attn.config
-import vision_attn.data.captions
+import vision_attn.configuration.config
+import vision_attn.data.photographs.captions
 import vision_attn.encoders.backbone
 import vision_attn.models.show_attend_tell
 import vision_attn.tasks.caption  # noqa: F401 (all of these: what the verbs import, once for all forks)
 from vision_attn.commands import main
-from vision_attn.data import features
+from vision_attn.data.photographs import features
 from vision_attn.metrics import captions
-from vision_attn.metrics.isolated import Answer
+from vision_attn.metrics.isolated import JobResult
 
 SPLITS = {"train": 10, "val": 3, "test": 3}
 CONFIG = """
@@ -39,7 +39,7 @@ task:
         score: {{class_path: vision_attn.attention.scores.Additive, init_args: {{attention_size: 8}}}}
     max_words: 6
 data:
-  class_path: vision_attn.data.captions.Captions
+  class_path: vision_attn.data.photographs.captions.Captions
   init_args: {{images: {images}, annotations: {annotations}, min_count: 1, batch_size: 4, cache: {cache}}}
 optimizer: {{class_path: torch.optim.AdamW, init_args: {{lr: 0.01}}}}
 run: {{folder: {folder}, epochs: 2, metric: nll, mode: min, device: cpu, save_every: 0, show: 1, log_every: 1}}
@@ -82,18 +82,18 @@ def run_verb(folder: Path, *, argv: list[str], java: bool = False) -> None:
         sys.exit(code)
 
 
-def without_java(jobs: list[str], folder: Path, *, time_limit: float) -> dict[str, Answer]:
+def without_java(jobs: list[str], folder: Path, *, time_limit: float) -> dict[str, JobResult]:
     """Tokens that are words, and metrics that follow from them; files are written as the real jobs do."""
     answers = {}
     for job in jobs:
         (folder / f"{job}.log").write_text("")
         if job == "tokenise":
             spoken = json.loads((folder / "captions.json").read_text())
-            answers[job] = Answer([caption.lower() for caption in spoken])
+            answers[job] = JobResult([caption.lower() for caption in spoken])
         else:
             tokens = json.loads((folder / "tokens.json").read_text())
             shared = sum(len(set(one.split()) & set(those[0].split()))
                          for one, those in zip(tokens["candidates"], tokens["references"], strict=True))  # fmt: skip
-            answers[job] = Answer({name: shared / 100 for name in captions.FAMILIES[job]})
+            answers[job] = JobResult({name: shared / 100 for name in captions.FAMILIES[job]})
         (folder / f"{job}.json").write_text(json.dumps([answers[job].value, None]))
     return answers

@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vision_attn.kernels.choice import fused_loops
 from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.accumulate import total_of
-from vision_attn.layers.fused import fused_loops
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 
 CACHED = 2**19
 """Elements of a tensor that fits into a CPU's cache with room to spare: 2 MiB in float32."""
@@ -30,7 +30,7 @@ def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*ro
     """e^{2x} with x clipped to +-limit, in float32 or wider also under autocast."""
     if on_gpu(x) and x.dtype != torch.float64:
         return _ExponentialOnGPU.apply(x, limit)
-    x = precise(x)
+    x = at_least_float32(x)
     if torch.compiler.is_compiling():
         return x.clamp(-limit, limit).mul(2).exp()
     return _Exponential.apply(x, limit)
@@ -63,7 +63,7 @@ class _ExponentialOnGPU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, limit: float) -> Tensor:
-        from vision_attn.kernels import exponential as kernels
+        from vision_attn.kernels import exponential_triton as kernels
 
         output = kernels.exponential(x, limit)
         ctx.save_for_backward(x, output)
@@ -73,7 +73,7 @@ class _ExponentialOnGPU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        from vision_attn.kernels import exponential as kernels
+        from vision_attn.kernels import exponential_triton as kernels
 
         return kernels.gradient(grad, *ctx.saved_tensors, ctx.limit), None
 
@@ -138,12 +138,12 @@ def _loops(tensor: Tensor) -> ModuleType | None:
 
 def _triton(device: torch.device) -> ModuleType | None:
     """The Triton kernels, unless they fail on `device`. A compiler needs what they need, so under it none is tried."""
-    from vision_attn.attention import additive_triton
+    from vision_attn.kernels import additive_triton
 
     return additive_triton if torch.compiler.is_compiling() or additive_triton.runs_on(device) else None
 
 
-_numba = partial(fused_loops, __name__)
+_numba = partial(fused_loops, "additive")
 
 
 def _reciprocal(query: Tensor, keys: Tensor) -> Tensor:

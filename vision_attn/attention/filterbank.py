@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
+from vision_attn.kernels.choice import fused_loops
 from vision_attn.kernels.launch import on_gpu
-from vision_attn.layers.fused import fused_loops
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.unrolled import repeated
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.system.checks import check_range, require
 
 LARGEST_LOG = 10.0
 """Bound of logarithms: e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares fit into float32."""
@@ -85,7 +84,7 @@ class Filterbank(nn.Module):
         """
         require("state", state, "B R H", "float", hint=": R states for each image")
         with torch.autocast(state.device.type, enabled=False):
-            numbers = repeated(self.numbers, precise(state))
+            numbers = repeated(self.numbers, at_least_float32(state))
             if kernels := _kernels(numbers):
                 return Window(
                     *kernels.Placed.apply(numbers, *self._before(numbers, before), self.middle, self.extremes)
@@ -138,13 +137,15 @@ class Filterbank(nn.Module):
         """gamma F_Y x F_X^T (Gregor et al. 2015, eq. 27). Images are not repeated for the rows that read them."""
         require("images", images, "B C Y X", "float", B=window.stride.shape[0], Y=self.height, X=self.width)
         if kernels := _kernels(window.stride, self.size, max(self.height, self.width)):
-            return kernels.Read.apply(precise(images), self.size, *window)
+            return kernels.Read.apply(at_least_float32(images), self.size, *window)
         if _fused(images, window):
             return _Read.apply(images, self.size, *window)
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
         F_x, F_y = self.filters(window)
         with torch.autocast(images.device.type, enabled=False):
-            side_by_side = precise(images).transpose(1, 2).reshape(B, Y, C * X)  # channels: one product for all
+            side_by_side = (
+                at_least_float32(images).transpose(1, 2).reshape(B, Y, C * X)
+            )  # channels: one product for all
             rows = F_y.reshape(B, R * N, Y) @ side_by_side
             patches = rows.reshape(B * R, N * C, X) @ F_x.reshape(B * R, N, X).mT
             return _scaled(patches.view(B, R, N, C, N).transpose(2, 3), window.intensity)
@@ -154,13 +155,13 @@ class Filterbank(nn.Module):
         (B, R), N = window.stride.shape, self.size
         require("patches", patches, "B R C N N", "float", B=B, R=R, N=N)
         if kernels := _kernels(window.stride, N, max(self.height, self.width)):
-            return kernels.Write.apply(precise(patches), self.height, self.width, *window)
+            return kernels.Write.apply(at_least_float32(patches), self.height, self.width, *window)
         if _fused(patches, window):
             return _Write.apply(patches, self.height, self.width, *window)
         C, Y, X = patches.shape[2], self.height, self.width
         F_x, F_y = self.filters(window)
         with torch.autocast(patches.device.type, enabled=False):
-            side_by_side = _scaled(precise(patches), 1 / window.intensity).transpose(2, 3)
+            side_by_side = _scaled(at_least_float32(patches), 1 / window.intensity).transpose(2, 3)
             rows = side_by_side.reshape(B * R, N * C, N) @ F_x.reshape(B * R, N, X)
             images = F_y.reshape(B * R, N, Y).mT @ rows.view(B * R, N, C * X)
             return images.view(B, R, Y, C, X).transpose(2, 3)
@@ -276,10 +277,10 @@ def _kernels(tensor: Tensor, filters: int = 1, pixels: int = 1) -> ModuleType | 
     """The module with Triton's kernels for windows like `tensor`, if there is one."""
     if torch.compiler.is_compiling() or tensor.dtype != torch.float32 or not on_gpu(tensor):
         return None
-    from vision_attn.attention import filterbank_gpu
+    from vision_attn.kernels import filterbank_gpu
 
     limits = filterbank_gpu.filterbank
     return filterbank_gpu if filters <= limits.MOST_FILTERS and pixels <= limits.MOST_PIXELS else None
 
 
-_numba = partial(fused_loops, __name__)
+_numba = partial(fused_loops, "filterbank")

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vision_attn.attention.images import Images
-from vision_attn.layers.fused import fused_loops
-from vision_attn.layers.precise import precise
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.kernels.choice import fused_loops
+from vision_attn.layers.precision import at_least_float32
+from vision_attn.system.checks import check_range, require
 
 LARGE = 300**2
 """Pixels above which an image gets no pyramid. In batches of 32, crops are faster for images wider than 200 to 300
@@ -99,9 +98,9 @@ class Retina(nn.Module):
             return Uncut(images)
         require("images", images, "B C Y X", "float")
         if _fused(images):
-            return Unprepared(_canvases(images.to("meta"), self.num_scales), precise(images))
+            return Unprepared(_canvases(images.to("meta"), self.num_scales), at_least_float32(images))
         if images.shape[-2] * images.shape[-1] > LARGE:
-            return Uncut(precise(images))
+            return Uncut(at_least_float32(images))
         return self._pyramid(images)
 
     @torch.no_grad()
@@ -150,7 +149,7 @@ class Retina(nn.Module):
         if isinstance(images, Images):  # places are computed where the images are
             locations, extents = locations.cpu().double(), images.extents
         else:
-            locations = precise(locations)
+            locations = at_least_float32(locations)
             Y, X = images.shape[-2:]
             extents = torch.linspace(X, Y, 2, device=locations.device)[None]  # without a copy to a GPU
         corners = self._corners(locations, extents)
@@ -180,7 +179,7 @@ def _fused(images: Tensor) -> ModuleType | None:
     return None if images.device.type != "cpu" or torch.compiler.is_compiling() else _numba()
 
 
-_numba = partial(fused_loops, __name__)
+_numba = partial(fused_loops, "glimpse")
 
 
 def _computed(images: Tensor, num_scales: int) -> Tensor:

@@ -7,9 +7,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vision_attn.attention.reinforce import Choice
-from vision_attn.attention.soft import Attention, Seen, attended, check_way, expected_context, fits, normalised
+from vision_attn.attention.soft import (
+    Attention,
+    AttentionOutput,
+    attended,
+    check_way,
+    expected_context,
+    fits,
+    normalised,
+)
 from vision_attn.layers.nested import Nested
-from vision_attn.ranges import check_range
+from vision_attn.system.checks import check_range
 
 Way = Literal["expectation", "mode", "sample"]
 
@@ -60,18 +68,18 @@ class Hard(Attention):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
-    ) -> Seen:
+    ) -> AttentionOutput:
         fits(scores, regions)
         if self.way == "expectation":
-            return Seen(*attended(scores, regions))
+            return AttentionOutput(*attended(scores, regions))
         alpha = normalised(scores)
         region = alpha.argmax(dim=-1) if self.way == "mode" else sample(alpha.detach())
         if expectation_mask is None:
-            return Seen(at(regions, region), alpha, region)
+            return AttentionOutput(at(regions, region), alpha, region)
         # One product serves both: a sampled region is the expectation of a one-hot map.
         one_hot = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
         weights = torch.where(expectation_mask[:, None, None], alpha, one_hot)
-        return Seen(expected_context(weights, regions), alpha, region)
+        return AttentionOutput(expected_context(weights, regions), alpha, region)
 
     def choice(
         self,
@@ -107,7 +115,7 @@ class StraightThrough(Hard):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
-    ) -> Seen:
+    ) -> AttentionOutput:
         if not self.training:
             return super().forward(scores, regions)
         fits(scores, regions)
@@ -117,7 +125,7 @@ class StraightThrough(Hard):
             noisy = noisy.masked_fill(scores.isneginf(), -torch.inf)  # or a high temperature would see padding
         soft, region = noisy.softmax(dim=-1), noisy.argmax(dim=-1)
         one_hot = torch.zeros_like(soft).scatter_(-1, region[..., None], 1)
-        return Seen(expected_context(one_hot + soft - soft.detach(), regions), alpha, region)
+        return AttentionOutput(expected_context(one_hot + soft - soft.detach(), regions), alpha, region)
 
     def choice(self, *_: Tensor | None) -> None:
         """Return None: the gradient passes through the samples, so no estimator is needed."""

@@ -9,9 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from vision_attn.attention.scores import ROWS, UNPROJECTED, Additive, Score
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
-from vision_attn.layers.precise import precise
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.layers.precision import at_least_float32
+from vision_attn.system.checks import check_range, require
 
 
 class GaussianMixture(Score):
@@ -48,7 +47,7 @@ class GaussianMixture(Score):
 
     def start(self, keys: Float[Tensor, "B L 0"], rows: int) -> Float[Tensor, "B R K"]:
         """kappa_0: every component is at the first column."""
-        return precise(keys.new_zeros(len(keys), rows, self.num_components))
+        return at_least_float32(keys.new_zeros(len(keys), rows, self.num_components))
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], carry: Float[Tensor, "B R K"] | None = None
@@ -56,7 +55,7 @@ class GaussianMixture(Score):
         """`carry` is kappa_{t-1}. Return log phi and kappa_t."""
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L 0", "float", B=query.shape[0], hint=UNPROJECTED)
-        alpha, beta, kappa = precise(self.query(query)).chunk(3, dim=-1)
+        alpha, beta, kappa = at_least_float32(self.query(query)).chunk(3, dim=-1)
         before = self.start(keys, query.shape[1]) if carry is None else carry
         kappa = before + kappa.clamp(max=10).exp()
         column = torch.arange(keys.shape[1], device=keys.device, dtype=kappa.dtype)
@@ -91,7 +90,7 @@ class LocalPredictive(Additive):
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         scores, _ = super().forward(query, keys)
         number = keys.shape[1]
-        centre = number * precise(self.position(query)).sigmoid()  # p_t, (B, R, 1)
+        centre = number * at_least_float32(self.position(query)).sigmoid()  # p_t, (B, R, 1)
         column = torch.arange(number, device=keys.device, dtype=centre.dtype) + 0.5
         return scores - (column - centre).square() / (2 * self.sigma**2), None
 
@@ -118,7 +117,7 @@ class Coverage(Score):
 
     def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
         """Nothing has been read."""
-        return precise(keys.new_zeros(len(keys), rows, keys.shape[1]))
+        return at_least_float32(keys.new_zeros(len(keys), rows, keys.shape[1]))
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None

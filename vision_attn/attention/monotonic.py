@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.hard import Hard, sample
-from vision_attn.attention.soft import Attention, Seen, check_way, expected_context
-from vision_attn.layers.precise import precise
-from vision_attn.ranges import check_range
+from vision_attn.attention.soft import Attention, AttentionOutput, check_way, expected_context
+from vision_attn.layers.precision import at_least_float32
+from vision_attn.system.checks import check_range
 
 Way = Literal["expectation", "online"]
 
@@ -64,16 +64,16 @@ class Monotonic(Attention):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Float[Tensor, "B R L"] | None = None,
-    ) -> Seen:
+    ) -> AttentionOutput:
         """`carry` is the probability that the search starts at each column: alpha_{i-1}, moved by `advance`."""
         carry = first_column(regions, scores.shape[1]) if carry is None else carry
-        energy = precise(scores) + self.offset
+        energy = at_least_float32(scores) + self.offset
         if self.training and self.noise:
             energy = energy + self.noise * torch.randn_like(energy)
         stops = energy.sigmoid() if self.way == "expectation" else (energy > 0).to(energy.dtype)
         alpha = stopping(stops, carry)
         alpha = before_padding(alpha, scores) if self.pads else alpha
-        return Seen(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
+        return AttentionOutput(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
 
 
 class HardMonotonic(Hard):
@@ -81,7 +81,7 @@ class HardMonotonic(Hard):
 
     The decisions to stop or to go on are Bernoulli samples (section 2). Those of a character together are one sample of
     its column, from alpha_ij: `stopping` with the sampled column of the character before. Their log-probability is
-    log alpha_ij, so that the criterion `ReinforceLooks` serves as for hard attention.
+    log alpha_ij, so that the criterion `ReinforceAttention` serves as for hard attention.
 
     expectation_probability, soft_start: as for `Hard`; the expectation is that of `Monotonic`.
     offset: the initial r, a learned number that is added to scores. advance: as for `Monotonic`.
@@ -117,20 +117,20 @@ class HardMonotonic(Hard):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Float[Tensor, "B R L"] | None = None,
-    ) -> Seen:
+    ) -> AttentionOutput:
         """`carry` is where the search starts: the map that the character before has seen, moved by `advance`."""
         carry = first_column(regions, scores.shape[1]) if carry is None else carry
-        energy = precise(scores) + self.offset
+        energy = at_least_float32(scores) + self.offset
         stops = (energy > 0).to(energy.dtype) if self.way == "online" else energy.sigmoid()
         alpha = stopping(stops, carry)
         alpha = before_padding(alpha, scores) if self.pads else alpha
         if self.way == "expectation":
-            return Seen(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
+            return AttentionOutput(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
         region = alpha.argmax(dim=-1) if self.way == "online" else sample(alpha.detach())
         seen = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
         if expectation_mask is not None:
             seen = torch.where(expectation_mask[:, None, None], alpha, seen)
-        return Seen(expected_context(seen, regions), alpha, region, moved(seen, self.advance))
+        return AttentionOutput(expected_context(seen, regions), alpha, region, moved(seen, self.advance))
 
 
 def before_padding(alpha: Float[Tensor, "B R L"], scores: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
@@ -144,7 +144,7 @@ def before_padding(alpha: Float[Tensor, "B R L"], scores: Float[Tensor, "B R L"]
 
 def first_column(regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
     """The map of the first column, in float32 or wider."""
-    zeros = precise(regions.new_zeros(len(regions), rows, regions.shape[1]))
+    zeros = at_least_float32(regions.new_zeros(len(regions), rows, regions.shape[1]))
     return torch.cat([torch.ones_like(zeros[..., :1]), zeros[..., 1:]], dim=-1)
 
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vision_attn.ranges import check_range
+from vision_attn.system.checks import check_range
 
 Returns = Float[Tensor, "B R T"]
 
@@ -177,7 +177,7 @@ class Reinforce(nn.Module):
         return reward.flip(-1).cumsum(dim=-1).flip(-1)
 
 
-def look_variance(
+def gradient_variance(
     advantage: Float[Tensor, "B R T"], alpha: Float[Tensor, "B R T L"], choice: Choice
 ) -> Float[Tensor, ""]:
     """Mean squared length of R (1[s] - alpha), the gradient of a sample's loss with respect to the scores whose softmax

@@ -17,10 +17,9 @@ from vision_attn.attention.additive import additive_score, exponential, gradient
 from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.nested import Nested
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.unrolled import repeated
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.system.checks import check_range, require
 
 UNPROJECTED = "; `project(regions)` computes them, once per image"
 ROWS = ": R states for each image"
@@ -161,7 +160,7 @@ class Cosine(Dot):
 
     def _of_length_1(self, vectors: Tensor) -> Tensor:
         """In float32 or wider, since squares of float16 overflow and underflow; returned as it was given."""
-        return F.normalize(precise(vectors), dim=-1, eps=self.SHORTEST).to(vectors.dtype)
+        return F.normalize(at_least_float32(vectors), dim=-1, eps=self.SHORTEST).to(vectors.dtype)
 
 
 class General(Dot):
@@ -247,7 +246,7 @@ class ContentLocation(Score):
 
     def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
         """The map before the first word: zeros."""
-        return precise(keys.new_zeros(len(keys), rows, keys.shape[1]))
+        return at_least_float32(keys.new_zeros(len(keys), rows, keys.shape[1]))
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None

@@ -13,12 +13,12 @@ from vision_attn.attention.reinforce import Choice
 from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.accumulate import add_product, total_of
 from vision_attn.layers.nested import Nested
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.weighted_sum import weighted_sum
-from vision_attn.shapes import require
+from vision_attn.system.checks import require
 
 
-class Seen(NamedTuple):
+class AttentionOutput(NamedTuple):
     """What attention computes from the scores of one word."""
 
     context: Float[Tensor, "B R D"]
@@ -67,7 +67,7 @@ class Attention(nn.Module):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
-    ) -> Seen:
+    ) -> AttentionOutput:
         """z_t = phi({a_i}, {alpha_ti}) (eq. 6). `expectation_mask` is what `sample_expectation_mask` returned."""
         raise NotImplementedError
 
@@ -103,9 +103,9 @@ class Soft(Attention):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
-    ) -> Seen:
+    ) -> AttentionOutput:
         fits(scores, regions)
-        return Seen(*attended(scores, regions))
+        return AttentionOutput(*attended(scores, regions))
 
 
 def fits(scores: Tensor, regions: Tensor) -> None:
@@ -137,7 +137,7 @@ def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
     its largest number."""
     if scores.dtype == torch.float16:
         scores = scores.clamp(max=torch.finfo(scores.dtype).max)
-    return precise(scores).softmax(dim=-1)
+    return at_least_float32(scores).softmax(dim=-1)
 
 
 def expected_context(alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
@@ -160,7 +160,7 @@ class _Attended(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, scores: Tensor, regions: Tensor) -> tuple[Tensor, Tensor]:
-        from vision_attn.kernels import attend as kernels
+        from vision_attn.kernels import attend_triton as kernels
 
         ctx.sum_of_regions, ctx.dtype = total_of(regions), scores.dtype
         ctx.set_materialize_grads(False)
@@ -171,7 +171,7 @@ class _Attended(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        from vision_attn.kernels import attend as kernels
+        from vision_attn.kernels import attend_triton as kernels
 
         context, alpha, regions = ctx.saved_tensors
         grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
@@ -186,5 +186,5 @@ class _Attended(torch.autograd.Function):
 def doubly_stochastic(alpha: Float[Tensor, "B R T L"], real: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, "B R"]:
     """sum_i (1 - sum_t alpha_ti)^2 of each caption (Xu et al. 2015, eq. 14); `alpha` is zero past a caption's end.
     `real`: the regions to sum over, which are not padding; None: all."""
-    terms = (1 - precise(alpha).sum(dim=2)).square()
+    terms = (1 - at_least_float32(alpha).sum(dim=2)).square()
     return (terms if real is None else terms * real[:, None]).sum(dim=-1)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vision_attn.files import ours, shipped
+from vision_attn.system.files import ours, shipped
 
 
 def read_config(arguments: argparse.Namespace) -> Any:
@@ -20,7 +20,7 @@ def read_config(arguments: argparse.Namespace) -> Any:
     """
     import yaml
 
-    from vision_attn.config import dump, read
+    from vision_attn.configuration.config import dump, read
 
     path = config_file(arguments.config)
     options_only(arguments.overrides)

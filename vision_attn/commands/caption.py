@@ -20,11 +20,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vision_attn.commands._opened import add_run_arguments, is_run, names_after_options, open_with, shipped_captioner
-from vision_attn.commands._places import check_writable
-from vision_attn.commands._search import photographs, print_any_name
-from vision_attn.console import complain, progress, say, to_the_end
-from vision_attn.files import shipped
+from vision_attn.commands._find_images import photographs, print_any_name
+from vision_attn.commands._output import check_writable
+from vision_attn.commands._run_options import (
+    add_run_arguments,
+    is_run,
+    names_after_options,
+    open_with,
+    shipped_captioner,
+)
+from vision_attn.system.console import complain, progress, say, to_the_end
+from vision_attn.system.files import shipped
 
 BATCH = 16
 SIDE = 672  # pixels of a photograph in the drawings
@@ -109,7 +115,7 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     The first name is a run if it is the folder of one, or if there is nothing of this name and it is no image's. Names
     after an option are left in `arguments.overrides` by the parser, and are taken from there.
     """
-    from vision_attn.data.photographs import ENDINGS
+    from vision_attn.data.images.decode import ENDINGS
 
     def image(name: str | Path) -> bool:
         return Path(name).suffix.lower() in ENDINGS or (os.path.lexists(name) and not is_run(Path(name)))
@@ -172,10 +178,10 @@ def caption_all(
     paths: Sequence[Path],
     complaints: list[str],
 ) -> Iterator[tuple[Path, list[Any]]]:
-    """Each photograph with the `Described` of each caption, in batches; what cannot be read is complained of."""
+    """Each photograph with the `DecodedCaption` of each caption, in batches; what cannot be read is complained of."""
     import torch
 
-    from vision_attn.layers.fused import without_loops
+    from vision_attn.kernels.choice import without_loops
 
     readable = read(progress(paths, what="captions", unit="image"), resolution, complaints)
     while batch := list(islice(readable, BATCH)):
@@ -187,7 +193,7 @@ def caption_all(
 
 def read(paths: Iterable[Path], resolution: int, complaints: list[str]) -> Iterator[tuple[Path, Any]]:
     """Each photograph as the encoder sees it; those that cannot be read are complained of."""
-    from vision_attn.data.images import in_threads, read_image
+    from vision_attn.data.images.squares import in_threads, read_image
 
     def attempt(path: Path) -> tuple[Path, Any]:
         try:
@@ -216,7 +222,7 @@ def remarks(captions: Sequence[tuple[Path, Any]]) -> Iterator[str]:
 
 def draw_all(done: Sequence[tuple[Path, Any]], folder: Path, complaints: list[str]) -> Path | None:
     """A sheet for each photograph and one page for all, in `folder`; returns the page, if there is anything on it."""
-    from vision_attn.data.images import open_square
+    from vision_attn.data.images.squares import open_square
     from vision_attn.viz.captions import write_pictures
 
     drawn, pictures = [], []

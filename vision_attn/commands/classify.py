@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vision_attn.commands._opened import Opened, add_run_arguments, is_run, missing, names_after_options, open_with
-from vision_attn.commands._places import check_writable
-from vision_attn.commands._search import photographs, print_any_name
-from vision_attn.console import complain, progress, say, to_the_end
-from vision_attn.files import shipped
+from vision_attn.commands._find_images import photographs, print_any_name
+from vision_attn.commands._output import check_writable
+from vision_attn.commands._run_options import Opened, add_run_arguments, is_run, missing, names_after_options, open_with
+from vision_attn.system.console import complain, progress, say, to_the_end
+from vision_attn.system.files import shipped
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(missing("classify", arguments.folder))
     opened = open_with(arguments)
     from vision_attn.contracts import Reads
-    from vision_attn.data.pixels import OPENED
+    from vision_attn.data.images.lazy import OPENED
     from vision_attn.tasks.classify import Classification  # has been imported to open the run
     from vision_attn.viz.classified import GLIMPSES, READS, write_looks
     from vision_attn.viz.index import Entry
@@ -87,7 +87,7 @@ def answers(
 
     Glimpses of each image are sampled from the seed of the run, so that an answer does not depend on other images.
     """
-    from vision_attn.layers.fused import without_loops
+    from vision_attn.kernels.choice import without_loops
 
     few, seed = len(paths) <= 16, opened.config.get("run", {}).get("seed", 0)
     for path in progress(paths, what="classify", unit="image"):
@@ -102,8 +102,8 @@ def answers(
 
 def seen(opened: Opened, path: Path, invert: bool) -> Any:
     """An image as the model sees it: `Images`, or a tensor of the one size that it takes."""
-    from vision_attn.data.labelled import LabelledImages
-    from vision_attn.data.pixels import Inverted, open_pixels
+    from vision_attn.data.images.lazy import Inverted, open_pixels
+    from vision_attn.data.labelled.labelled_images import LabelledImages
 
     pixels = opened.source.open(path) if isinstance(opened.source, LabelledImages) else open_pixels(path)
     return opened.task.seen(Inverted(pixels) if invert else pixels)
@@ -113,7 +113,7 @@ def reasons_to_doubt(opened: Opened, path: Path, images: Any, *, inverted: bool)
     """Return why an answer may be wrong: the image is much larger than the training images, not white on black, or
     both."""
     from vision_attn.attention.images import Images, overview
-    from vision_attn.data.labelled import LabelledImages
+    from vision_attn.data.labelled.labelled_images import LabelledImages
 
     reasons = []
     height, width = opened.task.image_shape[1:]  # 0 if training images differ in size

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from vision_attn.commands._places import check_writable
-from vision_attn.console import complain, say
-from vision_attn.files import read_json
+from vision_attn.commands._output import check_writable
+from vision_attn.system.console import complain, say
+from vision_attn.system.files import read_json
 
 SEED = "run.seed"
 APART = {"run.folder", "format"}
@@ -80,14 +80,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def compared(folder: Path) -> Compared:
     """Read a run. What it does not have yet is empty."""
-    from vision_attn.bounded_yaml import flat, read_yaml
-    from vision_attn.migrate import migrated
+    from vision_attn.configuration.moves import moved
+    from vision_attn.system.bounded_yaml import flat, read_yaml
 
     config = folder / "config.yaml" if (folder / "config.yaml").is_file() else folder / "best" / "config.yaml"
     if not config.is_file():
         raise ValueError(f"{folder} is no run: it holds neither config.yaml nor best/config.yaml")
     return Compared(
-        str(folder), flat(migrated(read_yaml(config))), _read(folder / "best" / "metrics_val.json"),
+        str(folder), flat(moved(read_yaml(config))), _read(folder / "best" / "metrics_val.json"),
         _read(folder / "metrics_test.json"), _lines(folder / "metrics.jsonl"),
         _read(folder / "last" / "position.json"),
     )  # fmt: skip

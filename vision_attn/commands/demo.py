@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from vision_attn.commands import _opened
+from vision_attn.commands import _run_options as _opened
 from vision_attn.commands._hints import shown
-from vision_attn.console import say
-from vision_attn.files import ours, shipped
+from vision_attn.system.console import say
+from vision_attn.system.files import ours, shipped
 
 NAME = "sat_soft_scenes.yaml"
 SHOWN = 12

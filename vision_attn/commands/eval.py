@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._collection import collected_later
-from vision_attn.commands._opened import Opened, add_run_arguments, is_run, names_after_options, open_with
-from vision_attn.commands._places import check_file, writable
-from vision_attn.console import say
-from vision_attn.files import finite, ours, shipped
-from vision_attn.machine import processor
+from vision_attn.commands._output import check_file, writable
+from vision_attn.commands._run_options import Opened, add_run_arguments, is_run, names_after_options, open_with
+from vision_attn.system.console import say
+from vision_attn.system.files import finite, ours, shipped
+from vision_attn.system.machine import processor
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.engine.distributed import World
@@ -131,8 +131,8 @@ def evaluate(
     import torch
 
     from vision_attn.engine.predictions import batches_of, predictions
-    from vision_attn.files import replacing, scratch
     from vision_attn.metrics.results import EACH
+    from vision_attn.system.files import replacing, scratch
 
     task, source, config, device = opened
     source.only(split)

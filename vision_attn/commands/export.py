@@ -9,9 +9,9 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from vision_attn.commands._opened import add_run_arguments, open_with
-from vision_attn.commands._places import writable
-from vision_attn.console import say
+from vision_attn.commands._output import writable
+from vision_attn.commands._run_options import add_run_arguments, open_with
+from vision_attn.system.console import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     opened = open_with(arguments)
     out = writable(arguments.out, "--out")
-    from vision_attn.export import export
+    from vision_attn.export.onnx import export
 
     for name, difference in export(opened.task, out, onnx=not arguments.no_onnx).items():
         say(f"{out / name}: differs from PyTorch by {difference:.1e}")

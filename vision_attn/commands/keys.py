@@ -19,7 +19,7 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from vision_attn.commands._hints import read_config
-from vision_attn.console import say
+from vision_attn.system.console import say
 
 NAMED = re.compile(r"(?:^[ \t]*|(?<=[.;] ))(`?\w+`?(?:, `?\w+`?)*)(?: \([^)]*\))?:[ \t]+(?=\S)", re.MULTILINE)
 """The beginning of a description, of a line or sentence: "size: ", "`size`, `width`: " or "lr (float, optional): "."""
@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the keys. Raises ValueError as `train` does."""
     import yaml
 
-    from vision_attn.config import dump
-    from vision_attn.engine.run import Run
+    from vision_attn.configuration.config import dump
+    from vision_attn.configuration.run import Run
 
     content = yaml.safe_load(dump(read_config(arguments)))
     content.pop("format", None)

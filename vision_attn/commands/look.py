@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._collection import collected_later
-from vision_attn.commands._places import check_writable
-from vision_attn.commands._search import photographs
-from vision_attn.console import complain, progress, say, to_the_end
+from vision_attn.commands._find_images import photographs
+from vision_attn.commands._output import check_writable
 from vision_attn.explain.methods import METHODS
-from vision_attn.machine import torch_device
+from vision_attn.system.console import complain, progress, say, to_the_end
+from vision_attn.system.machine import torch_device
 
 if TYPE_CHECKING:  # or `--help` would import torch
-    from vision_attn.looking import Looker, LookResult
+    from vision_attn.results.explainer import Explainer, ExplanationResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     complaints = list(found.complaints)
     looker = opened(arguments)
     options = {"texts": arguments.text, "method": arguments.method, "layer": arguments.layer, "head": arguments.head}
-    done: list[LookResult] = []
+    done: list[ExplanationResult] = []
     with to_the_end():
         for path, picture in opened_one_by_one(found.files, looker.at_least, complaints):
             done.append(looker.see(path.name, picture, **options))
@@ -76,17 +76,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @collected_later()
-def opened(arguments: argparse.Namespace) -> "Looker":
+def opened(arguments: argparse.Namespace) -> "Explainer":
     """The model that `arguments` name."""
-    from vision_attn.looking import open_looker
+    from vision_attn.results.explainer import open_explainer
 
     options = {"weights": arguments.weights, "device": arguments.device, "trust": arguments.trust}
-    return open_looker(arguments.model, **options)
+    return open_explainer(arguments.model, **options)
 
 
 def opened_one_by_one(files: Sequence[Path], at_least: int, complaints: list[str]) -> Iterator[tuple[Path, Any]]:
     """Each photograph, with `at_least` pixels on a side; what cannot be read is complained of."""
-    from vision_attn.data.photographs import open_photograph
+    from vision_attn.data.images.decode import open_photograph
 
     for path in progress(files, what="look", unit="image"):
         try:
@@ -97,7 +97,7 @@ def opened_one_by_one(files: Sequence[Path], at_least: int, complaints: list[str
         yield path, photograph
 
 
-def draw(done: Sequence["LookResult"], folder: Path) -> Path:
+def draw(done: Sequence["ExplanationResult"], folder: Path) -> Path:
     """Write a sheet for each picture and one page for all; returns the page."""
     from vision_attn.viz.sheet import picture_name
 

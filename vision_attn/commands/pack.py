@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._hints import shown
-from vision_attn.console import say
-from vision_attn.files import shipped
+from vision_attn.system.console import say
+from vision_attn.system.files import shipped
 
 KEPT = ("README.md",)
 EVALUATED = ("metrics_*.json", "captions_*.json", "glimpses_*.json", "confusion_*.json")
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folder. Raises ValueError if there is no run, or if FOLDER holds something else."""
-    from vision_attn.config import find_best
+    from vision_attn.configuration.config import find_best
     from vision_attn.engine.folders import replacing_folder
 
     best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)
@@ -48,8 +48,8 @@ def pack(best: Path, part: Path) -> None:
     """Write packed weights into the folder `part`. Raises ValueError if those in `best` are damaged."""
     import yaml
 
-    from vision_attn.config import HEAD, load
-    from vision_attn.engine.weights import NAME, in_half, read_shapes
+    from vision_attn.configuration.config import HEAD, load
+    from vision_attn.configuration.weights import NAME, in_half, read_shapes
 
     config = load(best / "config.yaml")
     read_shapes(best / NAME)
@@ -73,7 +73,7 @@ def freeze(config: dict[str, Any]) -> bool:
 
 def replaceable(out: Path) -> bool:
     """Whether `out` is a folder that holds packed weights alone, or nothing but a README.md."""
-    from vision_attn.engine.weights import NAME
+    from vision_attn.configuration.weights import NAME
 
     ours = (NAME, *COPIED, *KEPT, *EVALUATED)
     return out.is_dir() and all(any(path.match(name) for name in ours) for path in out.iterdir())

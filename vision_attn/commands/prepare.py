@@ -8,8 +8,8 @@ import shlex
 from pathlib import Path
 
 from vision_attn.commands._hints import read_config
-from vision_attn.commands._places import writable
-from vision_attn.console import complain, say
+from vision_attn.commands._output import writable
+from vision_attn.system.console import complain, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build the task of the config, with its pretrained encoder or from `run.start_from`, and let the source prepare
     for it."""
-    from vision_attn.config import build
+    from vision_attn.configuration.config import build
     from vision_attn.engine.distributed import launched, own_device
     from vision_attn.engine.start import started_from
     from vision_attn.tasks.caption import Captioning

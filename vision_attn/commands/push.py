@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 
 from vision_attn.commands.pack import pack
-from vision_attn.console import say
-from vision_attn.files import scratch, shipped
+from vision_attn.system.console import say
+from vision_attn.system.files import scratch, shipped
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Pack, write the card and upload. Raises ValueError if there is no run, or if the hub refuses it."""
-    from vision_attn.config import find_best
-    from vision_attn.hub import card, upload
+    from vision_attn.configuration.config import find_best
+    from vision_attn.configuration.hub import card, upload
 
     folder = shipped(arguments.run_folder)
     best = find_best(folder)

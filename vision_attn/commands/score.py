@@ -14,12 +14,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from vision_attn.commands._places import check_file
-from vision_attn.console import say
-from vision_attn.data.caption_files import Photograph
-from vision_attn.data.references import matched, read_references, read_results
-from vision_attn.files import brief, find, replacing
+from vision_attn.commands._output import check_file
+from vision_attn.data.photographs.caption_files import Photograph
+from vision_attn.data.photographs.references import matched, read_references, read_results
 from vision_attn.metrics import METRICS, caption_metrics, write_each
+from vision_attn.system.console import say
+from vision_attn.system.files import brief, find, replacing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

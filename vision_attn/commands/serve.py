@@ -9,7 +9,7 @@ a password.
 
 import argparse
 
-from vision_attn.console import say
+from vision_attn.system.console import say
 
 ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/draw_reader_cluttered100")
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Load the models and serve them until Ctrl-C. Raises ValueError if one cannot be opened, or the address used."""
     from vision_attn.api import load
-    from vision_attn.looking import is_run_name
+    from vision_attn.results.explainer import is_run_name
     from vision_attn.web import make_server
 
     if not 0 <= arguments.port < 2**16:

@@ -14,8 +14,8 @@ from typing import Any
 
 from vision_attn.commands._collection import collected_later
 from vision_attn.commands._hints import read_config
-from vision_attn.commands._places import writable
-from vision_attn.console import say
+from vision_attn.commands._output import writable
+from vision_attn.system.console import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read the config, claim the folder, build and train. Raises ValueError for errors in config, data or folder."""
     with collected_later():
-        from vision_attn.config import build, training
-        from vision_attn.engine.loop import fit
+        from vision_attn.configuration.config import build
+        from vision_attn.engine.claim import training
+        from vision_attn.engine.fit import fit
         from vision_attn.metrics.variety import cut_short, sameness
 
         config = read_config(arguments)
@@ -62,9 +63,10 @@ def trusting(config: Any) -> str:
     """Return the options with which a run of `config` can be opened: --trust for each package of the user's own."""
     import yaml
 
-    from vision_attn.config import OPENED, dump
-    from vision_attn.parser import packages_of
-    from vision_attn.trust import NEVER
+    from vision_attn.configuration.config import dump
+    from vision_attn.configuration.parser import packages_of
+    from vision_attn.configuration.run_folder import OPENED
+    from vision_attn.configuration.trust import NEVER
 
     content = yaml.safe_load(dump(config))
     named = packages_of([content.get(key) for key in OPENED]) - NEVER

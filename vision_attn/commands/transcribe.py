@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._opened import Opened, add_run_arguments, is_run, missing, names_after_options, open_with
-from vision_attn.commands._places import check_writable
-from vision_attn.commands._search import photographs, print_any_name
-from vision_attn.console import complain, progress, say, to_the_end
+from vision_attn.commands._find_images import photographs, print_any_name
+from vision_attn.commands._output import check_writable
+from vision_attn.commands._run_options import Opened, add_run_arguments, is_run, missing, names_after_options, open_with
+from vision_attn.system.console import complain, progress, say, to_the_end
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.viz.alignment import Strip
@@ -69,8 +69,8 @@ def transcripts(
 
     Lines are read one by one, so that a transcript does not depend on the other lines.
     """
-    from vision_attn.data.lines import max_width_of, read_line
-    from vision_attn.layers.fused import without_loops
+    from vision_attn.data.lines.text_lines import max_width_of, read_line
+    from vision_attn.kernels.choice import without_loops
 
     max_width = max_width_of(opened.source)
     for path in progress(paths, what="transcribe", unit="line"):

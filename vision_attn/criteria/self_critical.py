@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice, LeaveOneOut, Reinforce
-from vision_attn.console import progress
 from vision_attn.contracts import PAD, Captioner, Criterion
 from vision_attn.decode import greedy, sample
 from vision_attn.layers.likelihood import weighted_words
 from vision_attn.metrics.cider import CiderD, padded, word_ids
-from vision_attn.ranges import check_range
+from vision_attn.system.checks import check_range
+from vision_attn.system.console import progress
 from vision_attn.task import Source
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vision_attn.files import replacing
+from vision_attn.system.files import replacing
 
 ENCODING = ("utf-8", "surrogatepass")  # file names may hold any bytes
 BLOCK = 4096

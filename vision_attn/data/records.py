@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from vision_attn.files import brief, read_json
+from vision_attn.system.files import brief, read_json
 
 TABLES = (".csv", ".tsv")
 """Endings of files with a row for each record."""

@@ -17,7 +17,7 @@ from tokenizers.normalizers import NFKC, Lowercase, Replace, Sequence
 from tokenizers.pre_tokenizers import Split
 
 from vision_attn.contracts import END, PAD
-from vision_attn.files import read_json, replacing
+from vision_attn.system.files import read_json, replacing
 from vision_attn.task import Source
 
 UNKNOWN = 2

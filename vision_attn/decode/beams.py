@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.contracts import END, PAD, Captioner, Look
+from vision_attn.contracts import END, PAD, AttentionMap, Captioner
 from vision_attn.decode.rows import Active, Decoded, best_first, maps, take_rows
 from vision_attn.decode.rules import Rules
 from vision_attn.kernels.launch import on_gpu
@@ -90,7 +90,7 @@ def _extend(
     """
     rows, each = log_prob.shape[1:]
     if on_gpu(log_prob) and log_prob.dtype == torch.float32 and rows + rows * each <= MOST:
-        from vision_attn.kernels.beam import extend
+        from vision_attn.kernels.beam_triton import extend
 
         return extend(log_prob, word, total, ended, min(K, rows + rows * each), penalty, END, PAD)
     stay = total.masked_fill(~ended, -torch.inf)
@@ -136,5 +136,5 @@ def _trace(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> 
         traced.append({name: step[name].gather(1, row) for name in ("word", "gained", "filled")})
         row = step["parent"].gather(1, row)
         looked.append(row)
-    looks = [{name: part for name, part in step.items() if name in Look._fields} for step in steps]
+    looks = [{name: part for name, part in step.items() if name in AttentionMap._fields} for step in steps]
     return best_first(traced[::-1], looks, looked[::-1], length_power, groups)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vision_attn.contracts import END, PAD
 from vision_attn.decode.rows import Decoded
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 
 BLANK = PAD
 NEVER = -1e30
@@ -146,7 +146,7 @@ def _barred(frames: Tensor, never: Sequence[int]) -> Tensor:
 
 def _finite(frames: Tensor) -> Tensor:
     """In float32 or wider, with `NEVER` for -inf."""
-    return precise(frames).clamp(min=NEVER)
+    return at_least_float32(frames).clamp(min=NEVER)
 
 
 def _decoded(frames: Tensor, words: Tensor, length: Tensor, score: Tensor, max_words: int) -> Decoded:

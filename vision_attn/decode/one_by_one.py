@@ -12,7 +12,7 @@ from vision_attn.decode.rules import Rules
 from vision_attn.layers.best_words import all_words, best_words
 from vision_attn.layers.linear import constant_weights
 from vision_attn.layers.nested import take_images
-from vision_attn.ranges import check_range
+from vision_attn.system.checks import check_range
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vision_attn.contracts import PAD, Look
+from vision_attn.contracts import PAD, AttentionMap
 from vision_attn.layers.nested import Nested, map_tensors
 
 
@@ -73,7 +73,7 @@ class Active:
         return whole
 
 
-def maps(look: Look | None) -> dict[str, Tensor]:
+def maps(look: AttentionMap | None) -> dict[str, Tensor]:
     """The fields of `look` that are not None."""
     return {} if look is None else {name: part for name, part in look._asdict().items() if part is not None}
 

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import Encoder
 from vision_attn.encoders.folding import Folded
-from vision_attn.files import find
 from vision_attn.layers.meta import allocate
-from vision_attn.layers.precise import Precision, call_in
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.layers.precision import Precision, call_in
+from vision_attn.system.checks import check_range, require
+from vision_attn.system.files import find
 
 HINT = "; `data.images.read_image` reads a photograph in this form"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import Encoder
 from vision_attn.encoders.backbone import checksum
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.system.checks import check_range, require
 
 
 def waves(length: int, size: int) -> Float[Tensor, "N D"]:

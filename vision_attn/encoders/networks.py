@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vision_attn.console import reason_of
 from vision_attn.layers.meta import allocate, on_meta
+from vision_attn.system.console import reason_of
 
 COMPILER = "torch._dynamo.utils"
 

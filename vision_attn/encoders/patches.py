@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vision_attn.console import reason_of
 from vision_attn.contracts import Encoder
 from vision_attn.encoders.backbone import HINT, IMAGENET_MEAN, IMAGENET_STD, Backbone, checksum, reduced
-from vision_attn.layers.precise import Precision, call_in
-from vision_attn.shapes import require
+from vision_attn.layers.precision import Precision, call_in
+from vision_attn.system.checks import require
+from vision_attn.system.console import reason_of
 
 
 class Patches(Backbone):

@@ -4,8 +4,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vision_attn.contracts import Encoder
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.system.checks import check_range, require
 
 
 class PixelColumns(Encoder):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from vision_attn.layers.precise import double
+from vision_attn.layers.precision import double
 
 
 class Average:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from vision_attn.console import say
 from vision_attn.engine.batches import like
+from vision_attn.system.console import say
 from vision_attn.task import Batch
 
 Scalars = dict[str, Tensor]

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from vision_attn.console import say
-from vision_attn.engine import weights
+from vision_attn.configuration import weights
 from vision_attn.engine.folders import remove, replacing_folder, settle
-from vision_attn.files import digest, read_json, replacing, sha256
+from vision_attn.system.console import say
+from vision_attn.system.files import digest, read_json, replacing, sha256
 
 TRAINER = "trainer.pt"
 POSITION = "position.json"

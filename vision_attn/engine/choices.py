@@ -3,11 +3,11 @@
 import torch
 from torch.optim import Optimizer
 
+from vision_attn.configuration.run import Run
 from vision_attn.engine import capture
 from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import can_be_captured
-from vision_attn.engine.run import Run
-from vision_attn.machine import multiplies_bf16
+from vision_attn.system.machine import multiplies_bf16
 from vision_attn.task import Task
 
 LONG = 2000

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vision_attn.engine.heartbeat import Heartbeat
-from vision_attn.machine import best_device, torch_device
+from vision_attn.system.machine import best_device, torch_device
 
 
 class World(NamedTuple):

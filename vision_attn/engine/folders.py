@@ -9,8 +9,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from vision_attn.console import reason_of
-from vision_attn.files import WINDOWS
+from vision_attn.system.console import reason_of
+from vision_attn.system.files import WINDOWS
 
 
 @contextmanager

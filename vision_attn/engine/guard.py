@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from vision_attn.bounded_yaml import flat
-from vision_attn.console import say
+from vision_attn.system.bounded_yaml import flat
+from vision_attn.system.console import say
 from vision_attn.task import Task
 
 

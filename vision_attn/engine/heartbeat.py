@@ -12,7 +12,7 @@ from itertools import count
 
 import torch.distributed as dist
 
-from vision_attn.console import complain
+from vision_attn.system.console import complain
 
 INTERVAL = 10.0
 """Seconds between two heartbeats."""

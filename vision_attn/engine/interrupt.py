@@ -6,7 +6,7 @@ import sys
 import threading
 from types import FrameType
 
-from vision_attn.console import say
+from vision_attn.system.console import say
 
 
 class Interrupt:

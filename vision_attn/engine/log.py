@@ -14,11 +14,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.bounded_yaml import read_yaml
-from vision_attn.console import reason_of, say
+from vision_attn.configuration.run import Run
 from vision_attn.engine.distributed import World
-from vision_attn.engine.run import Run
-from vision_attn.files import finite, replacing
+from vision_attn.system.bounded_yaml import read_yaml
+from vision_attn.system.console import reason_of, say
+from vision_attn.system.files import finite, replacing
 
 
 class Log:

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from vision_attn.console import progress
 from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.distributed import World, seed_all
 from vision_attn.layers.linear import constant_weights
+from vision_attn.system.console import progress
 from vision_attn.task import Batch, Source, Task
 
 

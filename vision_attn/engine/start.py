@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vision_attn.bounded_yaml import read_yaml
-from vision_attn.console import say
+from vision_attn.configuration.moves import moved
+from vision_attn.configuration.run import Run
+from vision_attn.configuration.weights import Sizes, load_weights
 from vision_attn.engine.distributed import World
 from vision_attn.engine.folders import replacing_folder
-from vision_attn.engine.run import Run
-from vision_attn.engine.weights import Sizes, load_weights
-from vision_attn.files import shipped
-from vision_attn.migrate import migrated
+from vision_attn.system.bounded_yaml import read_yaml
+from vision_attn.system.console import say
+from vision_attn.system.files import shipped
 from vision_attn.task import Source, Task
 
 
@@ -66,4 +66,4 @@ def _best(start_from: str) -> Path:
 def _task_of(best: Path) -> dict[str, Any]:
     """The task in the config of a run, in today's words; empty where there is no config."""
     config = best / "config.yaml"
-    return migrated(read_yaml(config))["task"] if config.is_file() else {}
+    return moved(read_yaml(config))["task"] if config.is_file() else {}

@@ -14,14 +14,14 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vision_attn.console import printable, say
+from vision_attn.configuration.run import Run
 from vision_attn.engine.average import Average
 from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.capture import Captured, Work
 from vision_attn.engine.choices import uncaptured
 from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
-from vision_attn.engine.run import Run
+from vision_attn.system.console import printable, say
 from vision_attn.task import Batch, Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

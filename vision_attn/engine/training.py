@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from vision_attn.console import progress, reason_of, say
+from vision_attn.configuration.run import Run
+from vision_attn.configuration.weights import check_weights, load_weights
 from vision_attn.engine import checkpoint
 from vision_attn.engine.batches import few, on_device
 from vision_attn.engine.best import best_metrics, better, keep
@@ -23,9 +24,8 @@ from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
 from vision_attn.engine.memory import return_freed_memory
 from vision_attn.engine.predictions import Stopped, batches_of, predictions
-from vision_attn.engine.run import Run
 from vision_attn.engine.step import Step
-from vision_attn.engine.weights import check_weights, load_weights
+from vision_attn.system.console import progress, reason_of, say
 from vision_attn.task import Batch, Source, Task
 
 

@@ -14,11 +14,11 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.image_tokens import ImageTokens, find_tokens
 from vision_attn.explain.models import Model
 from vision_attn.explain.record import Attention, Record, record_attention
 from vision_attn.explain.relevance import cross_relevance, relevance
-from vision_attn.explain.seen import Seen, chosen
 from vision_attn.explain.tokens import Grid, grid_of, map_shapes
 
 MOST_WORDS = 40  # of a generated caption
@@ -26,7 +26,7 @@ MOST_WORDS = 40  # of a generated caption
 
 def look_of_words(
     model: Model, picture: Image.Image, texts: Sequence[str], layer: int | None, head: int | None, *, related: bool
-) -> Seen:
+) -> Explanation:
     """A map of each generated word: the attention to the tokens of the image in the step that generated it, or, if
     `related`, their gradient-weighted relevance for it (Chefer et al. 2021).
 
@@ -62,7 +62,7 @@ def look_of_words(
     else:
         alpha = chosen(raw, layer, head)
     method = "relevance" if related else "attention"
-    return Seen(words, alpha, [sum(log_prob[step] for step in group) for group in groups], raw, method)
+    return Explanation(words, alpha, [sum(log_prob[step] for step in group) for group in groups], raw, method)
 
 
 def _inputs(model: Model, picture: Image.Image, texts: Sequence[str]) -> dict[str, Tensor]:

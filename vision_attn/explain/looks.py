@@ -8,14 +8,14 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.console import reason_of
 from vision_attn.explain.captioners import look_of_words
+from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.models import Model
 from vision_attn.explain.record import Record, record_attention
 from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam
-from vision_attn.explain.seen import Seen, chosen
 from vision_attn.explain.tokens import NO_PRODUCT, ImageAttention, map_shapes
 from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts
+from vision_attn.system.console import reason_of
 
 Method = Literal["auto", "attention", "rollout", "relevance", "grad-cam"]
 NO_ANSWER = "attention"  # the word under a map of a model without an answer
@@ -29,7 +29,7 @@ def look(
     method: Method = "auto",
     layer: int | None = None,
     head: int | None = None,
-) -> Seen:
+) -> Explanation:
     """Find out where `model` looked in a square picture.
 
     texts: what to match (needed for "matcher" models), the classes to explain (default: the likeliest), or the
@@ -59,7 +59,7 @@ def look(
 
 def _answers(
     model: Model, picture: Image.Image, texts: Sequence[str], method: Method, layer: int | None, head: int | None
-) -> Seen:
+) -> Explanation:
     """A map of each answer of a classifier, or of each text of a matcher."""
     inputs = model.inputs(picture)
     if model.kind == "matcher":
@@ -97,7 +97,7 @@ def _answers(
         raw = raw.expand(len(words), -1, -1, -1, -1)
     elif raw is not None:
         raw = [layer.expand(len(words), -1, -1, -1) for layer in raw]
-    return Seen(words, torch.cat(maps), log_prob, raw, method)
+    return Explanation(words, torch.cat(maps), log_prob, raw, method)
 
 
 def _called(model: Model, inputs: dict[str, Tensor]) -> Any:
@@ -159,7 +159,7 @@ def _wanted(model: Model, output: Tensor | None, texts: Sequence[str]) -> list[i
     known = list(model.classes)
     for text in texts:
         if text not in known:
-            from vision_attn.mistakes import suggest
+            from vision_attn.system.mistakes import suggest
 
             raise ValueError(f"the classifier has no class {text!r}{suggest(text, known)}")
     return [known.index(text) for text in texts]

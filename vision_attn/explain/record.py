@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from vision_attn.explain.weights import attention_weights, four_axes, grouped_product
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 
 Queries = int | Sequence[int] | Literal["all"]
 
@@ -234,7 +234,9 @@ class _Recorder(TorchFunctionMode):
             mask = mask if mask.dim() == 4 else mask[:, None, None]  # of keys alone
             mask = (mask == 0).expand(*query.shape[:-1], key.shape[-2])
         rows = self.rows(query.shape[-2])
-        self.keep(attention_weights(query, key, mask, False, None, rows), rows, query.shape[-2], output[0], precise)
+        self.keep(
+            attention_weights(query, key, mask, False, None, rows), rows, query.shape[-2], output[0], at_least_float32
+        )
         return output
 
     def softmax(self, func: Callable, *args: Any, **kwargs: Any) -> Tensor:
@@ -268,8 +270,8 @@ class _Recorder(TorchFunctionMode):
     def found(self, weights: Tensor, maps: Float[Tensor, "B K Q N"]) -> None:
         """Keep rows of a map that the model computed itself."""
         rows, shape = self.rows(maps.shape[-2]), maps.shape
-        kept = precise(maps.detach()[:, :, rows])
-        self.keep(kept, rows, shape[-2], weights, lambda slope: precise(slope.reshape(shape)[:, :, rows]))
+        kept = at_least_float32(maps.detach()[:, :, rows])
+        self.keep(kept, rows, shape[-2], weights, lambda slope: at_least_float32(slope.reshape(shape)[:, :, rows]))
 
     def rows(self, num_queries: int) -> list[int]:
         """The indices of the queries to keep."""

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 
 BLOCK = 2**20
 """Scores that are computed at once: 4 MiB in float32."""
@@ -27,7 +27,7 @@ def attention_weights(
         query, key = (part.to(torch.get_autocast_dtype(kind)) for part in (query, key))
     B, K, _, _ = query.shape
     N = key.shape[-2]
-    query = precise(query[:, :, rows] if len(rows) < query.shape[-2] else query)
+    query = at_least_float32(query[:, :, rows] if len(rows) < query.shape[-2] else query)
     maps = torch.empty(B, K, len(rows), N, dtype=query.dtype, device=query.device)
     at_once = max(1, BLOCK // (B * K * N))
     with torch.autocast(kind, enabled=False):
@@ -52,7 +52,7 @@ def grouped_product(rows: Float[Tensor, "B K Q E"], keys: Float[Tensor, "B G N E
         rows, keys = rows.unflatten(1, (-1, groups)), keys[:, :, None]
     # A type that needs no conversion is not copied; the others are converted in blocks.
     blocks = keys.split(KEYS if keys.dtype.itemsize < 4 else keys.shape[-2], dim=-2)
-    products = [precise(rows) @ precise(block).mT for block in blocks]
+    products = [at_least_float32(rows) @ at_least_float32(block).mT for block in blocks]
     product = products[0] if len(products) == 1 else torch.cat(products, dim=-1)
     return product if groups == 1 else product.flatten(1, 2)
 

@@ -34,7 +34,7 @@ def runs_on(device: torch.device) -> bool:
     of Python, which not every machine has.
     """
     try:
-        cell = import_module("vision_attn.kernels.lstm")
+        cell = import_module("vision_attn.kernels.lstm_triton")
         cell.update(torch.ones(1, 4, device=device), None, None, torch.ones(1, 1, device=device))
     except Exception as error:  # what Triton raises depends on what is missing, and on its version
         reason = (str(error) or type(error).__name__).splitlines()[0]

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vision_attn.kernels.choice import fused_loops
 from vision_attn.kernels.launch import on_gpu
-from vision_attn.layers.fused import fused_loops
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 
 FEW = 32
 """The loops insert each word that they find into a sorted list. For longer lists tensor operations are faster."""
@@ -31,7 +31,7 @@ def best_words(
         best = loops.best_words(rows, K, mine)
         return tuple(part.view(*logits.shape[:-1], K) for part in best)
     if K <= FEW_ON_GPU and logits.dtype != torch.float64 and on_gpu(logits):
-        from vision_attn.kernels.best_words import best_words as kernel
+        from vision_attn.kernels.best_words_triton import best_words as kernel
 
         mine = barred if barred.dim() == 1 else barred.expand(*logits.shape[:-1], -1).flatten(0, -2)
         return tuple(part.view(*logits.shape[:-1], K) for part in kernel(logits.flatten(0, -2), K, mine))
@@ -43,7 +43,7 @@ def all_words(
     logits: Float[Tensor, "*rows V"], barred: Int[Tensor, "M"] | Int[Tensor, "*rows M"]
 ) -> Float[Tensor, "*rows V"]:
     """log p of every word, float32 or wider; -inf for those in `barred`, of all rows or of each row."""
-    log_prob = precise(logits).log_softmax(dim=-1)
+    log_prob = at_least_float32(logits).log_softmax(dim=-1)
     if barred.dim() == 1:
         return log_prob.index_fill_(-1, barred, -torch.inf)
     return log_prob.scatter_(-1, barred, -torch.inf)
@@ -56,4 +56,4 @@ def _loops(logits: Tensor, K: int) -> ModuleType | None:
     return None if torch.compiler.is_compiling() else _numba()
 
 
-_numba = partial(fused_loops, __name__)
+_numba = partial(fused_loops, "best_words")

@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vision_attn.layers.fused import fused_loops
+from vision_attn.kernels.choice import fused_loops
 from vision_attn.layers.linear import linear, transposed_product
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 
 AT_ONCE = 2**24
 """Bytes of the logits that are computed at once on a CPU."""
@@ -134,7 +134,7 @@ class _Gradients:
             self.deep.append(linear(slopes, weight.mT))
         if self.needed[1]:
             product = transposed_product(slopes, deep[rows])
-            product = precise(product) if product.device.type == "cpu" else product  # a GPU computes one
+            product = at_least_float32(product) if product.device.type == "cpu" else product  # a GPU computes one
             self.weight = product if self.weight is None else _add(self.weight, product)
         if self.needed[2]:
             self.bias = slopes_of_bias if self.bias is None else self.bias.add_(slopes_of_bias)
@@ -161,9 +161,9 @@ def _add(total: Tensor, half: Tensor) -> Tensor:
 
 
 def _log_prob(logits: Tensor, words: Tensor) -> Tensor:
-    log_prob = precise(logits.gather(-1, words[:, None]).squeeze(-1))
+    log_prob = at_least_float32(logits.gather(-1, words[:, None]).squeeze(-1))
     for rows in _cached(logits):
-        log_prob[rows] -= precise(logits[rows]).logsumexp(dim=-1)
+        log_prob[rows] -= at_least_float32(logits[rows]).logsumexp(dim=-1)
     return log_prob
 
 
@@ -176,7 +176,7 @@ def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple
         return log_prob, logits, sums
     log_prob, sums, found = torch.empty_like(factor), factor.new_zeros(logits.shape[1]), []
     for rows in _cached(logits):  # d log p(word) / d logits = 1[word] - p
-        all_words, word, by = precise(logits[rows]).log_softmax(dim=-1), words[rows, None], factor[rows, None]
+        all_words, word, by = at_least_float32(logits[rows]).log_softmax(dim=-1), words[rows, None], factor[rows, None]
         log_prob[rows] = all_words.gather(-1, word).squeeze(-1)
         slopes = all_words.exp_().mul_(-by).scatter_add_(-1, word, by)
         sums += slopes.sum(dim=0)
@@ -195,9 +195,9 @@ def _fused(logits: Tensor) -> ModuleType | None:
     return _numba() if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.bfloat16) else None
 
 
-_numba = partial(fused_loops, __name__)
+_numba = partial(fused_loops, "likelihood")
 
 
 def class_log_prob(scores: Float[Tensor, "*rows N"]) -> Float[Tensor, "*rows N"]:
     """log p of each class, in nats: the log softmax of the scores, in float32 or wider also under autocast."""
-    return precise(scores).log_softmax(dim=-1)
+    return at_least_float32(scores).log_softmax(dim=-1)

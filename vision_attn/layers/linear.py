@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vision_attn.machine import is_intel, multiplies_bf16
+from vision_attn.system.machine import is_intel, multiplies_bf16
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 _arrange = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)

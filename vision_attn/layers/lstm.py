@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vision_attn.kernels.choice import fused_loops
 from vision_attn.kernels.launch import on_gpu
-from vision_attn.layers.fused import fused_loops
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 
 
 def lstm(
@@ -23,12 +23,12 @@ def lstm(
     c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g) (eq. 2) and h_t = sigmoid(o) tanh(c_t) (eq. 3). Both are float32 or
     wider, also under autocast: a cell accumulates small changes over many time steps.
     """
-    cell = precise(cell)
+    cell = at_least_float32(cell)
     if on_gpu(gates) and gates.dtype != torch.float64 and cell.dtype == torch.float32:
         return _CellOnGPU.apply(cell, gates, *more)
     for part in more:
         gates = gates + part
-    gates = precise(gates)
+    gates = at_least_float32(gates)
     if not torch.compiler.is_compiling():
         return _Cell.apply(gates, cell)
     three, candidate = gates.split([3 * cell.shape[-1], cell.shape[-1]], dim=-1)
@@ -76,7 +76,7 @@ class _CellOnGPU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, cell: Tensor, *gates: Tensor) -> tuple[Tensor, Tensor]:
-        from vision_attn.kernels import lstm as kernels
+        from vision_attn.kernels import lstm_triton as kernels
 
         ctx.set_materialize_grads(False)
         ctx.dtypes = [part.dtype for part in gates]
@@ -89,7 +89,7 @@ class _CellOnGPU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_hidden: Tensor | None, grad_cell: Tensor | None) -> tuple[Tensor, ...]:
-        from vision_attn.kernels import lstm as kernels
+        from vision_attn.kernels import lstm_triton as kernels
 
         activated, cell, new_cell = ctx.saved_tensors
         given = (part if part is None else part.flatten(0, -2) for part in (grad_hidden, grad_cell))
@@ -112,4 +112,4 @@ def _fused(gates: Tensor, cell: Tensor) -> ModuleType | None:
     return _numba() if gates.device.type == "cpu" and gates.dtype == cell.dtype == torch.float32 else None
 
 
-_numba = partial(fused_loops, __name__)
+_numba = partial(fused_loops, "lstm")

@@ -37,7 +37,7 @@ def _fused(*tensors: Tensor) -> bool:
 class _TanhOfSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
-        from vision_attn.kernels import pointwise as kernels
+        from vision_attn.kernels import pointwise_triton as kernels
 
         output = kernels.tanh_of_sum(a, b, c, dtype)
         ctx.save_for_backward(output)
@@ -55,7 +55,7 @@ class _TanhOfSum(torch.autograd.Function):
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx, gate: Tensor, x: Tensor) -> Tensor:
-        from vision_attn.kernels import pointwise as kernels
+        from vision_attn.kernels import pointwise_triton as kernels
 
         ctx.save_for_backward(gate, x)
         return kernels.gated(gate.flatten(0, -2), x.flatten(0, -2)).view(x.shape)
@@ -63,7 +63,7 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
-        from vision_attn.kernels import pointwise as kernels
+        from vision_attn.kernels import pointwise_triton as kernels
 
         gate, x = ctx.saved_tensors
         rows = (part.flatten(0, -2) for part in (grad, gate, x))

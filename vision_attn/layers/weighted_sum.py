@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vision_attn.kernels.choice import fused_loops
 from vision_attn.layers.accumulate import add_product, total_of
-from vision_attn.layers.fused import fused_loops
 
 FEW = 8
 """Rows of an image up to which a weighted sum takes as long as reading its vectors from memory. The loops read them
@@ -56,4 +56,4 @@ def _loops(weights: Tensor, vectors: Tensor) -> ModuleType | None:
     return _numba() if weights.dtype == vectors.dtype == torch.float32 else None
 
 
-_numba = partial(fused_loops, __name__)
+_numba = partial(fused_loops, "weighted_sum")

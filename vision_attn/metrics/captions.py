@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from vision_attn.files import scratch
 from vision_attn.metrics.isolated import run
 from vision_attn.metrics.java import spice_jars
+from vision_attn.system.files import scratch
 
 ORDERS = (1, 2, 3, 4)
 # The metrics that each job of `scorers` computes.

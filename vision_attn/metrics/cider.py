@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.contracts import END, PAD
-from vision_attn.layers.precise import double
+from vision_attn.layers.precision import double
 
 ORDERS = 4
 """n-grams of 1 to 4 words."""

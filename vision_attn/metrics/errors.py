@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vision_attn.contracts import Glance
+from vision_attn.contracts import ClassifierOutput
 
 Testing = Literal["mean", "sample", "copies"]
 """How the answer at test time is computed: see `at_test` of `Classification`."""
@@ -47,7 +47,7 @@ def confusion(labels: Int[Tensor, "B"], answers: Int[Tensor, "B"], classes: int)
     return (labels * classes + answers).bincount(minlength=classes**2).view(classes, classes)
 
 
-def predictions(glance: Glance) -> Int[Tensor, "B T"]:
+def predictions(glance: ClassifierOutput) -> Int[Tensor, "B T"]:
     """The most likely class after each glimpse, by the mean probabilities of all copies."""
     return glance.log_prob.logsumexp(dim=1).argmax(dim=-1)
 

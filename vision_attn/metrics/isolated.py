@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import vision_attn
-from vision_attn.console import progress
 from vision_attn.metrics.java import plain_environment
+from vision_attn.system.console import progress
 
 # Appended, not prepended: if the package is in site-packages, that folder must not shadow the standard library.
 ENTRY = "import sys; sys.path.append(sys.argv.pop(1)); from vision_attn.metrics.child import main; main(*sys.argv[1:])"
 
 
-class Answer(NamedTuple):
+class JobResult(NamedTuple):
     """The result of a job: its value, or an error in one line."""
 
     value: Any = None
     error: str | None = None
 
 
-def run(jobs: Iterable[str], folder: Path, *, time_limit: int | float) -> dict[str, Answer]:
+def run(jobs: Iterable[str], folder: Path, *, time_limit: int | float) -> dict[str, JobResult]:
     """Run `jobs` in parallel on the files in `folder`, for at most `time_limit` seconds."""
     deadline = time.monotonic() + time_limit
     processes: dict[str, subprocess.Popen] = {}
@@ -45,7 +45,7 @@ def run(jobs: Iterable[str], folder: Path, *, time_limit: int | float) -> dict[s
                 wait(process, deadline, bar.refresh)
                 answers[job] = read_answer(job, folder, process.returncode)
             except subprocess.TimeoutExpired:
-                answers[job] = Answer(error=f"no answer within {time_limit:g} s, so it was stopped")
+                answers[job] = JobResult(error=f"no answer within {time_limit:g} s, so it was stopped")
             end(process)
     finally:
         for process in processes.values():
@@ -93,14 +93,14 @@ def end(process: subprocess.Popen) -> None:
         process.stdin.close()
 
 
-def read_answer(job: str, folder: Path, exit_status: int) -> Answer:
+def read_answer(job: str, folder: Path, exit_status: int) -> JobResult:
     """Read the answer of `job` from `folder`. An error also quotes the first exception in its log."""
     path = folder / f"{job}.json"
     error = f"its process ended with status {exit_status} and without an answer"
     if path.exists():
         value, error = json.loads(path.read_text(encoding="utf-8"))
         if error is None:
-            return Answer(value)
+            return JobResult(value)
     log = (folder / f"{job}.log").read_text(encoding="utf-8", errors="replace").splitlines()
     complaints = [line.strip() for line in log if "Exception" in line or "Error" in line]
-    return Answer(error=": ".join([error, *complaints[:1]]))
+    return JobResult(error=": ".join([error, *complaints[:1]]))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vision_attn.files import replacing
+from vision_attn.system.files import replacing
 
 EACH = "scores.jsonl"
 """The name of the file of the metrics of each image that an evaluation writes."""

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from vision_attn.contracts import Described, Evaluator, Results
-from vision_attn.files import replacing
+from vision_attn.contracts import DecodedCaption, Evaluator, Results
+from vision_attn.system.files import replacing
 
 
 class TranscriptErrors(Evaluator):
@@ -113,7 +113,7 @@ class GlimpsesTaken(Evaluator):
         return {"glimpses": self.per_word * sum(self.steps) / len(self.steps)}
 
 
-def centres(caption: Described) -> Float[Tensor, "T"]:
+def centres(caption: DecodedCaption) -> Float[Tensor, "T"]:
     """The centre of mass of each map along the strip, x in [-1, 1]. A map of zeros has none: NaN."""
     columns = caption.alpha.sum(dim=1).double()  # (T, X)
     number = columns.shape[1]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vision_attn.attention.images import Images, overview
 from vision_attn.layers.linear import Rectified
 from vision_attn.layers.unrolled import repeated
-from vision_attn.ranges import check_range
+from vision_attn.system.checks import check_range
 
 
 class Context(nn.Sequential):

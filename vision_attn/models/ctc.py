@@ -8,13 +8,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from vision_attn.contracts import END, PAD, Caption, Captioner, Look
+from vision_attn.contracts import END, PAD, AttentionMap, Caption, Captioner
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 from vision_attn.models.encoder_decoder import Recurrent
-from vision_attn.shapes import require
+from vision_attn.system.checks import require
 
 BLANK = PAD
 """The label of columns without a character. PAD is never a character of a transcript, so it has no other use here."""
@@ -70,7 +70,7 @@ class CTC(Captioner):
         annotations, _ = self.encoder(regions)
         scores = self.output(self.dropout(annotations))
         end = torch.arange(scores.shape[-1], device=scores.device) == END
-        return class_log_prob(precise(scores).masked_fill(end, NEVER))
+        return class_log_prob(at_least_float32(scores).masked_fill(end, NEVER))
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         """-inf at the end of a transcript for which a strip has too few columns."""
@@ -100,7 +100,7 @@ class CTC(Captioner):
 
     def step(
         self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B L V"]
-    ) -> tuple[Float[Tensor, "B R V"], State, Look]:
+    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
         """Logits are log p(prefix and then the character, or END), -inf for what does not fit into the strip. The map
         says where the next character begins."""
         going = (word > END)[..., None]  # PAD starts a transcript; rows that have ended are not used
@@ -120,7 +120,7 @@ class CTC(Captioner):
         ends = torch.logaddexp(state.blank[..., -1], state.character[..., -1])
         logits[..., END] = ends
         logits = logits.masked_fill(logits < NEVER / 2, -torch.inf)
-        return logits, state, Look(begins.logsumexp(dim=-1).softmax(dim=-1))
+        return logits, state, AttentionMap(begins.logsumexp(dim=-1).softmax(dim=-1))
 
     def _extended(self, word: Tensor, state: State, frames: Tensor) -> State:
         """The forward variables of the prefix with one more character."""

@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Pyramid, Retina, Unprepared
 from vision_attn.attention.reinforce import Choice
-from vision_attn.contracts import PAD, Caption, Captioner, Glimpses, Look
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Glimpses
 from vision_attn.layers import ragged
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.unrolled import apart, repeated, unrolled
 from vision_attn.models.convolutions import PatchFeatures
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork, State
-from vision_attn.shapes import require
+from vision_attn.system.checks import require
 
 
 class ConvolutionalGlimpse(nn.Module):
@@ -61,7 +61,7 @@ class DRAM(Captioner):
     num_glimpses: for each character. retina, glimpse, core, policy: as for `RAM`; the core must know something of the
     image before the first glimpse, whose location is the policy's.
 
-    Glimpses are trained by `ReinforceLooks`, whose reward is log p of each character.
+    Glimpses are trained by `ReinforceAttention`, whose reward is log p of each character.
     """
 
     ways = ("mean", "sample")
@@ -101,7 +101,7 @@ class DRAM(Captioner):
 
     def step(
         self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B 1 D L"]
-    ) -> tuple[Float[Tensor, "B R V"], State, Look]:
+    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
         state, _, samples = self._glimpses(state, self.ram.retina.pyramid(memory), self.num_glimpses)
         return self.ram.action(state.hidden), state, _look(samples[-1], memory.shape[-1])
 
@@ -160,7 +160,7 @@ class DRAM(Captioner):
         return Choice(log_prob, entropy, said, each.state[:, :, :: self.num_glimpses])
 
 
-def _look(location: Float[Tensor, "B R 2"], columns: int) -> Look:
+def _look(location: Float[Tensor, "B R 2"], columns: int) -> AttentionMap:
     """The column at which a glimpse is centred."""
     column = ((location[..., 0].clamp(-1, 1) + 1) / 2 * columns).long().clamp(max=columns - 1)
-    return Look(F.one_hot(column, columns).to(location.dtype), column)
+    return AttentionMap(F.one_hot(column, columns).to(location.dtype), column)

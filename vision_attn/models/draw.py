@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.filterbank import Filterbank, Window
-from vision_attn.contracts import Classifier, Drawing, Glance, Reads, one_size
+from vision_attn.contracts import Classifier, ClassifierOutput, DrawOutput, Reads, one_size
 from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.unrolled import repeated, unrolled
 from vision_attn.models.convolutions import Context, PatchFeatures
-from vision_attn.ranges import check_range
+from vision_attn.system.checks import check_range
 
 
 class DRAWReader(Classifier):
@@ -84,7 +84,7 @@ class DRAWReader(Classifier):
         return self.num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
 
     @casting_weights
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> Glance:
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> ClassifierOutput:
         """Always one row; `rows` and `way` have no effect. The loop over time steps computes only what depends on the
         previous state; answers and locations are computed for all time steps at once."""
         hidden, cell = self._start(images)
@@ -102,9 +102,9 @@ class DRAWReader(Classifier):
             features = self.features(torch.cat(patches, dim=1)[:, :, None])
             seen = torch.cat([seen, features.cumsum(dim=1)], dim=-1)
         log_prob = class_log_prob(self.action(seen))
-        return Glance(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
+        return ClassifierOutput(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
 
-    def view(self, images: Float[Tensor, "B C Y X"], glance: Glance) -> Reads:
+    def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Reads:
         """The patch of each read, with intensity 1: with the learned intensity, values would not lie in [0, 1]."""
         windows = glance.windows._replace(intensity=torch.ones_like(glance.windows.intensity))
         return Reads(self.filterbank.read(images, windows), self.filterbank.boxes(windows), windows.sigma)
@@ -216,7 +216,7 @@ class DRAW(nn.Module):
         self.first_decoded = nn.Parameter(torch.zeros(hidden_size))
 
     @casting_weights
-    def forward(self, images: Float[Tensor, "B C Y X"], noise: Float[Tensor, "T B 1 Z"] | None = None) -> Drawing:
+    def forward(self, images: Float[Tensor, "B C Y X"], noise: Float[Tensor, "T B 1 Z"] | None = None) -> DrawOutput:
         """Reconstruct `images` from z_t sampled from the posterior, and compute the terms of the bound.
 
         At each time step (Gregor et al. 2015): the error image x^ = x - sigma(c_{t-1}) (eq. 3), the read (eq. 4), the
@@ -246,7 +246,7 @@ class DRAW(nn.Module):
                 writes.append(written)
         mean, log_sigma = torch.stack(posterior).squeeze(2).chunk(2, dim=-1)
         z = torch.stack(samples).squeeze(2)
-        return Drawing(
+        return DrawOutput(
             tuple(canvases),
             tuple(writes),
             tuple(reads),
@@ -258,7 +258,7 @@ class DRAW(nn.Module):
     @torch.no_grad()
     def sample(
         self, num_images: int, num_steps: int | None = None, generator: torch.Generator | None = None
-    ) -> Drawing:
+    ) -> DrawOutput:
         """Generate `num_images` new images in any number of time steps.
 
         Each z_t is sampled from the prior (Gregor et al. 2015, eq. 13); the decoder (eq. 14) and the canvas (eq. 15)
@@ -273,7 +273,7 @@ class DRAW(nn.Module):
         noise = torch.randn(shape, generator=generator, device=generator.device if generator else device).to(device)
         return self.decode(noise)
 
-    def decode(self, noise: Float[Tensor, "T B 1 Z"]) -> Drawing:
+    def decode(self, noise: Float[Tensor, "T B 1 Z"]) -> DrawOutput:
         """Generate images from the z_t of each time step: the decoder's part of `sample`."""
         canvas, _, decoded = self._start(noise.shape[1])
         cell = torch.zeros_like(decoded)
@@ -284,7 +284,7 @@ class DRAW(nn.Module):
             canvas = canvas + stroke
             canvases.append(canvas)
             writes.append(written)
-        return Drawing(tuple(canvases), tuple(writes))
+        return DrawOutput(tuple(canvases), tuple(writes))
 
     def _start(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """c_0, h_0^enc and h_0^dec for `number` images."""

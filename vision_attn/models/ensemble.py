@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vision_attn.contracts import PAD, Caption, Captioner, Look
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
 from vision_attn.layers.nested import Nested
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 
 
 class Share(NamedTuple):
@@ -48,14 +48,14 @@ class Ensemble(Captioner):
 
     def step(
         self, word: Int[Tensor, "B R"], state: Nested, memory: Nested
-    ) -> tuple[Float[Tensor, "B R V"], Nested, Look | None]:
+    ) -> tuple[Float[Tensor, "B R V"], Nested, AttentionMap | None]:
         """The logits are log p of each word."""
         logits, states, looks = zip(
             *(member.step(word, *own) for member, *own in zip(self.members, state, memory, strict=True)), strict=True
         )
         alpha = self._mean_map([None if look is None else look.alpha for look in looks])
-        log_prob = log_mean([precise(part).log_softmax(dim=-1) for part in logits])
-        return log_prob, states, None if alpha is None else Look(alpha)
+        log_prob = log_mean([at_least_float32(part).log_softmax(dim=-1) for part in logits])
+        return log_prob, states, None if alpha is None else AttentionMap(alpha)
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         captions = [member(part, words) for member, part in zip(self.members, self._shared(regions), strict=True)]

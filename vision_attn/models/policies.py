@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice
 from vision_attn.layers.linear import Linear, Rectified
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 
 Way = Literal["sample", "mean"]
 """How locations are chosen: sampled from the policy, or its means."""
@@ -89,7 +89,7 @@ class Gaussian(nn.Module):
     def _mean(self, state: Tensor) -> Tensor:
         """tanh(f_l(state)), in float32 or wider: the rounding of half precision would be coarse compared with sigma."""
         mean = self.mean(state)
-        return precise(mean).tanh()
+        return at_least_float32(mean).tanh()
 
 
 class Anywhere(nn.Module):

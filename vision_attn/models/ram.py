@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
-from vision_attn.contracts import Classifier, Glance, Glimpses
+from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses
 from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
@@ -23,8 +23,7 @@ from vision_attn.layers.lstm import lstm
 from vision_attn.layers.unrolled import apart, repeated, unrolled
 from vision_attn.models.convolutions import Context
 from vision_attn.models.policies import Gaussian, Way
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.system.checks import check_range, require
 
 
 class State(NamedTuple):
@@ -211,7 +210,9 @@ class RAM(Classifier):
                 part.requires_grad_(False)
 
     @casting_weights
-    def forward(self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, way: Way = "sample") -> Glance:
+    def forward(
+        self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, way: Way = "sample"
+    ) -> ClassifierOutput:
         """Classify `rows` independent copies of each image. `way`: "sample" samples locations from the policy, "mean"
         takes its means.
 
@@ -240,9 +241,9 @@ class RAM(Classifier):
         choice = None
         if self.reinforced and self.training and way == "sample":  # outside training, no estimator is needed
             choice = self.policy.choice(torch.stack(location_states, dim=2), torch.stack(samples, dim=2))
-        return Glance(log_prob, torch.stack(locations, dim=2), choice)
+        return ClassifierOutput(log_prob, torch.stack(locations, dim=2), choice)
 
-    def view(self, images: Float[Tensor, "B C Y X"] | Images, glance: Glance) -> Glimpses:
+    def view(self, images: Float[Tensor, "B C Y X"] | Images, glance: ClassifierOutput) -> Glimpses:
         return Glimpses(self.retina(self.retina.pyramid(images), glance.locations[:, 0]))
 
     def restart(self) -> None:

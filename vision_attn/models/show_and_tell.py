@@ -12,7 +12,7 @@ from vision_attn.layers import ragged
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.padding import mean_region, real_regions
-from vision_attn.shapes import require
+from vision_attn.system.checks import require
 
 
 class State(NamedTuple):

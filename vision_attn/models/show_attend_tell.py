@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.scores import Additive, Score
-from vision_attn.attention.soft import Attention, Seen, Soft
-from vision_attn.contracts import PAD, Caption, Captioner, Look
+from vision_attn.attention.soft import Attention, AttentionOutput, Soft
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
 from vision_attn.layers import ragged
 from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.cast import casting_weights
@@ -21,10 +21,9 @@ from vision_attn.layers.lstm import lstm
 from vision_attn.layers.nested import Nested
 from vision_attn.layers.padding import mean_region, real_regions, without_padding
 from vision_attn.layers.pointwise import gated, tanh_of_sum
-from vision_attn.layers.precise import precise
+from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.unrolled import repeated, sharing_casts, unrolled
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.system.checks import check_range, require
 
 
 class Memory(NamedTuple):
@@ -81,23 +80,25 @@ class ShowAttendTell(Captioner):
         attention: Callable[[], Attention] = Soft,
         num_gates: int = 1,
         dropout: float = 0.5,
-        forget_looks: float = 0.0,
-        forget_after: int = 0,
+        context_dropout: float = 0.0,
+        context_dropout_after: int = 0,
     ):
         """
         score: f_att; called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
         attention: phi, what is seen of the regions: `Soft`, `Hard` or `StraightThrough`.
         num_gates: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
-        forget_looks: the probability, in training, of hiding z_t from the LSTM, but not from the word predicted at t.
+        context_dropout: the probability, in training, of hiding z_t from the LSTM, but not from the word predicted at
+            t.
             Differs from the paper, where it is 0: a captioner that cannot rely on its memory of an object looks at it
             again.
-        forget_after: training batches before z_t is hidden for the first time. To choose which object to name next, a
+        context_dropout_after: training batches before z_t is hidden for the first time. To choose which object to name
+            next, a
             captioner compares objects that it remembers: it learns that first, and then to look again.
         """
         super().__init__()
         check_range("ShowAttendTell", 1, 10**12, hidden_size=hidden_size, word_size=word_size)
-        check_range("ShowAttendTell", 0, 1, forget_looks=forget_looks)
-        check_range("ShowAttendTell", 0, 10**12, forget_after=forget_after)
+        check_range("ShowAttendTell", 0, 1, context_dropout=context_dropout)
+        check_range("ShowAttendTell", 0, 10**12, context_dropout_after=context_dropout_after)
         if num_gates not in (1, region_size):
             raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
         self.region_size, self.state_size = region_size, hidden_size
@@ -114,8 +115,8 @@ class ShowAttendTell(Captioner):
         self.hidden_to_output = Linear(hidden_size, word_size)  # L_h
         self.context_to_output = Linear(region_size, word_size, bias=False)  # L_z
         self.output = Linear(word_size, num_words)  # L_o
-        self.dropout, self.forget_looks, self.forget_after = dropout, forget_looks, forget_after
-        if forget_after:
+        self.dropout, self.context_dropout, self.context_dropout_after = dropout, context_dropout, context_dropout_after
+        if context_dropout_after:
             self.register_buffer("batches", torch.zeros(()))
 
     def leave_out_padding(self) -> None:
@@ -138,7 +139,7 @@ class ShowAttendTell(Captioner):
 
     def restart(self) -> None:
         self.attention.restart()
-        if self.forget_after:
+        if self.context_dropout_after:
             self.batches.zero_()
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
@@ -161,13 +162,13 @@ class ShowAttendTell(Captioner):
 
     def step(
         self, word: Int[Tensor, "B R"], state: State, memory: Memory
-    ) -> tuple[Float[Tensor, "B R V"], State, Look]:
+    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
         require("word", word, "B R", "integer", B=memory.regions.shape[0])
         embedded = self.embedding(word)
         with sharing_casts():
             state, seen, context = self.look(self.word_to_lstm(embedded), state, memory)
         logits = self.output(self.deep(embedded, state.hidden, context))
-        return logits, state, Look(seen.alpha, seen.region)
+        return logits, state, AttentionMap(seen.alpha, seen.region)
 
     @casting_weights
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
@@ -175,7 +176,7 @@ class ShowAttendTell(Captioner):
         (embeddings, the deep output, the vocabulary layer) runs on all time steps at once."""
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
-        if self.training and self.forget_after:
+        if self.training and self.context_dropout_after:
             self.batches += 1
         steps = ragged.schedule(words)
         position = torch.cat([step.position for step in steps])
@@ -215,12 +216,12 @@ class ShowAttendTell(Captioner):
         if words.device.type == "cpu":
             different, number = words.unique(return_inverse=True)
             if 2 * len(different) < len(words):  # F.embedding adds its gradients fast, and in float32
-                return F.embedding(number, precise(self.word_to_lstm(self.embedding(different))))
+                return F.embedding(number, at_least_float32(self.word_to_lstm(self.embedding(different))))
         return self.word_to_lstm(embedded)
 
     def look(
         self, from_word: Tensor, state: State, memory: Memory, runs: int = 1, step: ragged.Step | None = None
-    ) -> tuple[State, Seen, Tensor]:
+    ) -> tuple[State, AttentionOutput, Tensor]:
         """One time step: attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM. Also returns
         z_t. With `step`, the input, h, c and z are packed rows."""
         scored = self.score(ragged.spread(state.hidden, step), memory.keys, state.carry)
@@ -233,7 +234,7 @@ class ShowAttendTell(Captioner):
         scores = without_padding(scores, memory.real)
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
         context = gated(repeated(self.gate, state.hidden), ragged.collect(seen.context, step))
-        remembered = self.remembered(context, runs) if self.training and self.forget_looks else context
+        remembered = self.remembered(context, runs) if self.training and self.context_dropout else context
         from_hidden, from_context = (
             repeated(layer, input)
             for layer, input in ((self.hidden_to_lstm, state.hidden), (self.context_to_lstm, remembered))
@@ -243,7 +244,11 @@ class ShowAttendTell(Captioner):
 
     def remembered(self, context: Tensor, runs: int) -> Tensor:
         """z_t as the LSTM sees it in training: zero for some words, the same in all runs of a caption."""
-        p = self.forget_looks * (self.batches > self.forget_after) if self.forget_after else self.forget_looks
+        p = (
+            self.context_dropout * (self.batches > self.context_dropout_after)
+            if self.context_dropout_after
+            else self.context_dropout
+        )
         *images, rows, _ = context.shape
         kept = torch.rand(*images, rows // runs, 1, device=context.device) >= p
         return context * kept.repeat_interleave(runs, dim=-2)

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.soft import normalised
-from vision_attn.contracts import Caption, Captioner, Look
+from vision_attn.contracts import AttentionMap, Caption, Captioner
 from vision_attn.layers import ragged
 from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.padding import real_regions
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.system.checks import check_range, require
 
 
 class State(NamedTuple):
@@ -168,7 +167,7 @@ class Transformer(Captioner):
 
     def step(
         self, word: Int[Tensor, "B R"], state: State, memory: Memory
-    ) -> tuple[Float[Tensor, "B R V"], State, Look]:
+    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
         B, R = word.shape
         x = self._embedded(word, self.positions[state.position.clamp(max=self.max_length - 1)])
         slots = torch.arange(self.max_length, device=word.device)
@@ -189,7 +188,11 @@ class Transformer(Captioner):
             heads.append(alpha)
         keys, values = zip(*cached, strict=True)
         alpha = torch.cat(heads, dim=1).transpose(1, 2)  # (B, R, K, L)
-        return self.output(self.norm(x)), State(state.position + 1, keys, values), Look(alpha.mean(dim=2), None, alpha)
+        return (
+            self.output(self.norm(x)),
+            State(state.position + 1, keys, values),
+            AttentionMap(alpha.mean(dim=2), None, alpha),
+        )
 
     @casting_weights
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:

@@ -7,11 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.contracts import Classifier, Glance, one_size
+from vision_attn.contracts import Classifier, ClassifierOutput, one_size
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.system.checks import check_range, require
 
 
 class SelfAttention(nn.Module):
@@ -82,10 +81,10 @@ class VisionTransformer(Classifier):
         self.norm = nn.LayerNorm(hidden_size)
         self.output = Linear(hidden_size, num_classes)
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> Glance:
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> ClassifierOutput:
         C, Y, X = self.image_shape
         require("images", images, "B C Y X", "float", C=C, Y=Y, X=X)
-        return Glance(class_log_prob(self.scores(images))[:, None, None], None, None)
+        return ClassifierOutput(class_log_prob(self.scores(images))[:, None, None], None, None)
 
     def scores(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B N"]:
         """Return the score of each class, before the softmax."""

@@ -9,19 +9,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vision_attn.console import complain
-from vision_attn.contracts import END, PAD, Captioner, Criterion, Described, Encoder, Evaluator, Results
+from vision_attn.contracts import END, PAD, Captioner, Criterion, DecodedCaption, Encoder, Evaluator, Results
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
-from vision_attn.criteria.looks import ReinforceLooks
-from vision_attn.data.batches import CaptionBatch
+from vision_attn.criteria.reinforce_attention import ReinforceAttention
+from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.layers.padding import real_regions
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood, measures
-from vision_attn.ranges import check_range
-from vision_attn.shapes import require
+from vision_attn.system.checks import check_range, require
+from vision_attn.system.console import complain
 from vision_attn.task import Batch, Source, Task
 from vision_attn.tasks.pictured import pictured
 from vision_attn.viz.captions import write_pictures
@@ -89,7 +88,7 @@ class Captioning(Task):
         if encoder.pads:
             self.model.leave_out_padding()
         if criteria is None:
-            criteria = {"likelihood": Likelihood, "penalty": DoublyStochastic, "looks": ReinforceLooks}
+            criteria = {"likelihood": Likelihood, "penalty": DoublyStochastic, "looks": ReinforceAttention}
         self.criteria = nn.ModuleDict({name: criterion(self.model) for name, criterion in criteria.items()})
         self.num_runs = max((criterion.num_runs for criterion in self.criteria.values()), default=1)
         self.given = [part for part in self.criteria.values() if not part.samples]
@@ -97,7 +96,7 @@ class Captioning(Task):
         if self.model.reinforced and self.given and not any(part.estimates for part in self.given):
             raise ValueError(
                 f"{type(self.model).__name__} samples where to look, and no criterion trains that: add "
-                "--task.criteria.looks=vision_attn.criteria.looks.ReinforceLooks"
+                "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention"
             )
         self.evaluators = evaluators or {}
         self.validate_with = list(validate_with)
@@ -189,7 +188,7 @@ class Captioning(Task):
     @torch.no_grad()
     def describe(
         self, images: Tensor, captions: int | None = None, way: Way = "best", decoding: Decoding | None = None
-    ) -> list[Described] | list[list[Described]]:
+    ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
         """The best caption of each of uint8 images (B, 3, S, S), or of what a cache keeps of them: see `regions`.
 
         captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
@@ -277,7 +276,7 @@ class Captioning(Task):
         titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
         return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
 
-    def _by_way(self, regions: Tensor) -> dict[str, list[Described]]:
+    def _by_way(self, regions: Tensor) -> dict[str, list[DecodedCaption]]:
         """Captions for each way to look at test time, where there are several."""
         described = {}
         for way in self.model.ways:
@@ -288,7 +287,7 @@ class Captioning(Task):
     def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
         return decoding.decode(self.model, regions, captions=captions, way=way, never=(UNKNOWN,))
 
-    def _described(self, decoded: Decoded, regions: Float[Tensor, "B L D"], row: int = 0) -> Iterator[Described]:
+    def _described(self, decoded: Decoded, regions: Float[Tensor, "B L D"], row: int = 0) -> Iterator[DecodedCaption]:
         """The best row of each image, or another, as text and words, with its maps on the grid of regions, without
         padding."""
         sizes = real_regions(regions).sum(dim=1).tolist() if self.encoder.pads else [None] * len(regions)
@@ -296,7 +295,7 @@ class Captioning(Task):
         for image, size in enumerate(sizes):
             words, log_prob, _, alpha, region, heads = (None if part is None else part[image] for part in best)
             number, decoded_any = int((words > END).sum()), bool(decoded.score[image, row].isfinite())
-            yield Described(
+            yield DecodedCaption(
                 self.vocabulary.decode(words.tolist()),
                 [self.vocabulary.words[index] for index in words[:number].tolist()],
                 log_prob[:number].tolist(),
@@ -309,9 +308,9 @@ class Captioning(Task):
             )
 
 
-def _different(several: list[Described]) -> list[Described]:
+def _different(several: list[DecodedCaption]) -> list[DecodedCaption]:
     """Leave out captions that were there before."""
-    found: dict[str, Described] = {}
+    found: dict[str, DecodedCaption] = {}
     for one in several:
         found.setdefault(one.text, one)
     return list(found.values())

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from vision_attn.attention.filterbank import Window
 from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.attention.reinforce import Reinforce
-from vision_attn.console import complain
-from vision_attn.contracts import Classifier, Glance, Glimpses, Reads
-from vision_attn.data.pixels import fitted
-from vision_attn.files import replacing
+from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses, Reads
+from vision_attn.data.images.lazy import fitted
 from vision_attn.metrics.cost import multiply_adds
 from vision_attn.metrics.errors import Counts, Testing, areal, confusion, predictions, wilson, within
-from vision_attn.ranges import check_range
+from vision_attn.system.checks import check_range
+from vision_attn.system.console import complain
+from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.classified import write_answer, write_classified
 
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
     """The most likely class."""
     probabilities: Float[Tensor, "N"]
     """Of all classes: the mean of all copies."""
-    glance: Glance
+    glance: ClassifierOutput
     view: Glimpses | Reads | None
 
 
@@ -81,7 +81,7 @@ class Classification(Task):
         if source.image_shape is None or not source.num_classes:
             raise ValueError(
                 f"{type(source).__name__} gives no images with labels, which a classifier needs: for photographs of "
-                "your own use --data=vision_attn.data.labelled.LabelledImages"
+                "your own use --data=vision_attn.data.labelled.labelled_images.LabelledImages"
             )
         self.image_shape, self.class_names = source.image_shape, tuple(source.class_names)
         self.model = model(source.image_shape, source.num_classes)
@@ -136,7 +136,7 @@ class Classification(Task):
             metrics["outside"] = outside.detach()
         return metrics
 
-    def _outside(self, glance: Glance, boxes: Float[Tensor, "B 4"] | None) -> Float[Tensor, ""]:
+    def _outside(self, glance: ClassifierOutput, boxes: Float[Tensor, "B 4"] | None) -> Float[Tensor, ""]:
         """The mean squared distance of the chosen locations from the boxes."""
         if boxes is None:
             raise ValueError(
@@ -153,7 +153,7 @@ class Classification(Task):
         return distance.where(known[:, None, None], 0).mean()
 
     def _rewards(
-        self, reward: Float[Tensor, "B R T"], glance: Glance
+        self, reward: Float[Tensor, "B R T"], glance: ClassifierOutput
     ) -> Float[Tensor, "B R"] | Float[Tensor, "B R samples"]:
         """One reward for each row, or one for each sampled location: that of the glimpse taken there. `reward` has one
         for each glimpse (Mnih et al. 2014, the rewards of eq. 1)."""
@@ -186,7 +186,7 @@ class Classification(Task):
     @torch.no_grad()
     def judge(self, predictions: Iterable[Counts], folder: Path | None = None) -> dict[str, float]:
         """Compute the error in percent with its 95% interval, the pixels read from an image, and the multiply-adds of
-        an answer. For a model that takes glimpses and a source that knows boxes also `last_look_on_digit`: of the
+        an answer. For a model that takes glimpses and a source that knows boxes also `last_glimpse_on_digit`: of the
         correct answers, the share whose last glimpse is centred in the box of the digit or object.
 
         With a folder, also the error of each value of `at_test` if the model samples glimpses; the error after each
@@ -215,7 +215,7 @@ class Classification(Task):
                 errors = [100 * number / total.images for number in total.wrong_after.tolist()]
                 path.write_text(json.dumps({"error": errors}) + "\n", encoding="utf-8")
         if total.on_digit is not None:
-            metrics["last_look_on_digit"] = total.on_digit / max(1, total.correct_rows)
+            metrics["last_glimpse_on_digit"] = total.on_digit / max(1, total.correct_rows)
         return metrics
 
     def _write_confusion(self, counts: Int[Tensor, "N N"], path: Path) -> None:
@@ -246,7 +246,7 @@ class Classification(Task):
             one = slice(number, number + 1)
             parts = [None if part is None or part is glance.choice else _of(part, one) for part in glance]
             seen = None if view is None else type(view)(*(part[one] for part in view))
-            answers.append(Answer(self._named(int(each.argmax())), each, Glance(*parts), seen))
+            answers.append(Answer(self._named(int(each.argmax())), each, ClassifierOutput(*parts), seen))
         return answers
 
     @torch.no_grad()

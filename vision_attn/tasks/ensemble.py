@@ -1,8 +1,8 @@
 """Ensembles: several trained captioners that write captions together.
 
-An ensemble is a `Captioning` like any other. Its encoder is that of all runs side by side (`encoders/joined.py`), and
-its captioner averages the probabilities of theirs (`models/ensemble.py`), so decoding, metrics and pictures are those
-of a single run. Its data is that of the first run, with the cached annotation vectors of each encoder.
+An ensemble is a `Captioning` like any other. Its encoder is that of all runs in parallel (`encoders/concatenated.py`),
+and its captioner averages the probabilities of theirs (`models/ensemble.py`), so decoding, metrics and pictures are
+those of a single run. Its data is that of the first run, with the cached annotation vectors of each encoder.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -13,8 +13,8 @@ from itertools import accumulate
 import torch
 
 from vision_attn.contracts import Encoder
-from vision_attn.data.counted import Counted
-from vision_attn.encoders.joined import Joined
+from vision_attn.data.counted_batches import Counted
+from vision_attn.encoders.concatenated import Concatenated
 from vision_attn.models.ensemble import Ensemble, Share
 from vision_attn.task import Batch, Source, Task
 from vision_attn.tasks.caption import Captioning
@@ -45,7 +45,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
             "an ensemble over annotation vectors whose number differs from image to image is one of runs on the same "
             "vectors"
         )
-    encoder = encoders[0] if len(encoders) == 1 else Joined(encoders)
+    encoder = encoders[0] if len(encoders) == 1 else Concatenated(encoders)
     shares = {task: share for kind, share in zip(kinds, _shares(encoders), strict=True) for task in kind}
     model = Ensemble(
         [task.model for task in tasks],
@@ -68,7 +68,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
 class Together(Source):
     """The data of one source as several encoders see it. Each encoder has its own cache of annotation vectors."""
 
-    def __init__(self, source: Source, tasks: Sequence[Captioning], encoder: Joined):
+    def __init__(self, source: Source, tasks: Sequence[Captioning], encoder: Concatenated):
         self.vocabulary, self.content_words, self.cache = source.vocabulary, source.content_words, source.cache
         self.tasks, self.encoder = tasks, encoder
         self.sources = [copy(source) for _ in tasks]

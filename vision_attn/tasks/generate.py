@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from vision_attn.attention.filterbank import Filterbank, Window
 from vision_attn.attention.images import luma
 from vision_attn.data.binary import fixed, stochastic
-from vision_attn.data.labelled import LabelledImages
-from vision_attn.files import replacing
-from vision_attn.ranges import check_range
+from vision_attn.data.labelled.labelled_images import LabelledImages
+from vision_attn.system.checks import check_range
+from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles, write_animation, write_strips
 from vision_attn.viz.index import Entry, write_index
@@ -176,7 +176,7 @@ def shape_drawn(source: Source) -> tuple[int, int, int]:
     if source.image_shape is None or 0 in source.image_shape:
         raise ValueError(
             f"{type(source).__name__} gives no images of one size, which a generator draws: use MNIST, or photographs "
-            "of your own with --data=vision_attn.data.labelled.LabelledImages --data.images=FOLDER"
+            "of your own with --data=vision_attn.data.labelled.labelled_images.LabelledImages --data.images=FOLDER"
         )
     return source.image_shape
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from vision_attn.contracts import Described, Encoder
-from vision_attn.data.batches import CaptionBatch
-from vision_attn.data.images import open_square
-from vision_attn.data.photographs import open_photograph
-from vision_attn.data.vectors import read_boxes
+from vision_attn.contracts import DecodedCaption, Encoder
+from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.decode import open_photograph
+from vision_attn.data.images.squares import open_square
+from vision_attn.data.photographs.vectors import read_boxes
 from vision_attn.viz.objects import over_photograph
 
 PICTURE = 896
@@ -17,8 +17,8 @@ PICTURE = 896
 
 
 def pictured(
-    batch: CaptionBatch, described: Sequence[Described], encoder: Encoder
-) -> list[tuple[Image.Image, Described]]:
+    batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder
+) -> list[tuple[Image.Image, DecodedCaption]]:
     """The centre square of each photograph, or the drawn image, with its caption; see `_over_objects` for annotation
     vectors that another program computed."""
     vectors = getattr(batch, "vectors", ()) or [None] * len(described)  # a batch of one's own may lack the field
@@ -33,7 +33,9 @@ def pictured(
     return found
 
 
-def _over_objects(described: Described, file: Path, vectors: Path, encoder: Encoder) -> tuple[Image.Image, Described]:
+def _over_objects(
+    described: DecodedCaption, file: Path, vectors: Path, encoder: Encoder
+) -> tuple[Image.Image, DecodedCaption]:
     """If the boxes of regions that lie on no grid are known, the whole photograph, with maps over it; if they are not,
     no map. Regions on a grid are drawn as those of any encoder."""
     boxes = None

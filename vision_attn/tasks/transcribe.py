@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Evaluator
-from vision_attn.data.batches import CaptionBatch
-from vision_attn.data.lines import COLUMN, padded_strips
+from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.lines.text_lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.decode.ctc import best_path, prefix_beam_search
@@ -18,7 +18,7 @@ from vision_attn.metrics.evaluators import CutShort, Motion, Pointing, Reference
 from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors
 from vision_attn.tasks.caption import Captioning
 from vision_attn.viz.alignment import Strip, Transcribed, write_transcripts
-from vision_attn.viz.foveated import Glimpsed
+from vision_attn.viz.foveated import GlimpseTrace
 
 
 class Transcription(Captioning):
@@ -79,10 +79,10 @@ class Transcription(Captioning):
             for caption, each, one in zip(self._described(decoded, regions), labels, regions.split(1), strict=True)
         ]
 
-    def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> Glimpsed:
+    def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:
         """The glimpses of one strip up to END."""
         locations, seen = self.model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
-        return Glimpsed(regions.mT, locations[0], seen.patches[0], label=None, said=0)
+        return GlimpseTrace(regions.mT, locations[0], seen.patches[0], label=None, said=0)
 
     def strip(self, ink: UInt8[Tensor, "Y X"], title: str, glimpses: bool = True) -> Strip:
         """A line, as `data.lines.read_line` returns it, with its transcript; `glimpses` as for `transcribed`."""

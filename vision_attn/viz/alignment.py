@@ -9,11 +9,11 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from vision_attn.console import progress
+from vision_attn.system.console import progress
 from vision_attn.viz.attention import weights
-from vision_attn.viz.foveated import Glimpsed
+from vision_attn.viz.foveated import GlimpseTrace
 from vision_attn.viz.glimpses import write_animation, write_glimpses
-from vision_attn.viz.page import Looked, write_page
+from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import DARK, MARGIN, Box, picture_name, save_picture
 from vision_attn.viz.typeface import Typeface
 
@@ -38,7 +38,7 @@ class Transcribed(NamedTuple):
     """Of each character, in nats; None for a model that labels columns, which knows that of whole transcripts alone."""
     labels: Float[Tensor, "L V"] | None = None
     """The probability of each character at each column, of a model that labels columns; 0 is the blank."""
-    glimpses: Glimpsed | None = None
+    glimpses: GlimpseTrace | None = None
     """Of a model that takes glimpses: those up to END."""
     cut: bool = False
     """Whether it was cut at `max_words`, before its end."""
@@ -104,7 +104,7 @@ def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
     for number, strip in enumerate(progress(strips, what="pictures", unit="strip"), 1):
         for item in strip.items:
             title, found = f"{strip.title}: {item.title}", (item.words, item.alpha, strip.references, strip.boxes)
-            looked.append(Looked(title, strip.picture, *found, item.log_prob))
+            looked.append(PageItem(title, strip.picture, *found, item.log_prob))
         path = folder / picture_name(number, strip.title)
         reference = strip.references[0] if strip.references else ""
         paths.append(write_alignments(path, strip.picture, strip.items, reference=reference, boxes=strip.boxes))

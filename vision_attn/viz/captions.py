@@ -5,17 +5,17 @@ from pathlib import Path
 
 from PIL import Image
 
-from vision_attn.console import progress
-from vision_attn.contracts import Described
+from vision_attn.contracts import DecodedCaption
+from vision_attn.system.console import progress
 from vision_attn.viz.attention import write_sheet
-from vision_attn.viz.page import Looked, write_page
+from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import picture_name
 
 
 def write_pictures(
     titles: Sequence[str],
     pictures: Sequence[Image.Image],
-    described: Sequence[Described],
+    described: Sequence[DecodedCaption],
     folder: Path,
     *,
     references: Sequence[Sequence[str]] | None = None,
@@ -25,7 +25,7 @@ def write_pictures(
     first. A caption without maps is shown as text."""
     nothing = [None] * len(titles)
     looked = [
-        Looked(title, picture, caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
+        PageItem(title, picture, caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
         for title, picture, caption, given, box in zip(
             titles, pictures, described, references or nothing, boxes or nothing, strict=True
         )

@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.attention.images import Images
-from vision_attn.console import progress
-from vision_attn.contracts import Glance, Glimpses, Reads
+from vision_attn.contracts import ClassifierOutput, Glimpses, Reads
+from vision_attn.system.console import progress
 from vision_attn.viz.canvases import Rectangles
-from vision_attn.viz.glimpses import Glimpsed, write_animation, write_gallery, write_glimpses
+from vision_attn.viz.glimpses import GlimpseTrace, write_animation, write_gallery, write_glimpses
 from vision_attn.viz.index import Entry, write_index
 from vision_attn.viz.reads import write_reads, write_reads_animation
 
@@ -25,7 +25,7 @@ DRAWN = 704
 def write_classified(
     folder: Path,
     images: Float[Tensor, "B C Y X"] | Images,
-    glance: Glance,
+    glance: ClassifierOutput,
     view: Glimpses | Reads | None,
     labels: Sequence[int],
     names: Sequence[str],
@@ -69,7 +69,7 @@ def write_looks(folder: Path, entries: Sequence[Entry], guide: str) -> Path:
 def write_answer(
     path: Path,
     images: Float[Tensor, "1 C Y X"] | Images,
-    glance: Glance,
+    glance: ClassifierOutput,
     view: Glimpses | Reads | None,
     names: Sequence[str],
     title: str = "",
@@ -87,11 +87,11 @@ def write_answer(
 
 def _glimpsed(
     images: Float[Tensor, "B C Y X"] | Images,
-    glance: Glance,
+    glance: ClassifierOutput,
     view: Glimpses,
     labels: Sequence[int | None],
     names: Sequence[str],
-) -> list[Glimpsed]:
+) -> list[GlimpseTrace]:
     """What pictures show of the first copy of each image. Large images are reduced."""
     extents = [None] * len(images)
     if isinstance(images, Images):
@@ -100,4 +100,4 @@ def _glimpsed(
     probabilities = glance.log_prob[:, 0].exp()
     said = probabilities[:, -1].argmax(dim=-1).tolist()
     parts = zip(images, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
-    return [Glimpsed(*part[:6], extent=part[6], names=names) for part in parts]
+    return [GlimpseTrace(*part[:6], extent=part[6], names=names) for part in parts]

@@ -20,7 +20,7 @@ LEGIBLE = 7  # radius, in pixels, of the smallest point with a number
 FAR = 4  # coordinates are clamped to this, which is outside the picture
 
 
-class Glimpsed(NamedTuple):
+class GlimpseTrace(NamedTuple):
     """One image, the glimpses of a classifier, and its answer."""
 
     image: Float[Tensor, "C Y X"]
@@ -68,7 +68,7 @@ class Glimpsed(NamedTuple):
         return f"{said}: " + ("right" if self.right else f"wrong, it is {self.named(self.label)}")
 
 
-def checked(looked: Glimpsed) -> Glimpsed:
+def checked(looked: GlimpseTrace) -> GlimpseTrace:
     """Return `looked` on the CPU in float32. Raises a ValueError that names the tensors that do not fit each other."""
     image, locations, patches, probabilities = (
         tensor if tensor is None else tensor.detach().float().cpu()
@@ -121,7 +121,7 @@ def foveated(
     return canvas
 
 
-def traced(picture: Image.Image, looked: Glimpsed, num_glimpses: int | None = None) -> Image.Image:
+def traced(picture: Image.Image, looked: GlimpseTrace, num_glimpses: int | None = None) -> Image.Image:
     """Draw the first glimpses on a copy of `picture`: numbered points joined by lines, and the last one's squares."""
     locations = looked.locations[:num_glimpses].clamp(-FAR, FAR)
     size = torch.tensor(picture.size) * SMOOTH

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from vision_attn.viz.foveated import Glimpsed, as_picture, checked, foveated, traced
+from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked, foveated, traced
 from vision_attn.viz.sheet import (
     DARK,
     GAP,
@@ -41,14 +41,14 @@ def write_glimpses(
 ) -> Path:
     """Write a PNG: the image with the path of glimpses, then what each glimpse saw. Returns its path.
 
-    Takes the fields of `Glimpsed`, those from `label` on by name. Points are numbered and grow brighter from first to
-    last; the last glimpse's squares are outlined. With `probabilities`, each glimpse is titled with the most likely
+    Takes the fields of `GlimpseTrace`, those from `label` on by name. Points are numbered and grow brighter from first
+    to last; the last glimpse's squares are outlined. With `probabilities`, each glimpse is titled with the most likely
     class after it. Green is correct, red is wrong, and an answer without a `label` has the colour of text. In images
     much larger than a glimpse, what it saw is shown close up.
 
     Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
-    return save_picture(path, glimpse_sheet(Glimpsed(image, locations, patches, **answer)))
+    return save_picture(path, glimpse_sheet(GlimpseTrace(image, locations, patches, **answer)))
 
 
 def write_animation(
@@ -62,13 +62,13 @@ def write_animation(
 
     Arguments and errors are those of `write_glimpses`.
     """
-    drawn = frames(Glimpsed(image, locations, patches, **answer))
+    drawn = frames(GlimpseTrace(image, locations, patches, **answer))
     # This method keeps rare colours, and greys grey.
     colours = grid([*drawn], 1, 0).quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1)
     return save_animation(path, drawn, colours, [FRAME] * (len(drawn) - 1) + [LAST_FRAME])
 
 
-def write_gallery(path: str | Path, items: Sequence[Glimpsed], *, title: str = "") -> Path:
+def write_gallery(path: str | Path, items: Sequence[GlimpseTrace], *, title: str = "") -> Path:
     """Write a PNG of many images, each with its path and all that was seen of it. Returns its path.
 
     Correct answers are on the left and wrong ones on the right, each row by row in the order given. What was seen of
@@ -79,7 +79,7 @@ def write_gallery(path: str | Path, items: Sequence[Glimpsed], *, title: str = "
     return save_picture(path, gallery_sheet(items, title=title))
 
 
-def glimpse_sheet(looked: Glimpsed) -> Image.Image:
+def glimpse_sheet(looked: GlimpseTrace) -> Image.Image:
     """Draw the image, large, with the path of glimpses, next to a panel for each glimpse."""
     looked = checked(looked)
     num_glimpses, num_scales, _, size, _ = looked.patches.shape
@@ -94,7 +94,7 @@ def glimpse_sheet(looked: Glimpsed) -> Image.Image:
     return _page(whole, looked.verdict, looked.title, _colour(looked.right))
 
 
-def frames(looked: Glimpsed) -> list[Image.Image]:
+def frames(looked: GlimpseTrace) -> list[Image.Image]:
     """Draw, for each glimpse, the image with the path so far next to what this glimpse saw. All of one size."""
     looked = checked(looked)
     num_glimpses, drawn = len(looked.locations), []
@@ -108,7 +108,7 @@ def frames(looked: Glimpsed) -> list[Image.Image]:
     return drawn
 
 
-def gallery_sheet(items: Sequence[Glimpsed], *, title: str = "") -> Image.Image:
+def gallery_sheet(items: Sequence[GlimpseTrace], *, title: str = "") -> Image.Image:
     """Draw examples, each its path next to all that was seen, in no more columns than rows (but at least two)."""
     if not items:
         raise ValueError("gallery: there is no example to show")
@@ -143,7 +143,7 @@ def grid(pictures: Sequence[Image.Image | None], columns: int, gap: int = GAP) -
     return page
 
 
-def _glimpse(looked: Glimpsed, step: int, near: int) -> tuple[Panel, str]:
+def _glimpse(looked: GlimpseTrace, step: int, near: int) -> tuple[Panel, str]:
     """Draw what one glimpse saw, with its number and the class predicted after it. Also returns the text's colour."""
     seen = _seen(looked, slice(step, step + 1), near)
     if not _close(looked):
@@ -157,7 +157,7 @@ def _glimpse(looked: Glimpsed, step: int, near: int) -> tuple[Panel, str]:
     return Panel(seen, f"{step + 1}: says {looked.named(int(said))}", f"p {value:.2f}"), ink
 
 
-def _example(looked: Glimpsed | None) -> Image.Image | None:
+def _example(looked: GlimpseTrace | None) -> Image.Image | None:
     """Draw one image of a gallery; None for an empty place."""
     if looked is None:
         return None
@@ -169,7 +169,7 @@ def _example(looked: Glimpsed | None) -> Image.Image | None:
     return grid([_headed(path, ink), _headed(Panel(_seen(looked, slice(None), PANEL), truth, looked.title), ink)], 2)
 
 
-def _seen(looked: Glimpsed, steps: slice, near: int) -> Image.Image:
+def _seen(looked: GlimpseTrace, steps: slice, near: int) -> Image.Image:
     """Draw what the glimpses of the given time steps saw: where they saw it, or the last one close up."""
     X, Y = looked.size
     side = _side(looked, near)
@@ -182,12 +182,12 @@ def _seen(looked: Glimpsed, steps: slice, near: int) -> Image.Image:
     return fitted(as_picture(seen), side)
 
 
-def _close(looked: Glimpsed) -> bool:
+def _close(looked: GlimpseTrace) -> bool:
     """Whether what a glimpse saw is too small to be seen in the whole image."""
     return max(looked.size) > CLOSE * looked.reach
 
 
-def _side(looked: Glimpsed, near: int) -> int:
+def _side(looked: GlimpseTrace, near: int) -> int:
     """Return the longer side of a panel: the multiple of the image's longer side closest to `near`."""
     longer = max(looked.size)
     return round(near / longer) * longer or near
@@ -206,7 +206,7 @@ def _page(whole: Image.Image, caption: str, title: str, ink: str) -> Image.Image
     return grid([page.crop(above), page.crop(below)], 1, 0)
 
 
-def _framed(picture: Image.Image, looked: Glimpsed) -> Image.Image:
+def _framed(picture: Image.Image, looked: GlimpseTrace) -> Image.Image:
     return boxed(picture, [(-1, -1, 1, 1)], _colour(looked.right))
 
 

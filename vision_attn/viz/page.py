@@ -30,7 +30,7 @@ REFERENCES = {"word": "What people said ({})", "character": "What is written ({}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 
-class Looked(NamedTuple):
+class PageItem(NamedTuple):
     """One image, its caption, and where the model looked at each word."""
 
     title: str
@@ -54,7 +54,7 @@ class Looked(NamedTuple):
 
 def write_page(
     path: str | Path,
-    items: Sequence[Looked],
+    items: Sequence[PageItem],
     *,
     title: str = "Where each word looked",
     guide: str | None = None,
@@ -93,13 +93,13 @@ def _wide(picture: Image.Image) -> bool:
     return picture.width >= 3 * picture.height
 
 
-def _guide(items: Sequence[Looked], unit: Unit) -> str:
+def _guide(items: Sequence[PageItem], unit: Unit) -> str:
     if all(item.alpha is None for item in items):
         return NO_MAPS
     return GUIDE.format(unit) + BOXES[unit] * any(item.boxes for item in items)
 
 
-def _figure(number: int, item: Looked, unit: Unit) -> str:
+def _figure(number: int, item: PageItem, unit: Unit) -> str:
     caption, drawn = " ".join(item.words), max(item.picture.size) <= DRAWN
     kinds = " ".join(["drawn"] * drawn + ["hard"] * (item.regions is not None))
     rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[1:]
@@ -118,7 +118,7 @@ def _figure(number: int, item: Looked, unit: Unit) -> str:
 </figure>"""
 
 
-def _dials(item: Looked) -> str:
+def _dials(item: PageItem) -> str:
     """Sliders for the layer (0: the map itself) and the head (0: the mean of all)."""
     if item.layers is None or not len(item.words):
         return ""
@@ -162,7 +162,7 @@ _SQUARE = """
   .hard .boxes i:last-child { border: 2px solid #fff; box-shadow: 0 0 0 1px #0009, inset 0 0 0 1px #0009; }"""
 
 
-def _words(number: int, item: Looked, unit: Unit) -> Iterator[str]:
+def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
     """Yield each word with its map and description. A <span>, not a <button>, so that mixed scripts keep their order.
 
     The tab key reaches one word of a caption; the arrow keys move between words.

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageEnhance
 from torch import Tensor
 
-from vision_attn.files import replacing, shortened
+from vision_attn.system.files import replacing, shortened
 from vision_attn.viz.typeface import Typeface, right_to_left
 
 PANEL = 224  # pixels of a panel's longer side

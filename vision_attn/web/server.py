@@ -24,11 +24,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision_attn.api import Model, load
-from vision_attn.console import printable
-from vision_attn.data.photographs import Encoded, TooLarge, open_as_stored
-from vision_attn.layers.fused import without_loops
-from vision_attn.looking import Looker, sees_photographs
-from vision_attn.shown import Answer, Captioned, Shown
+from vision_attn.data.images.decode import Encoded, TooLarge, open_as_stored
+from vision_attn.kernels.choice import without_loops
+from vision_attn.results.displayable import CaptionResult, ClassificationResult, Displayable
+from vision_attn.results.explainer import Explainer, sees_photographs
+from vision_attn.system.console import printable
 from vision_attn.task import Task
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
@@ -62,7 +62,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], models: Sequence[tuple[str, Model | Looker]]) -> None:
+    def __init__(self, address: tuple[str, int], models: Sequence[tuple[str, Model | Explainer]]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
         self.models, self.local = list(models), address[0] in LOCAL
@@ -81,7 +81,9 @@ class Server(ThreadingHTTPServer):
         return self._pieces
 
 
-def make_server(models: Sequence[tuple[str, Model | Looker]], *, host: str = "127.0.0.1", port: int = 7860) -> Server:
+def make_server(
+    models: Sequence[tuple[str, Model | Explainer]], *, host: str = "127.0.0.1", port: int = 7860
+) -> Server:
     """Return a server of named models; `serve_forever` runs it. Port 0 takes a free one. Raises ValueError if the
     address cannot be used."""
     try:
@@ -90,9 +92,9 @@ def make_server(models: Sequence[tuple[str, Model | Looker]], *, host: str = "12
         raise ValueError(f"{host}:{port} cannot be used ({error.strerror or error}): name another --port") from error
 
 
-def _answers(model: Model | Looker, path: str) -> bool:
+def _answers(model: Model | Explainer, path: str) -> bool:
     """Whether a model answers a request."""
-    if isinstance(model, Looker):
+    if isinstance(model, Explainer):
         return path == "/look"
     if path == "/look":
         captions = isinstance(model.task, Captioning) and model.task.sees_squares
@@ -119,9 +121,9 @@ def _pieces(clutter: str) -> int:
     return int(clutter)
 
 
-def _described(model: Model | Looker) -> dict[str, str]:
+def _described(model: Model | Explainer) -> dict[str, str]:
     """The requests that a model answers, for the page."""
-    if isinstance(model, Looker):
+    if isinstance(model, Explainer):
         return {"kind": "look", "takes": model.kind}
     if sees_photographs(model.task):
         return {"kind": "look", "takes": "classifier"}
@@ -130,16 +132,16 @@ def _described(model: Model | Looker) -> dict[str, str]:
     return {"kind": next((path[1:] for path, task in TASKS.items() if isinstance(model.task, task)), "")}
 
 
-def details(result: Shown) -> dict[str, Any]:
+def details(result: Displayable) -> dict[str, Any]:
     """The numbers behind a result: of a caption its `words`, each with `log_prob` in nats and its `map`, rows of
     weights that sum to 1; of a class the `probabilities` of all, and the `locations` (x, y) of glimpses, from -1 to 1.
     """
-    if isinstance(result, Captioned):
+    if isinstance(result, CaptionResult):
         maps = [None] * len(result.words) if result.alpha is None else result.alpha.tolist()
         log_prob = result.log_prob or [None] * len(result.words)
         parts = zip(result.words, log_prob, maps, strict=True)
         return {"words": [{"word": word, "log_prob": number, "map": rows} for word, number, rows in parts]}
-    if isinstance(result, Answer):
+    if isinstance(result, ClassificationResult):
         names = result.names or [str(number) for number in range(result.probabilities.shape[1])]
         where = None if result.locations is None else result.locations.tolist()
         return {"probabilities": dict(zip(names, result.probabilities[-1].tolist(), strict=True)), "locations": where}
@@ -224,18 +226,18 @@ class Handler(BaseHTTPRequestHandler):
             text = f"{result.name}, p {float(result.probabilities[-1].max()):.2f}"
             return {"text": text, "page": result.page()} | details(result)
 
-    def _looked(self, file: Encoded, model: Model | Looker, options: dict[str, list[str]]) -> dict[str, Any]:
+    def _looked(self, file: Encoded, model: Model | Explainer, options: dict[str, list[str]]) -> dict[str, Any]:
         """Where a model looked. Its maps may need gradients."""
         with self.server.busy, without_loops():
             result = model.look(file, options.get("text"), method=options.get("method", ["auto"])[0])
         return {"text": result.text, "page": result.page()} | details(result)
 
-    def _model(self, number: str) -> Model | Looker:
+    def _model(self, number: str) -> Model | Explainer:
         if not _is_number(number) or int(number) >= len(self.server.models):
             raise Refused(404, f"there is no such model: their numbers are 0 to {len(self.server.models) - 1}")
         return self.server.models[int(number)][1]
 
-    def _instead(self, model: Model | Looker, path: str) -> str:
+    def _instead(self, model: Model | Explainer, path: str) -> str:
         """What to ask instead: another model for the same, or the same model for something else."""
         others = (number for number, (_, other) in enumerate(self.server.models) if _answers(other, path))
         number = next(others, None)

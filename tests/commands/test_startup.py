@@ -1,0 +1,85 @@
+"""Start-up: a command imports what it uses. Each test starts a process, as the modules of this one are imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.untrained import write_run
+
+COMPILER = ("torch._dynamo", "torch._inductor", "sympy")
+EVALUATION = ("pandas", "scipy", "matplotlib", "pycocoevalcap", "pycocotools", "wandb")
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def imported(code: str, *arguments: str | Path) -> set[str]:
+    """All modules that are imported after `code` was run in a new process, with arguments in `sys.argv`."""
+    script = f"import sys\n{code}\nprint(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split("\n"))
+
+
+def test_help_needs_no_torch() -> None:
+    code = "from vision_attn.commands import main\ntry: main(['--help'])\nexcept SystemExit: pass"
+    assert not {"torch", "numpy", "yaml", "jsonargparse"} & imported(code)
+
+
+def test_a_captioner_is_built_opened_and_writes_captions_without_torchvision_and_compiler(tmp_path: Path) -> None:
+    code = """
+import torch
+from vision_attn.configuration.config import build, open_run, read
+parts = build(read(sys.argv[1]))
+task = parts["task"](parts["data"])
+assert type(task).__name__ == "Captioning" and next(iter(task.parameters())).device.type == "cpu"
+task, _, _ = open_run(sys.argv[2])
+side = task.resolution
+assert len(task.describe(torch.zeros(1, 3, side, side, dtype=torch.uint8))) == 1
+"""
+    run = write_run("sat_soft_scenes", tmp_path / "run")
+    assert not {"torchvision", *COMPILER, *EVALUATION} & imported(code, CONFIGS / "sat_soft_scenes.yaml", run)
+
+
+def test_a_few_photographs_are_captioned_without_numba(tmp_path: Path) -> None:
+    code = "from vision_attn.commands import main\nassert main(sys.argv[1:]) == 0"
+    run = write_run("sat_soft_scenes", tmp_path / "run")
+    photographs = Path(__file__).parents[2] / "docs" / "photographs"
+    assert not {"numba", *COMPILER, *EVALUATION} & imported(code, "caption", run, photographs)
+
+
+def test_backbones_are_built_without_compiler() -> None:
+    """With memory, and without, as in `open_run`. What torchvision takes from the compiler works afterwards."""
+    code = """
+from vision_attn.encoders.backbone import Backbone
+from vision_attn.layers.meta import on_meta
+for name, node in (("mobilenet_v2", "features.17"), ("vgg16", "features.29")):
+    with on_meta():
+        hollow = Backbone(name=name, node=node, resolution=64)
+    whole = Backbone(name=name, node=node, resolution=64)
+    assert all(weight.is_meta for weight in hollow.state_dict().values())
+    shapes = [{name: weight.shape for name, weight in each.state_dict().items()} for each in (hollow, whole)]
+    assert shapes[0] == shapes[1] and hollow.grid == whole.grid
+"""
+    modules = imported(code)
+    assert "torchvision" in modules and not {*COMPILER, *EVALUATION} & modules
+
+
+def test_torchvision_finds_the_compiler_when_it_needs_it() -> None:
+    code = """
+import vision_attn.encoders.networks
+from torchvision.ops import roi_align
+assert roi_align.__globals__["is_compile_supported"]("cpu") in (True, False)
+import torch._dynamo.utils
+assert "counters" in vars(sys.modules["torch._dynamo.utils"])
+"""
+    assert {"torchvision", "torch._dynamo.utils"} <= imported(code)
+
+
+@pytest.mark.parametrize("library", ["torch", "triton"])
+def test_nothing_is_said_at_exit(library: str) -> None:
+    """Libraries that count their objects complain of those that are left when the process ends."""
+    pytest.importorskip(library)
+    code = f"import {library}\nfrom vision_attn.commands._collection import left_at_exit\nleft_at_exit()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stdout and not done.stderr

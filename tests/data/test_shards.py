@@ -1,0 +1,297 @@
+"""Photographs streamed from tar and Parquet files: the same in every run, divided among processes, resumed exactly."""
+
+import io
+import json
+import os
+import tarfile
+from copy import copy
+from itertools import islice, product
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from vision_attn.commands import main
+from vision_attn.data.photographs.shard_files import count, expanded, read, tar
+from vision_attn.data.photographs.shards import Shards, shuffled
+from vision_attn.task import Task
+
+pytest.importorskip("webdataset", reason="the extra [scale] is not installed")
+SHARDS, EACH = 4, 5
+
+
+class Small(Task):
+    resolution = 24
+
+
+def photograph(number: int) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, (30, 34, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def captions(number: int) -> list[str]:
+    return [f"a dog number {number % 3} runs", f"the dog number {number % 3}"]
+
+
+def write_tar(path: Path, members: list[tuple[str, bytes]]) -> None:
+    with tarfile.open(path, "w") as file:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture(scope="module")
+def tars(tmp_path_factory) -> Path:
+    """Four shards of five photographs; captions as lines of text or in JSON."""
+    folder = tmp_path_factory.mktemp("tars")
+    for shard in range(SHARDS):
+        members = []
+        for number in range(EACH * shard, EACH * (shard + 1)):
+            said = captions(number)
+            text = ("txt", "\n".join(said)) if number % 2 else ("json", json.dumps({"caption": said}))
+            members += [(f"{number:03}.png", photograph(number)), (f"{number:03}.{text[0]}", text[1].encode())]
+        write_tar(folder / f"train-{shard}.tar", members)
+    write_tar(folder / "val-0.tar", members)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def parquets(tmp_path_factory) -> Path:
+    arrow = pytest.importorskip("pyarrow", reason="the extra [scale] is not installed")
+    from pyarrow.parquet import write_table
+
+    folder = tmp_path_factory.mktemp("parquets")
+    for shard in range(SHARDS):
+        numbers = range(EACH * shard, EACH * (shard + 1))
+        images = [{"bytes": photograph(number), "path": f"{number}.png"} for number in numbers]
+        table = arrow.table({"image": images, "text": [captions(number) for number in numbers]})
+        write_table(table, folder / f"train-{shard}.parquet")
+    return folder
+
+
+def opened(folder: Path, *, ending: str = "tar", **settings) -> Shards:
+    patterns = {"train": f"{folder}/train-{{0..{SHARDS - 1}}}.{ending}"}
+    settings = {"shards": patterns, "batch_size": 4, "min_count": 1, "shuffle": 6, "rows": 2} | settings
+    source = Shards(**settings)
+    source.prepare(Small())
+    return source
+
+
+def names(batches) -> list[str]:
+    return [name for batch in batches for name in batch.ids]
+
+
+def test_an_epoch_is_the_same_again_and_another_epoch_another(tars: Path) -> None:
+    source = opened(tars, shuffle=20)
+    assert len(source) == 5
+    first, again, other = (list(source.train(epoch, seed=3)) for epoch in (0, 0, 1))
+    for batch, same in zip(first, again, strict=True):
+        assert torch.equal(batch.images, same.images) and torch.equal(batch.words, same.words)
+    assert sorted(names(first)) == sorted(names(other)) == sorted(set(names(first)))  # every photograph, once
+    assert names(first) != names(other) and names(first) != names(opened(tars, shuffle=20).train(0, seed=4))
+
+
+def test_pixels_and_words_belong_together(tars: Path) -> None:
+    source = opened(tars)
+    for batch in source.train(0, seed=0):
+        for image, words, name in zip(batch.images, batch.words, batch.ids, strict=True):
+            number = int(name.split("/")[1])
+            whole = Image.open(io.BytesIO(photograph(number)))
+            square = whole.resize((24, 24), Image.Resampling.BICUBIC, box=(2, 0, 32, 30))
+            assert torch.equal(image, torch.from_numpy(np.array(square)).permute(2, 0, 1))
+            assert {source.vocabulary.decode(row.tolist()) for row in words} == set(captions(number))
+
+
+@pytest.mark.parametrize("skip", [1, 4])
+def test_a_resumed_epoch_goes_on_with_the_next_photograph(tars: Path, skip: int) -> None:
+    source = opened(tars)
+    whole, rest = list(source.train(2, seed=1)), list(source.train(2, seed=1, skip=skip))
+    assert len(rest) == 5 - skip
+    for batch, same in zip(whole[skip:], rest, strict=True):
+        assert batch.ids == same.ids and torch.equal(batch.words, same.words) and torch.equal(batch.images, same.images)
+
+
+def test_processes_read_shards_of_their_own(tars: Path) -> None:
+    source = opened(tars, shuffle=1)
+    parts = [names(source.train(0, seed=0, rank=rank, world=2)) for rank in range(2)]
+    shards = [{name.split("/")[0] for name in part} for part in parts]
+    assert len(parts[0]) == len(parts[1]) == 10 and len(shards[0]) == len(shards[1]) == 2
+    assert not shards[0] & shards[1]
+    with pytest.raises(ValueError, match="4 shards cannot be divided among 5 processes"):
+        next(opened(tars, batch_size=5).train(0, seed=0, rank=0, world=5))
+
+
+def test_an_uneven_division_of_shards_is_said_once(tars: Path, caplog) -> None:
+    source = opened(tars, batch_size=3)
+    for epoch, rank in product(range(2), range(3)):
+        names(source.train(epoch, seed=0, rank=rank, world=3))
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "4 shards are not a multiple of 3 processes" in said and "about 17% of them" in said
+    caplog.clear()
+    assert len(names(opened(tars).train(0, seed=0, rank=0, world=2))) == 10 and not caplog.records
+
+
+def test_what_an_uneven_division_leaves_out(tars: Path, caplog) -> None:
+    """Shards of 5 photographs, of which three processes read 2, 1 and 1: 20 / 3 photographs of each."""
+    source = opened(tars, batch_size=3, epoch_images=20, shuffle=1)
+    seen = [name for rank in range(3) for name in names(source.train(0, seed=0, rank=rank, world=3))]
+    assert len(seen) == 18 and len(set(seen)) == 16
+
+
+def test_parquet_files_give_what_tar_files_give(tars: Path, parquets: Path) -> None:
+    both = [opened(tars, shuffle=1), opened(parquets, ending="parquet", shuffle=1, caption="text")]
+    ours, theirs = (list(islice(source.train(0, seed=0), 5)) for source in both)
+    for batch, same in zip(ours, theirs, strict=True):
+        assert torch.equal(batch.images, same.images) and batch.references == same.references
+    with pytest.raises(ValueError, match="no column 'caption', but image, text"):
+        next(opened(parquets, ending="parquet").train(0, seed=0))
+
+
+def test_what_is_left_out_is_not_counted(tmp_path: Path) -> None:
+    """A second image of a photograph, and photographs without a caption; a caption cut within a character is read."""
+    members = []
+    for number in range(6):
+        members += [(f"a/{number}.png", photograph(number)), (f"a/{number}.mask.png", photograph(number))]
+        members += [(f"a/{number}.json", rb'{"caption": "a dog \ud83d"}')] * (number < 4)
+    write_tar(tmp_path / "train.tar", members)
+    assert count(tmp_path / "train.tar") == len(list(tar(tmp_path / "train.tar"))) == 4
+    source = opened(tmp_path, shards={"train": str(tmp_path / "train.tar")}, batch_size=2)
+    assert len(source) == 2 and source.vocabulary.words[3:] == ["a", "dog"]
+    assert len(list(islice(source.train(0, seed=-1), 2))) == 2
+
+
+def test_evaluation_takes_each_photograph_once(tars: Path) -> None:
+    split = opened(tars, shards={"train": f"{tars}/train-*.tar", "val": f"{tars}/val-0.tar"}).split("val")
+    assert len(split) == 2 and len(list(split)) == 2
+    assert sorted(names(split)) == [f"val-0.tar/{number:03}" for number in range(15, 20)]
+
+
+def test_processes_that_evaluate_decode_batches_of_their_own(tars: Path, monkeypatch) -> None:
+    source, decoded, picked = opened(tars, batch_size=3), [], Shards._picked
+    whole = list(source.split("train"))
+    monkeypatch.setattr(Shards, "_picked", lambda self, sample: decoded.append(sample) or picked(self, sample))
+    for rank in range(2):
+        decoded.clear()
+        part = source.split("train", rank=rank, world=2)
+        assert [batch.ids for batch in part] == [batch.ids for batch in whole[rank::2]]
+        assert len(part) == len(whole[rank::2]) and len(decoded) == len(names(whole[rank::2]))
+
+
+def test_an_unreadable_photograph_is_replaced_and_the_rest_of_the_order_stays(tars: Path, tmp_path, caplog) -> None:
+    for path in tars.glob("train-*.tar"):
+        with tarfile.open(path) as file:
+            members = [(member.name, file.extractfile(member).read()) for member in file]
+        write_tar(tmp_path / path.name, [(name, b"no image" if name == "007.png" else part) for name, part in members])
+    whole, damaged = (list(opened(folder).train(0, seed=0)) for folder in (tars, tmp_path))
+    for batch, other in zip(whole, damaged, strict=True):
+        assert len(other.ids) == 4 and set(other.ids) == {name for name in batch.ids if not name.endswith("007")}
+    assert "train-1.tar/007: not a readable image" in caplog.text
+
+
+def test_a_damaged_shard_is_named(tars: Path, parquets: Path, tmp_path: Path) -> None:
+    """Wherever the damage is: where a tar file is cut between two files, or a header is broken, `tarfile` just ends."""
+    whole = (tars / "train-0.tar").read_bytes()
+    with tarfile.open(tars / "train-0.tar") as file:
+        (third,) = [member for number, member in enumerate(file) if number == 4]
+    header = third.offset
+    broken = bytearray(whole)
+    broken[header + 150] ^= 1  # in the checksum
+    large = bytearray(whole)
+    large[header : header + 512] = replaced_size(third, 2**30)
+    files = {
+        "cut.tar": whole[:header], "broken.tar": broken, "empty.tar": b"", "short.tar": whole[: header + 700],
+        "large.tar": large,
+    }  # fmt: skip
+    pages = bytearray((parquets / "train-0.parquet").read_bytes())
+    pages[4:40] = bytes(36)  # the first page
+    for name, content in (files | {"broken.parquet": pages}).items():
+        (tmp_path / name).write_bytes(content)
+        kind = "tar" if name.endswith("tar") else "Parquet"
+        with pytest.raises(ValueError, match=f"{name} is not a readable {kind} file"):
+            list(read(tmp_path / name, "image", "text"))
+        if kind == "tar":
+            with pytest.raises(ValueError, match=f"{name} is not a readable"):
+                count(tmp_path / name)
+
+
+def replaced_size(member: tarfile.TarInfo, size: int) -> bytes:
+    larger = copy(member)
+    larger.size = size
+    return larger.tobuf(tarfile.USTAR_FORMAT)
+
+
+def test_an_evaluation_leaves_out_what_cannot_be_read_in_batches_of_any_size(tmp_path: Path) -> None:
+    members = []
+    for number in range(5):
+        content = b"no image" if number == 4 else photograph(number)
+        members += [(f"{number}.png", content), (f"{number}.txt", b"a dog runs")]
+    write_tar(tmp_path / "train-0.tar", members)
+    for size in (1, 2, 4, 5):
+        source = Shards(shards={"train": f"{tmp_path}/train-0.tar"}, batch_size=size, min_count=1)
+        source.prepare(Small())
+        assert len(names(source.split("train"))) == 4
+
+
+def test_patterns_and_files_of_an_untrusted_config_cannot_exhaust_memory_or_wait(tars: Path, tmp_path: Path) -> None:
+    for pattern, size in (("x-{000..331}.tar", 332), ("{a,b}-{7..9}.tar", 6), ("x.tar", 1)):
+        assert len(expanded(pattern)) == size
+    for pattern in ("{0..9000000000}.tar", "{1..3}{0..999999}.tar", "{" + "9" * 5000 + "..1}.tar", "{a,b}" * 30):
+        with pytest.raises(ValueError, match="stands for more than 1,000,000 shards"):
+            expanded(pattern)
+    os.mkfifo(tmp_path / "pipe.tar")
+    for name in ("pipe", "p*e"):
+        with pytest.raises(ValueError, match="pipe.tar: not a regular file"):
+            Shards(shards={"train": f"{tmp_path}/{name}.tar"}).prepare(Small())
+
+
+def test_what_cannot_be_streamed_is_said(tars: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "half.tar").write_bytes((tars / "train-0.tar").read_bytes()[:3000])
+    write_tar(tmp_path / "bare.tar", [("1.png", photograph(1)), ("2.txt", b"a caption without an image")])
+    for pattern, said in {
+        f"{tmp_path}/half.tar": "half.tar is not a readable tar file",
+        f"{tmp_path}/bare.tar": "no photograph with a caption",
+        f"{tmp_path}/none-*.tar": "no such shards",
+        f"{tmp_path}/*/x.tar": "only the name of the file",
+        "pipe:touch run": "was not found",
+        f"{tars}/train-0.tar*": None,
+    }.items():
+        source = Shards(shards={"train": pattern}, batch_size=2, min_count=1, epoch_images=4)
+        if said is None:
+            source.prepare(Small())
+            continue
+        with pytest.raises(ValueError, match=said):
+            source.prepare(Small())
+            list(source.train(0, seed=0))
+    with pytest.raises(ValueError, match="unknown split 'training'"):
+        Shards(shards={"training": "x.tar"})
+
+
+def test_the_shuffle_buffer_keeps_every_sample() -> None:
+    mixed = list(shuffled(range(100), 10, Random(0)))
+    assert sorted(mixed) == list(range(100)) and mixed != list(range(100))
+    assert all(number <= place + 10 for place, number in enumerate(mixed))  # none comes before it was read
+
+
+def test_a_captioner_trains_from_shards_and_is_evaluated(tars: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = yaml.safe_load((Path(__file__).parents[2] / "configs" / "sat_soft_scenes.yaml").read_text())
+    config["data"] = {
+        "class_path": "vision_attn.data.photographs.shards.Shards",
+        "init_args": {
+            "shards": {"train": f"{tars}/train-*.tar", "val": f"{tars}/val-0.tar", "test": f"{tars}/val-0.tar"},
+            "batch_size": 4, "min_count": 1, "shuffle": 4,
+        },
+    }  # fmt: skip
+    config["task"]["init_args"]["encoder"]["init_args"] = {"resolution": 24}
+    config["run"] |= {"epochs": 1, "device": "cpu", "warmup": 1}
+    Path("stream.yaml").write_text(yaml.safe_dump(config))
+    assert main(["train", "stream.yaml", "--task.model.hidden_size=8"]) == 0
+    lines = [json.loads(line) for line in Path("runs/stream/metrics.jsonl").read_text().splitlines()]
+    assert any("nll" in line for line in lines) and Path("runs/stream/best/vocabulary.json").is_file()

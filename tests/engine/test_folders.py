@@ -1,0 +1,113 @@
+"""Folders are swapped so that a kill at any moment leaves a whole one; the lock on a run is held by one process."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vision_attn.engine.folders import claim, replacing_folder, settle
+
+
+def test_a_killed_swap_is_finished_from_every_state(tmp_path):
+    """Whatever stands there, the newest whole folder ends up as last/, and the one before it as previous/."""
+    states = {
+        ("last:2", "last.part:3"): "2",
+        ("last:2", "previous:1", "last.part:3"): "21",
+        ("last.new:3",): "3",
+        ("last:2", "last.new:3"): "32",
+        ("last:2", "last.new:3", "previous:1"): "32",
+        ("last.old:2", "last.new:3", "previous:1"): "32",
+        ("last:3", "last.old:2", "previous:1"): "32",
+        ("last:3", "last.old:2"): "32",
+        ("last.old:2", "previous:1"): "21",
+    }
+    for number, (state, expected) in enumerate(states.items()):
+        folder = tmp_path / str(number)
+        for name, content in (one.split(":") for one in state):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "content").write_text(content)
+        settle(folder / "last", before=folder / "previous")
+        settle(folder / "last", before=folder / "previous")
+        assert {path.name for path in folder.iterdir()} == {"last", "previous"} if len(expected) == 2 else {"last"}
+        found = [(folder / name / "content").read_text() for name in ("last", "previous") if (folder / name).exists()]
+        assert "".join(found) == expected, state
+
+
+def test_a_folder_that_cannot_be_written_leaves_both_before_it(tmp_path):
+    for number in (1, 2):
+        with replacing_folder(tmp_path / "last", before=tmp_path / "previous") as part:
+            (part / "content").write_text(str(number))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    said = f"^{tmp_path}/last could not be written .*No space.*what was saved before is still intact"
+    for error, expected in ((full, pytest.raises(ValueError, match=said)), (KeyError(), pytest.raises(KeyError))):
+        with expected, replacing_folder(tmp_path / "last", before=tmp_path / "previous") as part:
+            (part / "content").write_text("3")
+            raise error
+    assert {path.name for path in tmp_path.iterdir()} == {"last", "previous"}
+    assert [(tmp_path / name / "content").read_text() for name in ("last", "previous")] == ["2", "1"]
+
+
+def test_the_lock_goes_with_the_run_and_no_two_hold_it(tmp_path):
+    with claim(tmp_path / "run"):
+        with pytest.raises(ValueError, match=f"being trained by process {os.getpid()}"), claim(tmp_path / "run"):
+            pass
+        assert (tmp_path / "run" / ".lock").exists()
+    assert not list((tmp_path / "run").iterdir())
+    (tmp_path / "run" / ".lock").write_text("process 1")  # of a run that was killed
+    with claim(tmp_path / "run"):
+        pass
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_lock_that_its_holder_removed_in_between_is_taken_again(tmp_path, monkeypatch):
+    """Locked, but no longer the file at its path: another process would lock the new one."""
+    real, seen = fcntl.flock, []
+
+    def flock(file, how):
+        if not seen:
+            os.unlink(tmp_path / ".lock")
+        seen.append(file)
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with claim(tmp_path):
+        assert len(seen) >= 2 and (tmp_path / ".lock").exists()
+
+
+def test_a_run_is_trained_where_the_system_is_not_unix(tmp_path):
+    """Without the modules and functions that Windows lacks."""
+    code = """
+import os, signal, sys
+sys.modules["fcntl"] = sys.modules["resource"] = sys.modules["grp"] = sys.modules["pwd"] = None
+for name in ("sysconf", "killpg", "setsid", "sched_getaffinity", "O_NOFOLLOW"):
+    if hasattr(os, name): delattr(os, name)
+del signal.SIGKILL
+from pathlib import Path
+import vision_attn.system.files
+vision_attn.system.files.WINDOWS = True
+os.kill = None
+from vision_attn.engine.folders import claim
+from vision_attn.system.machine import torch_device
+import vision_attn.data.images.decode, vision_attn.metrics.isolated, vision_attn.commands.train
+import types
+sys.modules["resource"] = types.ModuleType("resource")  # for tests.toy alone
+from tests.toy import train_toy
+folder = Path(sys.argv[1]) / "run"
+with claim(folder):
+    try:
+        with claim(folder): pass
+    except ValueError as error:
+        assert "is being trained" in str(error)
+    else:
+        raise AssertionError("two processes in one folder")
+print(train_toy(folder, epochs=1)["error"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "best" / "model.safetensors").is_file()

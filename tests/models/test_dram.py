@@ -1,0 +1,119 @@
+"""DRAM for sequences: with one character it is RAM with a ContextLSTM; its samples are scored."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from vision_attn.attention.glimpse import Retina
+from vision_attn.criteria.reinforce_attention import ReinforceAttention
+from vision_attn.models.dram import DRAM, ConvolutionalGlimpse
+from vision_attn.models.policies import Anywhere, Gaussian
+from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork
+
+B, Y, X, V = 3, 16, 40, 6
+PARTS = {
+    "retina": partial(Retina, size=4, num_scales=2),
+    "glimpse": partial(GlimpseNetwork, what_size=6, where_size=5, glimpse_size=7),
+    "core": partial(ContextLSTM, hidden_size=8, place_size=6, context_side=4, filters=(2, 3)),
+    "policy": partial(Gaussian, hidden_size=5, sigma=0.3),
+}
+REGIONS = torch.rand(B, X, Y, generator=torch.Generator().manual_seed(0))
+WORDS = torch.tensor([[[3, 4, 5, 1]], [[4, 4, 1, 0]], [[1, 0, 0, 0]]])
+
+
+def build() -> DRAM:
+    torch.manual_seed(1)
+    return DRAM(V, Y, num_glimpses=2, **PARTS)
+
+
+def test_the_glimpse_network_multiplies_what_by_where() -> None:
+    """The patches of all scales are the channels of one image."""
+    torch.manual_seed(0)
+    network = ConvolutionalGlimpse((2, 3, 5, 5), filters=(3, 4), glimpse_size=6)
+    patches, places = torch.randn(2, 4, 2, 3, 5, 5), torch.rand(2, 4, 2) * 2 - 1
+    found, (first, _, second, _) = network(patches, places), network.what.convolutions
+    for b, r in [(0, 0), (1, 3)]:
+        channels = torch.cat([patches[b, r, 0], patches[b, r, 1]])[None]
+        hidden = F.conv2d(channels, first.weight, first.bias, padding=1).relu()
+        hidden = F.conv2d(hidden, second.weight, second.bias, stride=2, padding=1).relu()
+        rows = hidden[0].permute(1, 2, 0).flatten()
+        what = (network.what.linear.weight @ rows + network.what.linear.bias).relu()
+        where = network.where.weight @ places[b, r] + network.where.bias
+        torch.testing.assert_close(found[b, r], what * where)
+    middle = network(patches, torch.zeros_like(places))
+    torch.testing.assert_close(middle, network.what(patches))  # at first, a location changes nothing at the centre
+
+
+def test_with_one_character_it_is_ram_with_a_context_lstm() -> None:
+    model = build().eval()
+    ram = RAM((1, Y, X), V, num_glimpses=2, first="policy", **PARTS).eval()
+    ram.load_state_dict(model.ram.state_dict())
+    glance = ram(REGIONS.mT[:, None].contiguous(), way="mean")
+    caption = model(REGIONS, torch.full((B, 1, 1), 4))
+    torch.testing.assert_close(caption.log_prob[..., 0], glance.log_prob[:, :, -1, 4])
+    column = ((glance.locations[:, :, -1, 0] + 1) / 2 * X).long()
+    assert torch.equal(caption.region[..., 0], column)
+    assert caption.alpha[..., 0, :].argmax(-1).equal(column) and caption.choice is None
+
+
+def test_step_and_forward_agree() -> None:
+    model = build().eval()
+    caption = model(REGIONS, WORDS)
+    memory, state = model.start(REGIONS, 1)
+    before = torch.zeros(B, 1, dtype=torch.long)
+    for t in range(4):
+        logits, state, look = model.step(before, state, memory)
+        before, said = WORDS[..., t], WORDS[..., t] != 0
+        found = logits.log_softmax(-1).gather(-1, before[..., None]).squeeze(-1)
+        torch.testing.assert_close(caption.log_prob[..., t][said], found[said])
+        assert torch.equal(caption.region[..., t][said], look.region[said])
+    assert (caption.log_prob[WORDS == 0] == 0).all()
+
+
+def test_the_path_for_pictures_is_that_of_the_characters() -> None:
+    model = build().eval()
+    locations, seen = model.glimpses(REGIONS, 4)
+    caption = model(REGIONS, torch.full((B, 1, 4), 3))
+    last = ((locations[:, 1::2, 0] + 1) / 2 * X).long()
+    assert torch.equal(last, caption.region[:, 0]) and seen.patches.shape == (B, 8, 2, 1, 4, 4)
+    images = REGIONS.mT[:, None].contiguous()
+    retina = model.ram.retina
+    torch.testing.assert_close(retina(retina.pyramid(images), locations[:, 5:6]), seen.patches[:, 5:6])
+
+
+def test_the_glimpses_of_a_character_are_one_sample() -> None:
+    model = build().train()
+    torch.manual_seed(2)
+    caption = model(REGIONS, WORDS, 2)
+    choice = caption.choice
+    said = WORDS.repeat_interleave(2, dim=1) != 0
+    assert choice.log_prob.shape == (B, 2, 4) and torch.equal(choice.sampled, said)
+    assert (choice.log_prob[~said] == 0).all() and choice.state.shape == (B, 2, 4, 6)
+    assert not torch.equal(caption.region[:, 0], caption.region[:, 1])  # runs are independent
+    constant = 2 * (1 + torch.log(torch.tensor(2 * torch.pi * 0.3**2)))
+    torch.testing.assert_close(choice.entropy[said], constant.expand(int(said.sum())))
+    choice.log_prob.sum().backward()
+    assert model.ram.policy.mean[0].weight.grad.abs().sum() > 0
+
+
+def test_columns_of_pixels_are_asked_for() -> None:
+    with pytest.raises(ValueError, match="columns of pixels"):
+        build()(torch.rand(B, X, Y + 1), WORDS)
+
+
+def test_locations_have_no_probability_and_so_no_variance_of_one() -> None:
+    """It was logged, with densities in the place of probabilities, and could be negative."""
+    model = build().train()
+    criterion = ReinforceAttention(model)
+    terms = criterion(model(REGIONS, WORDS, criterion.num_runs), WORDS.repeat_interleave(criterion.num_runs, dim=1))
+    assert set(terms) == {"loss"} and terms["loss"].requires_grad
+    assert criterion.measure(model.eval(), REGIONS, WORDS) == {}
+
+
+def test_random_glimpses_are_trained_without_an_estimator() -> None:
+    model = DRAM(V, Y, num_glimpses=2, **PARTS | {"policy": Anywhere})
+    caption = model(REGIONS, WORDS)
+    assert not model.reinforced and caption.choice is None
+    caption.log_prob.sum().backward()

@@ -1,0 +1,58 @@
+"""What is printed cannot disturb a terminal, and long work shows how far it is."""
+
+import io
+import sys
+
+import pytest
+
+from vision_attn.system import console
+from vision_attn.system.console import complain, printable, progress, say
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a cat.jpg", "a cat.jpg"),
+        ("a\nfake.jpg\tA cat.jpg", "a\\nfake.jpg\\tA cat.jpg"),
+        ("\x1b[2J\x07", "\\x1b[2J\\x07"),
+        ("\x9b2J", "\\x9b2J"),
+        ("\udc9b2J \udcff", "\\x9b2J \udcff"),
+        ("\u202egpj.exe", "\\u202egpj.exe"),
+        ("line\u2028separator", "line\\u2028separator"),
+        ("été 猫 كلب 👩‍🚀", "été 猫 كلب 👩‍🚀"),
+    ],
+)
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_lines_of_columns_and_complaints_are_escaped(capsys: pytest.CaptureFixture) -> None:
+    say("a\tb\n.jpg", "a dog\x1b")
+    complain("a\nb")
+    captured = capsys.readouterr()
+    assert captured.out == "a\\tb\\n.jpg\ta dog\\x1b\n" and captured.err == "vision-attn: a\\nb\n"
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    list(progress(range(5), what="short", unit="image"))
+    assert sys.stderr.getvalue() == ""
+    monkeypatch.setattr(console, "SECONDS", 0.0)
+    bar = progress(what="annotation vectors", unit="image", total=8, initial=2)
+    bar.update(2)
+    bar.update(4)
+    bar.close()
+    lines = sys.stderr.getvalue().splitlines()
+    assert lines and all(line.startswith("annotation vectors: ") for line in lines)
+    assert "8/8" in lines[-1] and "image/s" in lines[-1] and "\r" not in sys.stderr.getvalue()
+
+
+def test_closed_outputs_cost_nothing_but_what_they_would_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is started with 2>&- has no sys.stderr at all."""
+    monkeypatch.setattr(sys, "stderr", None)
+    monkeypatch.setattr(sys, "stdout", None)
+    say("a")
+    complain("b")
+    with progress(what="c", unit="image", total=2) as bar:
+        bar.update(2)
+    assert list(progress(range(3), what="c", unit="image")) == [0, 1, 2]

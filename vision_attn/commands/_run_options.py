@@ -1,0 +1,135 @@
+"""What the verbs that use a trained run share: their options, and the run opened on a device."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vision_attn.commands._collection import collected_later
+from vision_attn.commands._hints import marked, meant, options_only, shown, unknown_key
+from vision_attn.system.files import shipped
+from vision_attn.system.machine import torch_device
+
+if TYPE_CHECKING:  # or `--help` would import torch
+    from vision_attn.task import Source, Task
+
+
+SHIPPED = Path("weights/photographs")
+"""The captioner that comes with the project."""
+
+
+class Opened(NamedTuple):
+    """A run's task with its best weights on a device, its source, its config, and the device."""
+
+    task: "Task"
+    source: "Source"
+    config: dict[str, Any]
+    device: Any
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False, captioner: bool = True) -> None:
+    """RUN and the options that every verb on a run takes; other options override the run's config."""
+    without = f" (default: {SHIPPED}, which is included)"
+    parser.add_argument(
+        "folder", metavar="RUN", nargs="?" if optional else None,
+        help="the folder of a run, or a copy of its best/" + without * optional,
+    )  # fmt: skip
+    if captioner:
+        parser.add_argument("--beams", type=int, metavar="N", help="width of the beam search (default: as trained)")
+    parser.add_argument(
+        "--device", default="auto", help="auto (cuda or mps where there is one), cpu, cuda, cuda:1, ..."
+    )
+    parser.add_argument(
+        "--trust", action="append", default=[], metavar="PACKAGE", help="let the run's config import this package too"
+    )
+    parser.set_defaults(overrides=[], **({} if captioner else {"beams": None}))
+
+
+def shipped_captioner() -> Path:
+    """Return the folder of the included captioner of photographs. Raises ValueError if it is not there."""
+    folder = shown(shipped(SHIPPED))
+    if not (folder / "model.safetensors").is_file():
+        raise ValueError(
+            f"{folder}, the captioner that comes with the project, is not here: name a run before the "
+            "photographs, such as runs/mine"
+        )
+    return folder
+
+
+def names_after_options(overrides: Sequence[str], wanted: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+    """Split `overrides`, where the parser leaves names after an option, into the `wanted` names and the rest."""
+    names: list[str] = []
+    rest: list[str] = []
+    for word, value in marked(overrides):
+        (rest if value or word.startswith("-") or not wanted(word) else names).append(word)
+    return names, rest
+
+
+def is_run(place: Path) -> bool:
+    """Return whether a folder holds a run, or weights, or what is left of them."""
+    return any((place / name).exists() for name in ("config.yaml", "model.safetensors", "best", "last"))
+
+
+def missing(command: str, only: str | Path) -> str:
+    """What to say where only one name is given, and a run and an image are needed."""
+    if is_run(Path(only)):
+        return f"name an image, or a folder of them: vision-attn {command} {only} IMAGE"
+    return f"name a run and an image: vision-attn {command} RUN {only}"
+
+
+@collected_later()
+def open_with(arguments: argparse.Namespace) -> Opened:
+    """The run that `arguments` name, or the ensemble of it and of `arguments.others`. Raises ValueError for what does
+    not fit it."""
+    opened = _open(arguments, arguments.folder)
+    if others := vars(arguments).get("others"):
+        from vision_attn.tasks.caption import Captioning
+        from vision_attn.tasks.ensemble import ensemble
+
+        def task_of(folder: str | Path) -> Captioning:
+            try:
+                task = _open(arguments, folder).task
+            except ValueError:  # perhaps an option that only captioners know
+                task = _open(argparse.Namespace(**{**vars(arguments), "overrides": []}), folder).task
+                if isinstance(task, Captioning):
+                    raise
+            return captioner(folder, task)
+
+        def captioner(folder: str | Path, task: "Task") -> Captioning:
+            if not isinstance(task, Captioning):
+                raise ValueError(f"an ensemble is of captioners, but {folder} holds a {task.kind}")
+            return task
+
+        tasks = [captioner(arguments.folder, opened.task), *map(task_of, others)]
+        task, source = ensemble(tasks, opened.source)
+        opened = opened._replace(task=task, source=source)
+    return opened
+
+
+def _open(arguments: argparse.Namespace, folder: str | Path) -> Opened:
+    """One run with the options in `arguments`."""
+    import torch
+
+    from vision_attn.configuration.config import find_best, load
+    from vision_attn.configuration.hub import local
+    from vision_attn.configuration.run_folder import open_run
+    from vision_attn.tasks.caption import Captioning
+
+    device, folder = torch_device(arguments.device), local(folder)
+    options_only(arguments.overrides)
+    try:
+        task, source, config = open_run(folder, trust=arguments.trust, overrides=arguments.overrides)
+    except ValueError as error:
+        if not unknown_key(str(error)):
+            raise
+        content = load(find_best(Path(folder)) / "config.yaml")
+        below = {key: content[key] for key in ("task", "data") if key in content}
+        raise ValueError(meant(str(error), below, options=vars(arguments))) from error
+    if arguments.beams is not None:
+        if not isinstance(task, Captioning):
+            raise ValueError(f"--beams is for captioners, but {folder} holds a {task.kind}")
+        if not 1 <= arguments.beams <= 1000:
+            raise ValueError(f"--beams is {arguments.beams}, but must be from 1 to 1,000")
+        task.decoding = task.decoding.changed(beams=arguments.beams)
+    torch.manual_seed(config.get("run", {}).get("seed", 0))
+    return Opened(task.to(device), source, config, device)

@@ -1,0 +1,1 @@
+"""From YAML to parts, and back: reading, trust, moved names, the hub."""

@@ -1,0 +1,115 @@
+"""Runs on the Hugging Face Hub: downloaded by "hf://user/name", and uploaded with a model card.
+
+`huggingface_hub` reads the token and the address of the hub (HF_TOKEN, HF_ENDPOINT) as in any other program.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vision_attn.system.bounded_yaml import read_yaml
+from vision_attn.system.console import reason_of
+from vision_attn.system.files import read_json, shipped
+
+FILES = [
+    "config.yaml", "model.safetensors", "vocabulary.json", "classes.json", "image_size.json", "metrics_*.json",
+    "README.md",
+]  # fmt: skip
+"""All that is downloaded: nothing in them is code."""
+
+_ADDRESS = re.compile(r"hf:/+([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
+"""With one slash too, as `Path` leaves it."""
+
+TAGS = {"Captioning": "image-to-text", "Transcription": "image-to-text", "Classification": "image-classification",
+        "Generation": "unconditional-image-generation"}  # fmt: skip
+
+
+def local(name: str | Path) -> Path:
+    """Return the folder of a run: that of "hf://user/name" or "hf://user/name@revision" is downloaded, or taken from
+    the hub's cache; any other name is that of a folder, or of an included one.
+
+    Raises ValueError if it is neither in the cache nor can be downloaded.
+    """
+    found = _ADDRESS.fullmatch(str(name))
+    if not found:
+        if str(name).startswith("hf:"):
+            raise ValueError(f"{name}: give hf://USER/NAME, or hf://USER/NAME@REVISION")
+        return shipped(name)
+    with _told(f"hf://{found[1]} could not be downloaded"):
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(found[1], revision=found[2], allow_patterns=FILES))
+
+
+def upload(folder: Path, name: str, *, private: bool = False) -> str:
+    """Upload packed weights to the model repository `name` ("user/name"), made if necessary. Returns its address.
+
+    Raises ValueError, and says what to do, if the hub refuses it or cannot be reached.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ValueError(f"{name} is not the name of a repository: give USER/NAME")
+    with _told(f"{name} could not be uploaded"):
+        from huggingface_hub import HfApi
+
+        hub = HfApi()
+        hub.create_repo(name, private=private, exist_ok=True)
+        hub.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload by vision-attn push")
+        return f"hf://{name}"
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Within, an error of the network or of the hub is a ValueError of one line."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:  # of httpx, requests, or huggingface_hub: its versions differ
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        reason = reason_of(error)
+        if status in (401, 403):
+            reason = f"access was refused ({status}): log in with `hf auth login`, or set HF_TOKEN"
+        elif status == 404:
+            reason = "there is no such repository, or it is private"
+        elif status is None:
+            reason = f"is there a network? ({type(error).__name__}: {reason})"
+        raise ValueError(f"{what}: {reason}") from error
+
+
+def card(folder: Path, name: str, title: str) -> str:
+    """Return the model card of packed weights: what they are, how to use them, and their metrics. A README.md in
+    `folder` is kept below its head."""
+    config = read_yaml(folder / "config.yaml")
+    task = config.get("task") or {}
+    options = task.get("init_args") or {}
+    kind = str(task.get("class_path", "")).rpartition(".")[2]
+    source = str((config.get("data") or {}).get("class_path", "")).rpartition(".")[2]
+    head = {"library_name": "vision_attn", "pipeline_tag": TAGS.get(kind), "tags": ["vision-attn", "attention"]}
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items() if value), "---", ""]
+    if (folder / "README.md").is_file():
+        return "\n".join(lines) + _body((folder / "README.md").read_text(encoding="utf-8"))
+    parts = {part: _class(options.get(part)) for part in ("encoder", "model")}
+    lines += [f"# {title}", "", f"A model of `vision_attn` for the task {kind}, trained on {source or 'its data'}.", ""]
+    lines += [f"- {part}: `{path}`" for part, path in parts.items() if path]
+    verbs = {"Captioning": 'caption("photo.jpg")', "Transcription": 'transcribe("line.png")',
+             "Classification": 'classify("image.png")'}  # fmt: skip
+    verb = verbs.get(kind, "draw(16)")
+    lines += ["", "```python", "import vision_attn", "", f'model = vision_attn.load("hf://{name}")', f"model.{verb}"]
+    lines += ["```", "", "Loading it runs no code of this repository."]
+    for path in sorted(folder.glob("metrics_*.json")):
+        numbers = {key: value for key, value in read_json(path).items() if isinstance(value, float)}
+        lines += ["", f"| metric ({path.stem.removeprefix('metrics_')} split) | |", "|---|---|"]
+        lines += [f"| {key} | {value:.4g} |" for key, value in numbers.items() if key not in ("seconds",)]
+    return "\n".join(lines) + "\n"
+
+
+def _class(part: Any) -> str:
+    return str(part.get("class_path", "") if isinstance(part, dict) else part or "")
+
+
+def _body(text: str) -> str:
+    """The text of a README without its own head."""
+    return re.sub(r"\A---\n.*?\n---\n+", "", text, flags=re.DOTALL)

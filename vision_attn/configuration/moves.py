@@ -1,0 +1,89 @@
+"""Names that moved: dotted paths and arguments in configs, run folders and command lines of before, under today's
+names."""
+
+import re
+from typing import Any
+
+from vision_attn.system.console import say
+
+MODULES = {
+    "vision_attn.criteria.looks": "vision_attn.criteria.reinforce_attention",
+    "vision_attn.data.captions": "vision_attn.data.photographs.captions",
+    "vision_attn.data.clutter": "vision_attn.data.digits.clutter",
+    "vision_attn.data.digit_pairs": "vision_attn.data.digits.digit_pairs",
+    "vision_attn.data.labelled": "vision_attn.data.labelled.labelled_images",
+    "vision_attn.data.large_clutter": "vision_attn.data.digits.large_clutter",
+    "vision_attn.data.lines": "vision_attn.data.lines.text_lines",
+    "vision_attn.data.mnist": "vision_attn.data.digits.mnist",
+    "vision_attn.data.scenes": "vision_attn.data.scenes.scenes",
+    "vision_attn.data.shards": "vision_attn.data.photographs.shards",
+    "vision_attn.data.strings": "vision_attn.data.lines.mnist_strings",
+    "vision_attn.data.targets": "vision_attn.data.scenes.star_scenes",
+    "vision_attn.data.two_digits": "vision_attn.data.digits.two_digits",
+    "vision_attn.encoders.given": "vision_attn.encoders.precomputed",
+    "vision_attn.encoders.joined": "vision_attn.encoders.concatenated",
+    "vision_attn.models.digits": "vision_attn.models.baselines",
+}
+"""Modules whose classes a config may name: old -> new."""
+
+CLASSES = {"Given": "Precomputed", "Joined": "Concatenated", "ReinforceLooks": "ReinforceAttention"}
+"""Classes of these modules: old -> new."""
+
+ARGUMENTS = {"forget_looks": "context_dropout", "forget_after": "context_dropout_after"}
+"""Arguments of classes of this package: old -> new."""
+
+_PATH = re.compile(r"(vision_attn\.\w+\.\w+)\.([A-Z]\w*)")
+_told: set[str] = set()
+
+
+def moved(config: Any, *, where: Any = None) -> Any:
+    """Return a config, or a part of it, with today's names; a current one is unchanged.
+
+    where: the file, which a line names together with each name that moved; None: no line.
+    """
+    if isinstance(config, str):
+        return moved_path(config, where=where)
+    if isinstance(config, list):
+        return [moved(value, where=where) for value in config]
+    if not isinstance(config, dict):
+        return config
+    path = config.get("class_path")
+    ours = isinstance(path, str) and path.startswith("vision_attn.")
+    return {
+        key: _arguments(moved(value, where=where), where)
+        if ours and key == "init_args" and isinstance(value, dict)
+        else moved(value, where=where)
+        for key, value in config.items()
+    }
+
+
+def moved_path(path: str, *, where: Any = None) -> str:
+    """Return today's dotted path of a class; any other text as it is."""
+    match = _PATH.fullmatch(path)
+    if not match or match[1] not in MODULES:
+        return path
+    new = f"{MODULES[match[1]]}.{CLASSES.get(match[2], match[2])}"
+    _tell(path, new, where)
+    return new
+
+
+def moved_override(override: str) -> str:
+    """Return an override of the command line, such as "--data=vision_attn.data.labelled.LabelledImages", or its value,
+    with today's names."""
+    key, given, value = override.rpartition("=")
+    parts = key.split(".")
+    last = ARGUMENTS.get(parts[-1], parts[-1]) if key.startswith("--task.") else parts[-1]
+    _tell(parts[-1], last, "the command line")
+    return ".".join([*parts[:-1], last]) + given + moved_path(value, where="the command line")
+
+
+def _arguments(arguments: dict[str, Any], where: Any) -> dict[str, Any]:
+    for name in arguments.keys() & ARGUMENTS.keys():
+        _tell(name, ARGUMENTS[name], where)
+    return {ARGUMENTS.get(name, name): value for name, value in arguments.items()}
+
+
+def _tell(old: str, new: str, where: Any) -> None:
+    if where is not None and old != new and old not in _told:
+        _told.add(old)
+        say(f"{where}: {old} is now {new}")

@@ -1,0 +1,37 @@
+"""A batch of images with captions or transcripts, whatever they were made from."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from vision_attn.contracts import END, PAD
+
+
+class CaptionBatch(NamedTuple):
+    """Images with R captions each. Images are sorted by their longest caption, longest first, and so are the captions
+    of an image. At each time step the finished captions therefore come last, and a model can skip them.
+    """
+
+    images: Float[Tensor, "B L D"] | UInt8[Tensor, "B 3 S S"]
+    """Annotation vectors of a cache or of files, or pixels for an encoder."""
+    words: Int[Tensor, "B R T"]
+    """Targets: a caption's word ids, END, then PAD."""
+    ids: tuple
+    references: tuple
+    """All captions of each image, as written."""
+    files: tuple
+    """The file of each image; None for a drawn one."""
+    boxes: tuple
+    """For each image the boxes of the objects that words name, {word: [(x0, y0, x1, y1)]}; None if unknown."""
+    vectors: tuple = ()
+    """The file of each image's annotation vectors, which may hold the boxes of regions; () where there is none."""
+
+
+def padded_words(encoded: Sequence[Sequence[int]]) -> Int[Tensor, "B 1 T"]:
+    """Word ids of one transcript per image, END included, padded to the longest."""
+    longest = max(map(len, encoded)) + 1
+    rows = [[*ids, END, *[PAD] * (longest - 1 - len(ids))] for ids in encoded]
+    return torch.tensor(rows)[:, None]

@@ -1,0 +1,1 @@
+"""MNIST: digits by themselves, translated, cluttered, in pairs."""

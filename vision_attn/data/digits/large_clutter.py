@@ -1,0 +1,101 @@
+"""Cluttered MNIST on canvases that are too large to be drawn whole: pixels are drawn where they are read."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vision_attn.attention.images import Images
+from vision_attn.data.digits.clutter import Clutter, Placement
+from vision_attn.data.digits.mnist import NUM_VALIDATION, SIDE, DigitBatch
+from vision_attn.system.checks import check_range
+from vision_attn.task import Task
+
+
+class LargeClutter(Clutter):
+    """Canvases with one digit and `pieces` pieces of other digits, like those of `Clutter`, whose pixels are the same.
+
+    A canvas takes no memory and no time to make, however large: it is drawn where a model looks. So models must take
+    `Images`, as RAM does. The digits stay on the CPU. Arguments are those of `Clutter`; the largest `canvas` is
+    1,000,000.
+    """
+
+    most_pixels = 2**63
+
+    def __init__(
+        self,
+        *,
+        canvas: int = 2000,
+        pieces: int = 8,
+        piece: int = 8,
+        batch_size: int = 64,
+        epoch_images: int = 12800,
+        val_images: int = NUM_VALIDATION,
+        test_images: int = 10000,
+        folder: str = "mnist",
+        download: bool = False,
+    ) -> None:
+        check_range("LargeClutter", SIDE, 10**6, canvas=canvas)
+        super().__init__(
+            canvas=canvas,
+            pieces=pieces,
+            piece=piece,
+            batch_size=batch_size,
+            epoch_images=epoch_images,
+            val_images=val_images,
+            test_images=test_images,
+            folder=folder,
+            download=download,
+        )
+        self.image_shape = (1, 0, 0)
+
+    def prepare(self, task: Task) -> None:
+        """Read the digits."""
+        _ = self.digits
+
+    def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> DigitBatch:
+        digits, placement = self.digits[name], Placement.of(samples)
+        images, corner = digits.images.numpy(), placement.corner
+        canvases = []
+        for digit, at, sources, crops, places in zip(*(part.tolist() for part in placement), strict=True):
+            patches = [(at, images[digit])]
+            for source, (x, y), place in zip(sources, crops, places, strict=True):
+                patches.append((place, images[source, y : y + self.piece, x : x + self.piece]))
+            canvases.append(Scattered(self.canvas, patches))
+        return DigitBatch(
+            images=Images(canvases, 1),
+            labels=digits.labels.index_select(0, placement.digit),
+            boxes=torch.cat([corner, corner + SIDE], dim=1) * (2 / self.canvas) - 1,
+        )
+
+
+class Scattered:
+    """The pixels (Y, X) of a square canvas that is 0 but for a few patches, drawn where it is sliced.
+
+    patches: the top left corner (x, y) of each and its pixels (y, x). Where patches overlap they are added, up to 255.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, side: int, patches: Sequence[tuple[Sequence[int], NDArray[np.uint8]]]) -> None:
+        self.shape, self.patches = (side, side), patches
+
+    def __getitem__(self, place: tuple[slice, slice]) -> NDArray[np.uint8]:
+        rows, columns = (range(side)[part] for part, side in zip(place, self.shape, strict=True))
+        pixels = np.zeros((len(rows), len(columns)), np.uint16)
+        for (x, y), patch in self.patches:
+            down, up = overlap(rows, y, patch.shape[0])
+            across, along = overlap(columns, x, patch.shape[1])
+            pixels[down, across] += patch[up, along]
+        return pixels.clip(max=255).astype(np.uint8)
+
+
+def overlap(places: range, start: int, length: int) -> tuple[slice, slice]:
+    """Of `places`, those from `start` to `start + length`, and where these are counted from `start`."""
+    first = min(len(places), max(0, -((places.start - start) // places.step)))
+    last = max(first, min(len(places), -((places.start - start - length) // places.step)))
+    at = places.start + first * places.step - start
+    return slice(first, last), slice(at, at + (last - first) * places.step, places.step)

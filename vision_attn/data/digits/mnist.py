@@ -1,0 +1,240 @@
+"""MNIST, held whole on the device; a batch is a selection by index.
+
+The last 5,000 training digits are the validation set. No source trains on them, nor on pieces of them.
+"""
+
+import gzip
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from functools import cached_property
+from io import BufferedIOBase
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from vision_attn.attention.images import Images
+from vision_attn.data.counted_batches import Counted, slices
+from vision_attn.data.random_streams import stream
+from vision_attn.system.checks import check_range
+from vision_attn.system.console import reason_of
+from vision_attn.system.files import find
+from vision_attn.task import Source, Task, equal_part, known_split
+
+FILES = {
+    "training": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+MAX_BYTES = 2**28
+"""The largest size of an unpacked file; MNIST's largest has 47 million bytes."""
+SIDE = 28
+"""Height and width of a digit in pixels."""
+NUM_VALIDATION = 5000
+"""Digits for validation: the last ones of the training files. Of smaller sets in the same format, the last twelfth."""
+
+
+class Digits(NamedTuple):
+    """The digits of one split, intensities from 0 to 255."""
+
+    images: UInt8[Tensor, "N 28 28"]
+    labels: Int[Tensor, "N"]
+
+
+class DigitBatch(NamedTuple):
+    """Images, each with the label and the box of one digit."""
+
+    images: Float[Tensor, "B 1 Y X"] | Images
+    """From 0 (background) to 1 (ink)."""
+    labels: Int[Tensor, "B"]
+    boxes: Float[Tensor, "B 4"]
+    """(x0, y0, x1, y1) in [-1, 1] of the digit's 28x28 image."""
+
+
+class DigitSource(Source):
+    """Base class of sources made from MNIST: holds the digits on the device of the task."""
+
+    num_classes = 10
+    image_shape: tuple[int, int, int]
+    """(C, Y, X). Known before any image is read, to construct a model."""
+
+    def __init__(self, *, folder: str, batch_size: int, download: bool) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: a batch must hold at least one digit")
+        check_range(type(self).__name__, 1, 10**6, batch_size=batch_size)
+        self.folder, self.batch_size, self.download = folder, batch_size, download
+
+    @cached_property
+    def digits(self) -> dict[str, Digits]:
+        """The digits by split. Raises ValueError like `read_mnist`."""
+        return read_mnist(self.folder, download=self.download)
+
+    def prepare(self, task: Task) -> None:
+        """Read the digits and move them to the device of the task's weights."""
+        device = next((weights.device for weights in task.parameters()), torch.device("cpu"))
+        self.digits = {split: Digits(*(part.to(device) for part in digits)) for split, digits in self.digits.items()}
+
+
+class MNIST(DigitSource):
+    """The original 28x28 digits: 55,000 for training, 5,000 for validation, 10,000 for testing.
+
+    folder: the folder of the four files, also searched for under `$VISION_ATTN_DATA` and `data/`.
+    batch_size: images per batch. An epoch has each training digit once, shuffled; an incomplete last batch is dropped.
+    download: download missing files with torchvision.
+    shift: move each training digit by up to this many pixels horizontally and vertically, at random in each epoch;
+        pixels outside the image are lost. With 0, as in the paper, the model overfits quickly.
+    """
+
+    def __init__(self, *, folder: str = "mnist", batch_size: int = 256, download: bool = False, shift: int = 0) -> None:
+        super().__init__(folder=folder, batch_size=batch_size, download=download)
+        if not 0 <= shift < SIDE:
+            raise ValueError(f"shift={shift} must be from 0 to {SIDE - 1} pixels")
+        self.image_shape, self.shift = (1, SIDE, SIDE), shift
+
+    def __len__(self) -> int:
+        return len(self.digits["train"].labels) // self.batch_size
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
+        digits, part = self.digits["train"], equal_part(self.batch_size, rank, world)
+        bits = stream(seed % 2**64, epoch)
+        shuffled = bits.random_raw(len(digits.labels)).argsort(kind="stable")  # numpy's shuffle may change
+        raw = bits.random_raw((len(shuffled), 2)) % (2 * self.shift + 1)
+        order, moves = (torch.from_numpy(table.astype(np.int64)).to(digits.labels.device) for table in (shuffled, raw))
+        for number in range(skip, len(self)):
+            batch = slice(number * self.batch_size, (number + 1) * self.batch_size)
+            images, labels, boxes = plain(digits, order[batch][part])
+            yield DigitBatch(moved(images, moves[batch][part], self.shift) if self.shift else images, labels, boxes)
+
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[DigitBatch]:
+        known_split(name)
+        digits = self.digits[name]
+        members = torch.arange(len(digits.labels), device=digits.labels.device)
+        return slices(lambda part: plain(digits, members[part]), len(members), self.batch_size, rank=rank, world=world)
+
+
+def plain(digits: Digits, members: Int[Tensor, "B"]) -> DigitBatch:
+    """Return a batch of these digits, each filling its image."""
+    images = scaled(digits.images.index_select(0, members).float())
+    boxes = images.new_ones(len(members), 4)
+    boxes[:, :2] = -1
+    return DigitBatch(images[:, None], digits.labels.index_select(0, members), boxes)
+
+
+def moved(images: Float[Tensor, "B 1 Y X"], moves: Int[Tensor, "B 2"], most: int) -> Float[Tensor, "B 1 Y X"]:
+    """Translate each image right and down by `moves - most` pixels, and fill with zeros."""
+    height, width = images.shape[-2:]
+    padded = F.pad(images[:, 0], (most,) * 4)
+    columns = 2 * most - moves[:, :1] + torch.arange(width, device=images.device)
+    rows = 2 * most - moves[:, 1:] + torch.arange(height, device=images.device)
+    image = torch.arange(len(images), device=images.device)[:, None, None]
+    return padded[image, rows[:, :, None], columns[:, None, :]][:, None]
+
+
+def scaled(images: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Scale intensities from [0, 255] to [0, 1], in place. Multiplies: devices divide differently; 255 gives 1."""
+    return images.mul_(1 / 255)
+
+
+def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
+    """Read the digits by split, on the CPU, from the four idx files in `folder`, gzipped or not.
+
+    Raises ValueError if files are damaged or missing; the message says which, and where to put them.
+    """
+    place = locate(folder, download=download)
+    training, test = (Digits(*(read_idx(existing(place, name)) for name in names)) for names in FILES.values())
+    for part, (images, labels) in zip((training, test), FILES.values(), strict=True):
+        if part.images.shape[1:] != (SIDE, SIDE) or part.labels.shape != part.images.shape[:1]:
+            shapes = f"{tuple(part.images.shape)} and {tuple(part.labels.shape)}"
+            raise ValueError(f"{place}: {images} and {labels} hold {shapes}, not (N, {SIDE}, {SIDE}) and (N,)")
+        if wrong := (part.labels > 9).nonzero().flatten().tolist():
+            what = f"label {int(part.labels[wrong[0]])} of image {wrong[0]} is not a digit"
+            raise ValueError(f"{existing(place, labels)}: {what}: the file is damaged, download it again")
+    held_out = min(NUM_VALIDATION, len(training.labels) // 12)
+    if not held_out:
+        raise ValueError(
+            f"{place} has {len(training.labels)} training digits: at least 12 are needed, a twelfth for validation"
+        )
+    parts = {
+        "train": (part[:-held_out] for part in training),
+        "val": (part[-held_out:] for part in training),
+        "test": test,
+    }
+    return {split: Digits(images, labels.long()) for split, (images, labels) in parts.items()}
+
+
+def locate(folder: str, *, download: bool) -> Path:
+    """Return the folder with all four files. Raises ValueError if some are missing and cannot be downloaded."""
+    try:
+        place = find(folder)
+    except ValueError:
+        place = Path(os.environ.get("VISION_ATTN_DATA") or "data").expanduser() / Path(folder).expanduser()
+    names = [name for pair in FILES.values() for name in pair]
+    missing = [name for name in names if not existing(place, name).exists()]
+    if not missing:
+        return place
+    if not download:
+        raise ValueError(
+            f"MNIST: {', '.join(missing)} not found in {place}: put the files there, gzipped or not "
+            "(VISION_ATTN_DATA sets the folder of data sets), or download them with --data.download=true"
+        )
+    try:
+        fetch(place, missing)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(
+            f"MNIST could not be downloaded: put {', '.join(names)} into {place} yourself ({reason_of(error)})"
+        ) from error
+    return place
+
+
+def existing(place: Path, name: str) -> Path:
+    """Return the unpacked file if it exists, else the gzipped one."""
+    unpacked = place / name.removesuffix(".gz")
+    return unpacked if unpacked.exists() else place / name
+
+
+def fetch(place: Path, names: list[str]) -> None:
+    """Download and verify MNIST with torchvision, and move the files `names` into `place`."""
+    from torchvision import datasets  # slow to import, and rarely needed
+
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=place) as temporary:
+        raw = Path(datasets.MNIST(temporary, download=True).raw_folder)
+        for name in names:
+            os.replace(raw / name, place / name)
+
+
+def read_idx(path: Path) -> UInt8[Tensor, "..."]:
+    """Read a file in the format of MNIST: two zero bytes, type 8 (bytes), number of dimensions, their sizes, data.
+
+    Raises ValueError for anything else. A gzipped file is unpacked only up to the size in its header.
+    """
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} is not a regular file")
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            shape = _read_shape(path, file)
+            content = bytearray(file.read(prod(shape) + 1))
+    except (OSError, EOFError, zlib.error, struct.error) as error:
+        raise ValueError(f"{path} cannot be read ({error}): it is damaged, download it again") from error
+    if len(content) != prod(shape):
+        raise ValueError(f"{path} is not a complete MNIST file: it is damaged, download it again")
+    return torch.frombuffer(content, dtype=torch.uint8).view(shape)
+
+
+def _read_shape(path: Path, file: BufferedIOBase | gzip.GzipFile) -> tuple[int, ...]:
+    """Read the shape from the header of `file`. Raises ValueError naming `path` if it is not an MNIST header."""
+    zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
+    if (zeros, kind) != (0, 8) or not 1 <= dimensions <= 3:
+        raise ValueError(f"{path} is not an MNIST file: it is damaged, download it again")
+    shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+    if not 0 < prod(shape) <= MAX_BYTES:
+        sizes = " x ".join(map(str, shape))
+        raise ValueError(f"{path} declares {sizes} bytes, unlike any MNIST file: it is damaged, download it again")
+    return shape

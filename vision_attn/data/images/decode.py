@@ -1,0 +1,300 @@
+"""Decode photographs from untrusted files, with limits on formats, pixels and memory.
+
+A small file may declare a huge image, so the size in its header is checked before decoding. Large images are converted
+and reduced in tiles. Threads that decode at the same time share a memory budget.
+"""
+
+import ctypes
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from io import BufferedIOBase, BytesIO
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image, ImageFile
+
+from vision_attn.data.images.convert import KEPT_PIXELS, in_rgb, joined_bytes, reduction, upright, upright_size
+
+FORMATS = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
+    "PNG": (".png", ".apng"),
+    "WEBP": (".webp",),
+    "GIF": (".gif",),
+    "BMP": (".bmp",),
+    "TIFF": (".tif", ".tiff"),
+    "JPEG2000": (".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".j2c"),
+    "AVIF": (".avif",),
+    "PPM": (".pbm", ".pgm", ".ppm", ".pnm", ".pfm"),
+}
+"""The supported formats, as far as Pillow was built with them, and their file extensions."""
+ENDINGS = frozenset(ending for endings in FORMATS.values() for ending in endings)
+"""File extensions of images, in lower case."""
+
+MAX_PIXELS = 64_000_000
+"""Limit on the pixels of a decoded image. The environment variable VISION_ATTN_MAX_PIXELS overrides it."""
+BYTES_PER_PIXEL = 8
+"""Memory per pixel. Decoders that need more (WebP, AVIF, JPEG 2000, progressive JPEG) have a lower limit on pixels."""
+MEMORY = 1 << 30
+"""Bytes that all decoding threads together may use; a larger image is decoded alone."""
+
+_TRIMMED_ABOVE = 1 << 26
+"""After decoding an image that takes more bytes, freed memory is returned to the system."""
+_PLANES = 8
+"""How many times a file may store each pixel: each colour may have its own plane."""
+
+
+class Encoded(NamedTuple):
+    """A photograph in memory, as its file holds it."""
+
+    name: str
+    """For messages."""
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Budget:
+    """An amount shared by threads, which take parts of it and return them; first come, first served."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.free = most, most
+        self._turn, self._changed = threading.Lock(), threading.Condition()
+
+    @contextmanager
+    def take(self, amount: int) -> Iterator[None]:
+        """Wait until `amount` is free, or the whole budget if `amount` exceeds it, and take it."""
+        amount = min(amount, self.most)
+        with self._turn, self._changed:
+            self._changed.wait_for(lambda: self.free >= amount)
+            self.free -= amount
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.free += amount
+                self._changed.notify_all()
+
+
+_budget = Budget(MEMORY)
+
+
+def open_photograph(path: str | Path | Encoded, at_least: int | None = None) -> Image.Image:
+    """Open the first image in `path`: 8-bit RGB, upright by its EXIF tag, with white for transparent parts. What is
+    returned has no metadata, so that nothing turns it again.
+
+    With `at_least`, a JPEG may be reduced by 2, 4 or 8, as long as its sides keep that many pixels; this saves time and
+    memory. An image of more than `KEPT_PIXELS` is reduced by an integer factor. Raises ValueError naming the file if it
+    cannot be read or is too large.
+    """
+    with decoded(path, at_least) as image:
+        return image
+
+
+@contextmanager
+def decoded(path: str | Path | Encoded, at_least: int | None = None) -> Iterator[Image.Image]:
+    """Like `open_photograph`, but its memory counts against the budget of all threads until the block ends."""
+    with ExitStack() as held:
+        with _named(path):
+            image = _loaded(path, held, at_least)
+            photograph = in_rgb(image)
+            del image
+        yield photograph
+
+
+def open_as_stored(path: str | Path | Encoded) -> Image.Image:
+    """Open the first image in `path`, upright, with the mode that it has there, such as RGBA. Raises as
+    `open_photograph`."""
+    with ExitStack() as held, _named(path):
+        image = _loaded(path, held)
+        return upright(image, image.copy())
+
+
+def size_of(path: str | Path | Encoded) -> tuple[int, int]:
+    """Read the width and height of the first image in `path` once it is upright, without decoding it. Raises as
+    `open_photograph`."""
+    with ExitStack() as held, _named(path):
+        return upright_size(_identified(_opened(path, held)))
+
+
+def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = None) -> ImageFile.ImageFile:
+    """The first image in `path`. `held` keeps its file open and its part of the budget."""
+    file = _opened(path, held)
+    image = _identified(file)
+    whole = _draft(image, at_least)
+    lower = _lower_bytes(image)
+    memory = _checked_memory(image, whole, file) + (12 * image.width * image.height if lower else 0)
+    held.enter_context(_budget.take(memory))
+    if memory > _TRIMMED_ABOVE:
+        held.callback(_give_back)
+    image.load()
+    if lower and max(most for _, most in image.getextrema()) < 128:
+        again = _identified(file)
+        again.tile = lower
+        again.load()
+        image.paste(joined_bytes(image, again))
+    return image
+
+
+def _lower_bytes(image: ImageFile.ImageFile) -> list[tuple]:
+    """What an image of RGB with 16 bits is decoded from, changed so that the lower byte of each number is taken, where
+    Pillow takes the upper one: fewer bits may lie there alone. Empty for other images, and for very large ones."""
+    native = "RGB;16B" if sys.byteorder == "little" else "RGB;16L"
+    other = {"RGB;16B": "RGB;16L", "RGB;16L": "RGB;16B", "RGB;16N": native}
+    found = []
+    for tile in image.tile if image.mode == "RGB" and image.width * image.height <= KEPT_PIXELS else ():
+        several = isinstance(tile[3], tuple)
+        mode, *rest = tile[3] if several and tile[3] else (tile[3],)
+        if mode not in other:
+            return []
+        arguments = (other[mode], *rest) if several else other[mode]
+        make = getattr(type(tile), "_make", tuple)  # a NamedTuple in newer versions of Pillow
+        found.append(make((*tile[:3], arguments)))
+    return found
+
+
+def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
+    """The file of `path`, which `held` closes."""
+    if isinstance(path, Encoded):
+        return BytesIO(path.content)
+    _refuse_special(path)
+    return held.enter_context(open(path, "rb"))  # noqa: SIM115
+
+
+def _give_back() -> None:
+    """Return freed memory to the system. Otherwise glibc keeps the peak of each thread."""
+    with suppress(AttributeError, OSError, TypeError):  # other C libraries lack malloc_trim
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class TooLarge(ValueError):
+    """The image has too many pixels, or takes too much memory."""
+
+
+class _Refused(ValueError):
+    """The reason why a file is refused, without its name."""
+
+    kind = ValueError
+    """The error that says so."""
+
+
+class _Huge(_Refused):
+    kind = TooLarge
+
+
+@contextmanager
+def _named(path: str | Path | Encoded) -> Iterator[None]:
+    """Turn any exception into a ValueError of one line that names `path`."""
+    try:
+        yield
+    except _Refused as error:
+        raise error.kind(f"{path}: {error}") from error
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such file") from error
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{path}: too large for PIL.Image.MAX_IMAGE_PIXELS ({error})") from error
+    except Exception as error:  # a damaged file can make Pillow raise almost anything
+        why = " ".join(str(error).replace(str(path), Path(str(path)).name).split())
+        raise ValueError(f"{path}: not a readable image ({type(error).__name__}: {why})") from error
+
+
+def _refuse_special(path: str | Path) -> None:
+    """Refuse all but regular files: opening a FIFO would block, and reading a device may do anything."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise _Refused(f"not a readable image ({'a folder' if stat.S_ISDIR(mode) else 'not a regular file'})")
+
+
+@cache
+def _plugins() -> dict[str, tuple]:
+    Image.init()
+    return {name: Image.OPEN[name] for name in FORMATS if name in Image.OPEN}
+
+
+def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
+    """Open the image in `file` and read its header.
+
+    Unlike PIL.Image.open, ignores Pillow's limit on pixels, which is a global variable, and gives Pillow no file name:
+    it would map the file into memory, and truncating a mapped file kills the process.
+    """
+    file.seek(0)
+    start = file.read(16)
+    for make, accepts in _plugins().values():
+        if not accepts or accepts(start) is True:  # may also be a string: why Pillow cannot read it
+            file.seek(0)
+            return make(file, "")
+    raise _Refused(f"not a readable image: supported are {', '.join(_plugins())}")
+
+
+def _draft(image: ImageFile.ImageFile, at_least: int | None) -> int:
+    """Set a JPEG to be decoded at a fraction of its size. Returns its pixels at full size."""
+    width, height = image.size
+    factor = reduction(image)
+    if at_least is not None:
+        image.draft(None, (at_least, at_least))
+    elif factor > 1:
+        image.draft(None, (width // factor, height // factor))
+    return width * height
+
+
+def _checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase) -> int:
+    """Return an upper bound on the bytes that decoding `image` takes. Raises _Refused if it is too large.
+
+    whole: the pixels of `image` before `_draft`.
+    """
+    most = _max_pixels()
+    pixels, bands = image.width * image.height, len(image.getbands())
+    name, memory = image.format, pixels * BYTES_PER_PIXEL
+    if name == "WEBP":
+        memory = pixels * 16
+    elif name in ("AVIF", "JPEG2000"):
+        memory = pixels * (4 + (2 if name == "AVIF" else 6) * bands)
+    elif name in ("JPEG", "MPO") and _keeps_coefficients(file, bands):
+        name, memory = "progressive JPEG", pixels * 4 + whole * 2 * bands
+    if pixels > most or memory > most * BYTES_PER_PIXEL:
+        few = f" of {name}, which takes more memory than others" if pixels <= most else ""
+        needed = ceil(max(pixels, memory / BYTES_PER_PIXEL))
+        raise _Huge(
+            f"too large, {image.width:,} x {image.height:,} pixels{few}: make it smaller, or set "
+            f"VISION_ATTN_MAX_PIXELS to at least {needed} (now {most})"
+        )
+    place = file.tell()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(place)
+    if size > max(most, MAX_PIXELS) * BYTES_PER_PIXEL:  # some decoders read the whole file at once
+        raise _Huge(f"too large, {size / 1e6:,.0f} MB: make it smaller, or set VISION_ATTN_MAX_PIXELS")
+    if sum((x1 - x0) * (y1 - y0) for _, (x0, y0, x1, y1), *_ in image.tile) > _PLANES * whole:
+        raise _Refused("not a readable image (its tiles overlap)")
+    return memory + 8 * min(pixels, KEPT_PIXELS)
+
+
+def _max_pixels() -> int:
+    given = os.environ.get("VISION_ATTN_MAX_PIXELS") or str(MAX_PIXELS)
+    if not given.strip().isdecimal() or int(given) < 1:
+        raise _Refused(f"VISION_ATTN_MAX_PIXELS={given} is not a number of pixels")
+    return int(given)
+
+
+def _keeps_coefficients(file: BufferedIOBase, components: int) -> bool:
+    """Whether the decoder of a JPEG holds all coefficients at once: the file is progressive or has several scans."""
+    place = file.tell()
+    file.seek(2)
+    try:
+        while len(head := file.read(4)) == 4 and head[0] == 0xFF:
+            if head[1] == 0xFF:  # padding
+                file.seek(-3, os.SEEK_CUR)
+                continue
+            if head[1] in (0xC2, 0xC6, 0xCA, 0xCE):
+                return True
+            if head[1] == 0xDA:
+                return file.read(1) != bytes([components])
+            file.seek(int.from_bytes(head[2:], "big") - 2, os.SEEK_CUR)
+        return True
+    finally:
+        file.seek(place)

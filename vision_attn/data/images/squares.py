@@ -1,0 +1,119 @@
+"""Read photographs as encoder inputs: upright, in RGB, cropped to a square and resized."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.data.images.decode import Encoded, decoded, open_photograph
+from vision_attn.system.console import printable
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+
+def read_image(path: str | Path | Encoded, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
+    """Read an encoder input: the centre square of a photograph, resized to `resolution` (bicubic, antialiased).
+
+    Raises ValueError naming the file if it cannot be read.
+    """
+    with decoded(path, at_least=2 * resolution) as image:
+        return encoder_input(image, resolution)
+
+
+def encoder_input(image: Image.Image, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
+    """The centre square of an RGB image, resized to `resolution` (bicubic, antialiased)."""
+    square = image.resize((resolution, resolution), Image.Resampling.BICUBIC, box=centre_square(*image.size))
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+
+
+class View(NamedTuple):
+    """A photograph, mirrored or not."""
+
+    name: str
+    file: str | Path
+    mirrored: bool = False
+    size: int | None = None
+    """Of the file, in bytes, if it is known."""
+
+    def read(self, resolution: int) -> UInt8[Tensor, "3 S S"]:
+        """Read the encoder input; see `read_image`."""
+        image = read_image(self.file, resolution)
+        return image.flip(-1) if self.mirrored else image
+
+
+class Pixels:
+    """Photographs read from their files on demand, by several threads."""
+
+    on_device = False
+
+    def __init__(self, views: Sequence[View], resolution: int) -> None:
+        self.views, self.resolution = views, resolution
+        self.unreadable: dict[str, str] = {}
+        """The photographs that could not be read so far, with the reason."""
+
+    def space(self, count: int) -> None:
+        """Return None: pixels are not written into preallocated memory. See `Features.space`."""
+
+    def gather(self, rows: NDArray[np.int64], space: None = None) -> UInt8[Tensor, "B 3 S S"]:
+        """Read the pixels of views `rows`, channels last in memory. A photograph that cannot be read is black, logged
+        and listed in `unreadable`."""
+        pictures = in_threads(self._read, rows.tolist(), ahead=len(rows))
+        return torch.stack(list(pictures)).contiguous(memory_format=torch.channels_last)
+
+    def _read(self, row: int) -> UInt8[Tensor, "3 S S"]:
+        view = self.views[row]
+        try:
+            return view.read(self.resolution)
+        except ValueError as error:
+            if view.name not in self.unreadable:
+                self.unreadable[view.name] = str(error)
+                log.warning("%s; it is left out", printable(str(error)))
+            return torch.zeros(3, self.resolution, self.resolution, dtype=torch.uint8)
+
+
+def open_square(path: str | Path, at_least: int | None = None) -> Image.Image:
+    """Open the centre square of a photograph, without resizing it to an encoder's input. See `open_photograph`."""
+    photograph = open_photograph(path, at_least)
+    return photograph.crop(centre_square(*photograph.size))
+
+
+def centre_square(width: int, height: int) -> tuple[float, float, float, float]:
+    """Return the box (left, top, right, bottom) of the centre square of an image, in pixels."""
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def in_threads(make: Callable[[Item], Result], items: Iterable[Item], *, ahead: int = 64) -> Iterator[Result]:
+    """Yield `make(item)` for each item, in order, computed by one thread per core, at most `ahead` items early.
+
+    Threads suffice, because Pillow releases the GIL when it decodes and resizes.
+    """
+    with ThreadPoolExecutor(cores()) as pool:
+        waiting = []
+        try:
+            for item in items:
+                waiting.append(pool.submit(make, item))
+                if len(waiting) > ahead:
+                    yield waiting.pop(0).result()
+            while waiting:
+                yield waiting.pop(0).result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

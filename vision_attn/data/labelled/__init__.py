@@ -1,0 +1,1 @@
+"""Images of one's own with a label each."""

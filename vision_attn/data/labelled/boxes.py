@@ -1,0 +1,77 @@
+"""Boxes of objects in files of labels: from pixels of a photograph to coordinates of the image that a model sees."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from vision_attn.data.images.squares import centre_square
+from vision_attn.system.files import brief
+
+Edge = int | float
+Box = tuple[Edge, Edge, Edge, Edge]
+"""(x0, y0, x1, y1): the left, upper, right and lower edge. A point is a box without area."""
+UNKNOWN: Box = (float("nan"),) * 4
+"""The box of an image of which it is not known."""
+NAMES = (("x0", "y0", "x1", "y1"), ("xmin", "ymin", "xmax", "ymax"), ("x", "y"))
+"""What the numbers of a box are called in a record; (x, y) is its centre."""
+
+
+def box_of(where: str, record: Mapping[str, Any]) -> Box | None:
+    """Return the box in a record, in pixels; None if it has none.
+
+    `where` the record is, for messages. Raises ValueError for a box that is not complete, not made of numbers, or ends
+    before it begins.
+    """
+    names = next((names for names in NAMES if any(_given(record, name) for name in names)), None)
+    if names is None:
+        return None
+    missing = [name for name in names if not _given(record, name)]
+    if missing:
+        raise ValueError(f"{where} has no {missing[0]}: a box needs {', '.join(names)}, or none of them")
+    sizes = [name for name in ("w", "h", "width", "height") if _given(record, name)]
+    if len(names) == 2 and len(sizes) > 1:
+        raise ValueError(
+            f"{where} has x, y, {', '.join(sizes)}: x and y may be a corner or the centre; give x0, y0, x1, y1 instead"
+        )
+    numbers = [_number(where, name, record[name]) for name in names]
+    x0, y0, x1, y1 = numbers if len(names) == 4 else (*numbers, *numbers)
+    if x1 < x0 or y1 < y0:
+        raise ValueError(
+            f"{where}: the box {(x0, y0, x1, y1)} ends before it begins: give {', '.join(names)} in pixels"
+        )
+    return x0, y0, x1, y1
+
+
+def check_pixels(path: object, boxes: Sequence[Box]) -> None:
+    """Raise ValueError naming the file if its boxes are shares of the width and height, not pixels."""
+    if boxes and all(0 <= number <= 1 for box in boxes for number in box):
+        raise ValueError(f"{path}: all boxes lie between 0 and 1, but they must be in pixels of the photograph")
+
+
+def placed(box: Box, size: tuple[int, int], *, square: bool = False) -> Box | None:
+    """Convert a box from pixels of a photograph of this width and height to [-1, 1] of the image that is seen: all of
+    it, or its centre square. None if nothing of the box is seen there."""
+    left, top, right, bottom = centre_square(*size) if square else (0.0, 0.0, *map(float, size))
+    x0, x1 = (2 * (x - left) / (right - left) - 1 for x in box[::2])
+    y0, y1 = (2 * (y - top) / (bottom - top) - 1 for y in box[1::2])
+    return (x0, y0, x1, y1) if x0 <= 1 and y0 <= 1 and x1 >= -1 and y1 >= -1 else None
+
+
+def mirrored(box: Box) -> Box:
+    """The box, in [-1, 1], in the image mirrored left to right."""
+    x0, y0, x1, y1 = box
+    return -x1, y0, -x0, y1
+
+
+def _given(record: Mapping[str, Any], name: str) -> bool:
+    return str(record.get(name) if record.get(name) is not None else "").strip() != ""
+
+
+def _number(where: str, name: str, value: Any) -> float:
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not isfinite(number):
+        raise ValueError(f"{where}: {name} is {brief(value)}, but must be a number of pixels")
+    return number

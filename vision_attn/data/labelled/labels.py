@@ -1,0 +1,105 @@
+"""Find photographs with a label each: in a folder for each class, or in a file of labels."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from vision_attn.data.images.lazy import OPENED
+from vision_attn.data.labelled.boxes import Box, box_of, check_pixels
+from vision_attn.data.records import check_inside, hashed_split, read_records, split_named
+from vision_attn.system.files import brief, find
+from vision_attn.task import SPLITS
+
+
+class Labelled(NamedTuple):
+    """A photograph, the name of its class, and where the object is."""
+
+    file: Path
+    label: str
+    box: Box | None = None
+    """In pixels of the photograph as it is shown, upright; None: not known."""
+
+
+class Record(NamedTuple):
+    """What is known of an image before splits are made."""
+
+    name: str
+    label: str
+    split: str | None
+    box: Box | None = None
+
+
+def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labelled]]:
+    """Return the photographs of each split.
+
+    images: a folder. Without `labels`, its subfolders are classes, or splits with a subfolder for each class. Images
+        that lie in the folder itself, or in that of a split, without any class, have the label "".
+    labels: a CSV file whose first line names the columns image, label and, optionally, split; or JSON lines of objects
+        with these keys. Names of images are relative to the folder `images`. Where the object is may be given as
+        x0, y0, x1, y1 (or xmin, ymin, xmax, ymax), or as its centre x, y: pixels of the photograph as it is shown,
+        upright. Images without are left empty.
+
+    Where no photograph has a split, a tenth are for validation and a tenth for testing, chosen by a hash of their
+    names, so that they stay the same when photographs are added. Where there are splits, but not val, a tenth of the
+    training photographs are for validation. Raises ValueError naming the file and the record that is wrong.
+    """
+    folder = find(images)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder of images")
+    records = list(_from_folder(folder) if labels is None else _from_file(folder, find(labels)))
+    if not records:
+        raise ValueError(
+            f"{labels or folder} has no images: expected {folder}/CLASS/IMAGE, {folder}/SPLIT/CLASS/IMAGE, or a file "
+            "`labels` of image,label"
+        )
+    check_pixels(labels, [record.box for record in records if record.box is not None])
+    given = {record.split for record in records}
+    found: dict[str, list[Labelled]] = {name: [] for name in SPLITS}
+    for name, label, split, box in records:
+        if given == {None}:
+            split = hashed_split(name)
+        elif split in (None, "train") and "val" not in given and hashed_split(name) == "val":
+            split = "val"
+        found[split or "train"].append(Labelled(folder / name, label, box))
+    if not found["train"]:
+        raise ValueError(f"{labels or folder} has no image for training")
+    return found
+
+
+def _from_folder(folder: Path) -> Iterator[Record]:
+    """Yield the images, sorted."""
+    below = _folders(folder)
+    splits: list[str | None] = [name for name in SPLITS if name in below] if "train" in below else [None]
+    for split in splits:
+        place = folder / split if split else folder
+        labels = _folders(place)
+        for label in labels or [""]:
+            for parent, folders, names in os.walk(place / label):
+                folders.sort()
+                for name in sorted(names):
+                    if Path(name).suffix.lower() in OPENED and not name.startswith("."):
+                        yield Record((Path(parent) / name).relative_to(folder).as_posix(), label, split)
+
+
+def _folders(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _from_file(folder: Path, path: Path) -> Iterator[Record]:
+    seen: set[str] = set()
+    for where, record in read_records(path, "image", "label"):
+        for key in ("image", "label"):
+            if not isinstance(record.get(key), str | int) or not str(record[key]).strip():
+                raise ValueError(f"{where} has no {key}; each must have image and label, as image,label in CSV")
+        name, label = str(record["image"]), str(record["label"]).strip()
+        split = split_named(record.get("split")) or None
+        if split not in (None, *SPLITS):
+            raise ValueError(f"{where} has split {brief(split)}: write {', '.join(SPLITS)}, or leave it empty")
+        check_inside(where, name, folder)
+        if name in seen:
+            raise ValueError(f"{where} names {name} a second time")
+        seen.add(name)
+        if not os.path.isfile(folder / name):
+            raise ValueError(f"{where} names {folder / name}, which does not exist: check data.images")
+        yield Record(name, label, split, box_of(where, record))

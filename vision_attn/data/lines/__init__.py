@@ -1,0 +1,1 @@
+"""Images of lines with their transcripts."""

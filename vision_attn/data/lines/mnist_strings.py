@@ -1,0 +1,310 @@
+"""Strings: MNIST digits in a line, to be read, reversed or sorted. The box of every digit is known.
+
+Reading a line is monotonic: attention moves from left to right. Reversing is monotonic from right to left; sorting is
+not monotonic. Strings of test are longer than those of training, so that generalisation to longer strings is measured.
+A batch is made on the device in a dozen operations, without synchronisation.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from vision_attn.data.caption_batch import CaptionBatch, padded_words
+from vision_attn.data.counted_batches import Counted, slices
+from vision_attn.data.digits.mnist import SIDE, Digits, DigitSource
+from vision_attn.data.lines.characters import Characters
+from vision_attn.data.random_streams import FIXED, FRESH, integers, stream
+from vision_attn.data.vocabulary import VocabularySource
+from vision_attn.system.checks import check_range
+from vision_attn.task import SPLITS, Task, equal_part, known_split
+
+DIGITS = tuple("0123456789")
+MARGIN = 8
+"""The largest margin before the first and after the last digit, in pixels."""
+ADVANCE = 8
+"""The smallest distance between the left edges of neighbouring digits, in pixels."""
+INK = 40
+"""Intensity, of at most 255, above which a pixel of a digit counts as ink."""
+LENGTHS = 1
+"""The last number of the random stream of the lengths of a training batch."""
+MULTIPLE = 8
+"""Widths of batches are rounded up to a multiple of this number of pixels."""
+
+
+class Layout(NamedTuple):
+    """All random choices of a batch of strips. Slots past a strip's length are meaningless."""
+
+    length: Int[np.ndarray, "B"]
+    digit: Int[np.ndarray, "B N"]
+    """The index of each digit in its split."""
+    x: Int[np.ndarray, "B N"]
+    """The left edge of each digit's ink, in pixels."""
+    y: Int[np.ndarray, "B N"]
+    """The upper edge of each digit's 28x28 image."""
+    width: Int[np.ndarray, "B"]
+    """The width of each strip, margins included."""
+    pieces: Int[np.ndarray, "B P 5"]
+    """Clutter: index of a digit, corner (x, y) of the crop in it, corner (x, y) in the strip."""
+
+    def take(self, part: slice | np.ndarray) -> "Layout":
+        return Layout(*(field[part] for field in self))
+
+
+class Ink(NamedTuple):
+    """Where the ink of each digit of a split is in its 28x28 image: left, top, and one past right and bottom."""
+
+    labels: Int[np.ndarray, "N"]
+    left: Int[np.ndarray, "N"]
+    top: Int[np.ndarray, "N"]
+    right: Int[np.ndarray, "N"]
+    bottom: Int[np.ndarray, "N"]
+
+    @classmethod
+    def of(cls, digits: Digits) -> "Ink":
+        ink = (digits.images > INK).cpu()
+        edges = []
+        for axis in (1, 2):  # columns, rows
+            some = ink.any(dim=axis).int()
+            edges.append((some.argmax(dim=1).numpy(), SIDE - some.flip(1).argmax(dim=1).numpy()))
+        (left, right), (top, bottom) = edges
+        return cls(digits.labels.cpu().numpy(), left, top, right, bottom)
+
+
+class Strings(VocabularySource, DigitSource):
+    """Strips of 1 to `lengths[1]` digits, with varying gaps, vertical jitter, overlap and clutter.
+
+    say: "read" (from left to right), "reverse" (from right to left) or "sort" (in ascending order).
+    lengths, test_lengths: the smallest and largest number of digits, all equally likely, in training and validation,
+        and in test.
+    height: of the strips in pixels, at least 28; a digit is moved up and down by up to `height - 28` pixels.
+    gap: the smallest and the largest gap between the ink of neighbouring digits in pixels; negative gaps overlap.
+        Neighbours are at least 8 pixels apart from left edge to left edge.
+    clutter, piece: pieces of other digits per digit, on average over long strips, and their height and width.
+    grow: the number of batches at the start of training over which the largest number of digits grows evenly from
+        `lengths[0]` to `lengths[1]`. Attention finds its place in short strings first.
+    epoch_images: strips in a training epoch, in batches of `batch_size`; an incomplete last batch is dropped.
+    val_images, test_images, folder, download: as for `Clutter`.
+
+    Strips are white on black, in three equal channels. Those of a batch are padded on the right with black to the
+    width of the widest. `boxes` of a batch holds the box of the ink of each digit, {digit: boxes in the order in which
+    they are said}; sorted equal digits are said from left to right.
+
+    Training strips are new in every epoch; they depend on the seed, the epoch and the index of the batch alone. In
+    every second training batch lengths differ by at most 2, so that models see short strips with padding and without,
+    as a single strip is. A fixed set is ordered by length, longest first.
+
+    Raises ValueError for sizes and numbers that no strip can be made with.
+    """
+
+    content_words = frozenset(DIGITS)
+    vocabulary_type = Characters
+
+    def __init__(
+        self,
+        *,
+        say: Literal["read", "reverse", "sort"] = "read",
+        lengths: tuple[int, int] = (1, 12),
+        test_lengths: tuple[int, int] = (1, 30),
+        height: int = 32,
+        gap: tuple[int, int] = (-2, 8),
+        clutter: float = 0.25,
+        piece: int = 6,
+        grow: int = 0,
+        batch_size: int = 64,
+        epoch_images: int = 51200,
+        val_images: int = 500,
+        test_images: int = 1000,
+        folder: str = "mnist",
+        download: bool = False,
+    ) -> None:
+        super().__init__(folder=folder, batch_size=batch_size, download=download)
+        for name, (low, high) in {"lengths": lengths, "test_lengths": test_lengths}.items():
+            if not 1 <= low <= high <= 100:
+                raise ValueError(f"strings: {name}={[low, high]} must be a smallest and a largest number, 1 to 100")
+        if not SIDE <= height <= 256:
+            raise ValueError(f"strings: height={height} must be from {SIDE}, the height of a digit, to 256 pixels")
+        if not -SIDE < gap[0] <= gap[1] <= 100:
+            raise ValueError(
+                f"strings: gap={list(gap)} must be a smallest and a largest gap, -{SIDE - 1} to 100 pixels"
+            )
+        if not 0 <= clutter <= 10 or not 1 <= piece <= SIDE:
+            raise ValueError(f"strings: clutter={clutter} must be from 0 to 10, and piece={piece} from 1 to {SIDE}")
+        if grow < 0:
+            raise ValueError(f"strings: grow={grow} is a number of batches, and must not be negative")
+        if min(val_images, test_images) < 1 or epoch_images < batch_size:
+            raise ValueError(
+                f"strings: epoch_images={epoch_images} must hold a batch of {batch_size}, and val_images={val_images} "
+                f"and test_images={test_images} must be positive"
+            )
+        longest = max(lengths[1], test_lengths[1])
+        check_range("Strings", 1, 2**28, pixels_of_a_batch=batch_size * height * longest * (SIDE + max(gap[1], 0)))
+        check_range("Strings", 1, 2**24, digits_of_a_split=longest * max(val_images, test_images))
+        self.say, self.height, self.gap, self.clutter, self.piece = say, height, tuple(gap), clutter, piece
+        self.grow = grow
+        self.lengths = {"train": tuple(lengths), "val": tuple(lengths), "test": tuple(test_lengths)}
+        self.image_shape = (3, height, longest * SIDE)
+        self.epoch_images = epoch_images
+        self.split_images = {"train": val_images, "val": val_images, "test": test_images}
+        self.vocabulary = Characters(DIGITS)
+
+    def prepare(self, task: Task) -> None:
+        """Read the digits and move them to the device of the task; check the height that its encoder takes."""
+        if task.resolution not in (None, self.height):
+            raise ValueError(
+                f"strings are drawn at height={self.height}, but the encoder takes {task.resolution} pixels; "
+                f"set the source's height to {task.resolution} or the encoder's to {self.height}"
+            )
+        super().prepare(task)
+
+    @cached_property
+    def ink(self) -> dict[str, Ink]:
+        return {split: Ink.of(digits) for split, digits in self.digits.items()}
+
+    def __len__(self) -> int:
+        return self.epoch_images // self.batch_size
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+        """New strips. Every batch has its own random stream, so that skipping is free."""
+        part = equal_part(self.batch_size, rank, world)
+        for index in range(skip, len(self)):
+            numbers = (FRESH, seed % 2**64, epoch, index)
+            layout = self.layout("train", numbers, self.batch_size, self.near(epoch * len(self) + index, numbers))
+            first = (epoch * len(self) + index) * self.batch_size
+            ids = np.arange(first, first + self.batch_size)
+            yield self.batch("train", layout.take(part), ids[part], _padded_width(layout))
+
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
+        """Fixed strips, the same in every run. "train" yields as many as "val", with training digits."""
+        known_split(name)
+        # Laid out all at once, so that the strips do not depend on the batch size.
+        layout = self.layout(name, (FIXED, SPLITS.index(name)), self.split_images[name])
+        order = np.argsort(-layout.length, kind="stable")
+
+        def batch(members: slice) -> CaptionBatch:
+            part = layout.take(order[members])
+            return self.batch(name, part, order[members], _padded_width(part))
+
+        return slices(batch, len(order), self.batch_size, rank=rank, world=world)
+
+    def references(self) -> Iterator[list[str]]:
+        """Transcripts of a batch of training strips. Their digits are all that the vocabulary needs."""
+        layout = self.layout("train", (FIXED, SPLITS.index("train")), self.batch_size)
+        return ([self.transcript("train", layout, strip)[0]] for strip in range(self.batch_size))
+
+    def near(self, number: int, numbers: tuple[int, ...]) -> tuple[int, int]:
+        """The range of lengths in training batch `number`, counted from the start of training. Even batches have all
+        lengths that have been reached, odd ones at most three neighbouring lengths."""
+        low, high = self.lengths["train"]
+        if number < self.grow:
+            high = low + (high - low) * number // self.grow
+        if number % 2 == 0:
+            return low, high
+        middle = int(integers(stream(*numbers, LENGTHS), low, high, 1)[0])
+        return max(low, middle - 1), min(high, middle + 1)
+
+    def layout(
+        self, name: str, numbers: tuple[int, ...], num_images: int, lengths: tuple[int, int] | None = None
+    ) -> Layout:
+        """Sample all random choices of `num_images` strips, on the CPU. `lengths`: of the split by default."""
+        bits, ink = stream(*numbers), self.ink[name]
+        low, high = lengths or self.lengths[name]
+        length = integers(bits, low, high, num_images)
+        margin = integers(bits, 0, MARGIN, 2, num_images)
+        last = [len(ink.labels) - 1, self.height - SIDE, self.gap[1]]
+        digit, y, gap = np.moveaxis(integers(bits, [0, 0, self.gap[0]], last, num_images, high, 3), -1, 0)
+        advance = np.maximum(ink.right[digit] - ink.left[digit] + gap, ADVANCE)
+        x = margin[0][:, None] + np.cumsum(advance, axis=1) - advance
+        end = np.take_along_axis(x + ink.right[digit] - ink.left[digit], length[:, None] - 1, axis=1)[:, 0]
+        width = end + margin[1]
+        cut = SIDE - self.piece
+        last = [len(ink.labels) - 1, cut, cut, 2**20, self.height - self.piece]
+        pieces = integers(bits, 0, last, num_images, round(self.clutter * high), 5)
+        pieces[..., 3] = pieces[..., 3] * np.maximum(width - self.piece, 0)[:, None] // 2**20
+        return Layout(length, digit, x, y, width, pieces)
+
+    def batch(self, name: str, layout: Layout, ids: Int[np.ndarray, "B"], width: int) -> CaptionBatch:
+        """Draw these strips, and write their transcripts. The longest come first."""
+        order = np.argsort(-layout.length, kind="stable")
+        layout, ids = layout.take(order), ids[order]
+        said = [self.transcript(name, layout, strip) for strip in range(len(ids))]
+        return CaptionBatch(
+            images=self.draw(name, layout, width),
+            words=padded_words([self.vocabulary.encode(text) for text, _ in said]),
+            ids=tuple(ids.tolist()),
+            references=tuple([text] for text, _ in said),
+            files=(None,) * len(ids),
+            boxes=tuple(self.boxes(name, layout, strip, order, width) for strip, (_, order) in enumerate(said)),
+        )
+
+    def transcript(self, name: str, layout: Layout, strip: int) -> tuple[str, list[int]]:
+        """What is said of a strip, and the slots of its digits in the order in which they are said."""
+        labels = self.ink[name].labels[layout.digit[strip, : layout.length[strip]]]
+        order = list(range(len(labels)))
+        if self.say == "reverse":
+            order.reverse()
+        if self.say == "sort":
+            order.sort(key=lambda slot: labels[slot])
+        return "".join(str(labels[slot]) for slot in order), order
+
+    def boxes(
+        self, name: str, layout: Layout, strip: int, order: Sequence[int], width: int
+    ) -> dict[str, list[tuple[float, float, float, float]]]:
+        """The boxes of the ink of each digit, (x0, y0, x1, y1) in [-1, 1] of the padded strip."""
+        ink, found = self.ink[name], {}
+        for slot in order:
+            digit, x, y = layout.digit[strip, slot], layout.x[strip, slot], layout.y[strip, slot]
+            right = x + ink.right[digit] - ink.left[digit]
+            edges = (
+                x / width,
+                (y + ink.top[digit]) / self.height,
+                right / width,
+                (y + ink.bottom[digit]) / self.height,
+            )
+            found.setdefault(str(ink.labels[digit]), []).append(tuple(float(2 * edge - 1) for edge in edges))
+        return found
+
+    def draw(self, name: str, layout: Layout, width: int) -> UInt8[Tensor, "B 3 Y X"]:
+        """Render the strips on the device of the digits. Intensities are added and clipped."""
+        digits, longest = self.digits[name].images, int(layout.length.max())
+        slots = np.arange(longest) < layout.length[:, None]
+        digit, x, y = (field[:, :longest] for field in (layout.digit, layout.x, layout.y))
+        # Slots past a strip's length are drawn without ink at its beginning: their x may lie beyond the canvas.
+        whole = np.stack([digit, np.where(slots, x - self.ink[name].left[digit], 0), y, slots], axis=-1)
+        count = np.round(self.clutter * layout.length)
+        piece = np.concatenate(
+            [layout.pieces, (np.arange(layout.pieces.shape[1]) < count[:, None])[..., None]], axis=-1
+        )
+        device = digits.device
+        whole, piece = (torch.from_numpy(part).to(device, non_blocking=True) for part in (whole, piece))
+        # With a digit's width on both sides, since the image of a digit is wider than its ink.
+        canvas = torch.zeros(len(layout.length), self.height, width + 2 * SIDE, device=device)
+        corner = whole.new_zeros(2)
+        _add(canvas, digits, whole[..., 0], corner, whole[..., 1:3], whole[..., 3], SIDE)
+        _add(canvas, digits, piece[..., 0], piece[..., 1:3], piece[..., 3:5], piece[..., 5], self.piece)
+        pixels = canvas[:, None, :, SIDE : SIDE + width].clamp_(max=255).to(torch.uint8)
+        return pixels.expand(-1, 3, -1, -1).contiguous()
+
+
+def _add(canvas: Tensor, digits: Tensor, source: Tensor, crop: Tensor, place: Tensor, real: Tensor, size: int) -> None:
+    """Add size x size crops of digits `source`, where `real`, to `canvas` at `place`, both corners (x, y)."""
+    _, height, width = canvas.shape
+    along = torch.arange(size, device=canvas.device)
+
+    def pixels(image: Tensor, corner: Tensor, rows: int, columns: int) -> Tensor:
+        first = (image * rows + corner[..., 1]) * columns + corner[..., 0]
+        return (first[..., None, None] + along[:, None] * columns + along).flatten()
+
+    ink = digits.flatten().index_select(0, pixels(source, crop, SIDE, SIDE))
+    ink = ink.view(-1, size * size).float() * real.reshape(-1, 1)
+    strip = torch.arange(len(canvas), device=canvas.device)[:, None]
+    margin = torch.tensor([SIDE, 0], device=canvas.device)
+    canvas.view(-1).scatter_add_(0, pixels(strip, place + margin, height, width), ink.flatten())
+
+
+def _padded_width(layout: Layout) -> int:
+    return -(-int(layout.width.max()) // MULTIPLE) * MULTIPLE

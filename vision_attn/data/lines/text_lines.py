@@ -1,0 +1,202 @@
+"""Images of lines with their transcripts: handwriting, print, number plates, in any characters."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.data.caption_batch import CaptionBatch, padded_words
+from vision_attn.data.counted_batches import Counted, slices
+from vision_attn.data.images.decode import decoded
+from vision_attn.data.images.squares import in_threads
+from vision_attn.data.lines.characters import Characters, composed
+from vision_attn.data.lines.mnist_strings import MULTIPLE
+from vision_attn.data.random_streams import stream
+from vision_attn.data.records import check_inside, divided, read_records, split_named
+from vision_attn.data.vocabulary import VocabularySource
+from vision_attn.system.checks import check_range
+from vision_attn.system.console import progress
+from vision_attn.system.files import brief, find
+from vision_attn.task import SPLITS, Source, Task, equal_part, known_split
+
+COLUMN = 4
+"""Encoders of lines take widths that are multiples of this number of pixels."""
+MAX_WIDTH = 1024
+"""A wider line is compressed to this number of pixels."""
+POOL = 16
+"""The number of batches that are made similar at a time, by sorting their lines."""
+
+
+class Line(NamedTuple):
+    """One line."""
+
+    id: str
+    file: Path
+    text: str
+
+
+class Lines(VocabularySource):
+    """A folder of images of lines, and a file of their transcripts.
+
+    images: the folder of the images, also searched for under `$VISION_ATTN_DATA` and `data/`.
+    transcripts: a CSV file whose first row names its columns, or JSON lines: `image`, the name of a file in `images`;
+        `text`; and, for all lines or for none, `split` (train, val or test). Without splits, a tenth of the lines are
+        for validation and a tenth for test, chosen by a hash of their names, so that they stay there when lines are
+        added.
+    height: to which lines are resized, in proportion. max_width: a wider line is compressed to this width.
+
+    An image becomes the difference of its grey values from that of its paper, the median of its edges; ink is light on
+    black, for dark and light paper. Lines of a batch are padded on the right with black to the width of the widest.
+
+    Raises ValueError naming the file and the line for transcripts that cannot be used, when they are first needed.
+    """
+
+    vocabulary_type = Characters
+
+    def __init__(
+        self,
+        *,
+        images: str,
+        transcripts: str,
+        height: int = 32,
+        max_width: int = MAX_WIDTH,
+        batch_size: int = 32,
+    ) -> None:
+        check_range("Lines", 8, 512, height=height)
+        check_range("Lines", 8, 2**14, max_width=max_width)
+        check_range("Lines", 1, 10**4, batch_size=batch_size)
+        self.images, self.transcripts = images, transcripts
+        self.height, self.max_width, self.batch_size = height, max_width, batch_size
+
+    @cached_property
+    def lines(self) -> dict[str, list[Line]]:
+        """All lines by split, in the order of the file."""
+        return read_transcripts(find(self.transcripts), find(self.images))
+
+    @cached_property
+    def vocabulary(self) -> Characters:
+        """The characters of training transcripts, or those that `restore` read."""
+        return Characters.build(line.text for line in self.lines["train"])
+
+    def prepare(self, task: Task) -> None:
+        """Read every image once, so that an unreadable one does not stop training later. ValueError names it."""
+        if task.resolution not in (None, self.height):
+            raise ValueError(
+                f"lines are read at height={self.height}, but the encoder takes {task.resolution} pixels; "
+                f"set the source's height to {task.resolution} or the encoder's to {self.height}"
+            )
+        everything = [line for split in SPLITS for line in self.lines[split]]
+        for _ in progress(in_threads(self.read, everything), what="lines", unit="line", total=len(everything)):
+            pass
+
+    def __len__(self) -> int:
+        return max(1, len(self.lines["train"]) // self.batch_size)
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+        """Every training line once, in random order; an incomplete last batch is dropped if there is another.
+
+        Lines of half of the batches have similar lengths, so that models see short lines with padding and without, as a
+        single line is.
+        """
+        lines = self.lines["train"]
+        size = min(self.batch_size, len(lines))
+        equal_part(size, rank, world)
+        bits, pool = stream(seed % 2**64, epoch), POOL * size
+        order = bits.random_raw(len(lines)).argsort(kind="stable").tolist()
+        half = (len(self) + 1) // 2 * size
+        for first in range(0, half, pool):
+            alike = slice(first, min(first + pool, half))
+            order[alike] = sorted(order[alike], key=lambda number: len(lines[number].text))
+        for index in bits.random_raw(len(self)).argsort(kind="stable")[skip:].tolist():
+            members = order[index * size : (index + 1) * size]
+            yield self.batch([lines[number] for number in members], rank, world)
+
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
+        """The lines of a split, longest transcript first."""
+        lines = sorted(self.lines[known_split(name)], key=lambda line: -len(line.text))
+        return slices(lambda some: self.batch(lines[some]), len(lines), self.batch_size, rank=rank, world=world)
+
+    def references(self) -> Iterator[list[str]]:
+        return ([line.text] for line in self.lines["train"])
+
+    def batch(self, lines: Sequence[Line], rank: int = 0, world: int = 1) -> CaptionBatch:
+        """The part of process `rank` of a batch of these lines, as wide as the whole batch."""
+        lines = sorted(lines, key=lambda line: -len(line.text))
+        strips = list(in_threads(self.read, lines))
+        images, lines = padded_strips(strips)[rank::world], lines[rank::world]
+        return CaptionBatch(
+            images=images,
+            words=padded_words([self.vocabulary.encode(line.text) for line in lines]),
+            ids=tuple(line.id for line in lines),
+            references=tuple([line.text] for line in lines),
+            files=tuple(line.file for line in lines),
+            boxes=(None,) * len(lines),
+        )
+
+    def read(self, line: Line) -> UInt8[Tensor, "Y X"]:
+        """The ink of a line. Raises ValueError naming the file if it cannot be read."""
+        return read_line(line.file, self.height, self.max_width)
+
+
+def max_width_of(source: Source) -> int:
+    """The width to which a run that was trained on `source` compresses wider lines."""
+    return source.max_width if isinstance(source, Lines) else MAX_WIDTH
+
+
+def read_line(path: str | Path, height: int, max_width: int = MAX_WIDTH) -> UInt8[Tensor, "Y X"]:
+    """The ink of a line, resized to `height` in proportion. Raises ValueError naming the file if it cannot be read."""
+    with decoded(path) as image:
+        return ink(image, height, max_width)
+
+
+def ink(image: Image.Image, height: int, max_width: int = MAX_WIDTH) -> UInt8[Tensor, "Y X"]:
+    """The difference of the grey values of a line from that of its paper, the median of the outermost pixels: bold
+    letters may fill more than half of a line."""
+    width = max(1, min(max_width, round(image.width * height / image.height)))
+    grey = np.array(image.convert("L").resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
+    paper = int(np.median(np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])))
+    return torch.from_numpy(np.abs(grey - paper).astype(np.uint8))
+
+
+def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]], multiple: int = MULTIPLE) -> UInt8[Tensor, "B 3 Y X"]:
+    """Strips in three equal channels, with black on the right up to the width of the widest, rounded up."""
+    width = -(-max(strip.shape[1] for strip in strips) // multiple) * multiple
+    images = torch.zeros(len(strips), 3, len(strips[0]), width, dtype=torch.uint8)
+    for image, strip in zip(images, strips, strict=True):
+        image[..., : strip.shape[1]] = strip
+    return images
+
+
+def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
+    """Read the lines of each split from CSV or JSON lines. Raises ValueError naming the file and the line."""
+    records = read_records(path, "image", "text")
+    split: dict[str, list[Line]] = {name: [] for name in SPLITS}
+    given = {record.get("split") not in (None, "") for _, record in records}
+    if len(given) > 1:
+        raise ValueError(f"{path}: some lines have a split and some have none; give one for all or for none")
+    names = sorted(str(record.get("image")) for _, record in records)
+    if twice := next((name for name, following in pairwise(names) if name == following), None):
+        raise ValueError(f"{path}: image {brief(twice)} has two transcripts; give one line per image")
+    apart = {} if given == {True} else dict(zip(names, divided(names), strict=True))
+    for where, record in records:
+        name, text = record.get("image"), record.get("text")
+        if not isinstance(name, str) or not isinstance(text, str) or not name:
+            raise ValueError(f'{where}: "image" and "text" must be strings')
+        check_inside(where, name, images)
+        part = apart.get(name) or split_named(record.get("split"))
+        if part not in SPLITS:
+            raise ValueError(f"{where}: split {brief(part)} is not one of {', '.join(SPLITS)}")
+        split[part].append(Line(name, images / name, composed(text)))
+    for name, lines in split.items():
+        if not lines:
+            raise ValueError(
+                f"{path} has no line for {name}: it has {len(records)} lines; give at least 3, or each its split"
+            )
+    return split

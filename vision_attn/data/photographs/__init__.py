@@ -1,0 +1,1 @@
+"""Photographs with captions: annotation files, stores, caches of annotation vectors, batches."""

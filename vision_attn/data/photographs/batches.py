@@ -1,0 +1,120 @@
+"""Make batches of images and captions from a table of the photographs of a split."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.squares import Pixels
+from vision_attn.data.photographs.caption_files import Photograph
+from vision_attn.data.photographs.features import Features
+from vision_attn.data.photographs.store import Photographs
+from vision_attn.data.photographs.vectors import Vectors
+from vision_attn.data.vocabulary import PAD, Vocabulary
+
+
+class CaptionTable:
+    """The photographs of one split and the word ids of their captions."""
+
+    def __init__(
+        self, photographs: Photographs, rows: NDArray[np.int64], vocabulary: Vocabulary, max_length: int
+    ) -> None:
+        """`rows`: index of each photograph's picture; `max_length`: words kept of a caption."""
+        self.photographs, self.rows = photographs, rows
+        self.words = photographs.encoded(vocabulary, max_length)
+        self.first = photographs.starts[photographs.members]
+        self.count = photographs.starts[photographs.members + 1] - self.first
+
+    def pick(self, rows: int, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
+        """Choose `rows` captions of each photograph, in the file's order, or in random order if `rng` is given.
+
+        Returns their positions in the table, (photographs, rows). A caption is repeated only after all captions of its
+        photograph have been used.
+        """
+        order = np.broadcast_to(np.arange(self.count.max()), (len(self.count), self.count.max()))
+        if rng is not None:
+            order = np.where(order < self.count[:, None], rng.random(order.shape), 2).argsort(axis=1)
+        position = np.arange(rows) % self.count[:, None]
+        return self.first[:, None] + np.take_along_axis(order, position, axis=1)
+
+
+class Batches:
+    """The batches of one pass, in order. The next batch is read in a thread while the current one is in use."""
+
+    def __init__(
+        self,
+        table: CaptionTable,
+        pictures: Features | Pixels | Vectors,
+        members: Sequence[NDArray[np.int64]],
+        captions: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        *,
+        may_skip: bool = False,
+    ) -> None:
+        """`members`: photographs of each batch; `captions`, `rows`: captions and picture index of each photograph.
+        may_skip: leave out a batch of which no photograph can be read; that is an error if it is so of all batches,
+        and otherwise of any."""
+        self.table, self.pictures, self.members, self.captions, self.rows = table, pictures, members, captions, rows
+        self.may_skip = may_skip
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[CaptionBatch]:
+        # Allocated here, in the caller's thread: CUDA calls in other threads would disturb the capture of a graph.
+        jobs = ((members, self.pictures.space(len(members))) for members in self.members)
+        found = False
+        for batch in self._all(jobs):
+            if batch is not None:
+                found = True
+                yield batch
+        if not found and len(self.members):
+            raise _unreadable(self.table.photographs[int(self.members[0][0])])
+
+    def _all(self, jobs: Iterator[tuple[NDArray[np.int64], Tensor | None]]) -> Iterator[CaptionBatch | None]:
+        if self.pictures.on_device:
+            yield from (self._batch(*job) for job in jobs)
+            return
+        with ThreadPoolExecutor(1) as reader:
+            pending = None
+            for job in jobs:
+                ready, pending = pending, reader.submit(self._batch, *job)
+                if ready is not None:
+                    yield ready.result()
+            if pending is not None:
+                yield pending.result()
+
+    def _batch(self, members: NDArray[np.int64], space: Tensor | None) -> CaptionBatch | None:
+        table, captions = self.table, self.captions[members]
+        lengths = table.words.lengths(captions)
+        longest_first = np.argsort(-lengths, axis=1, kind="stable")
+        captions = np.take_along_axis(captions, longest_first, axis=1)
+        order = np.argsort(-lengths.max(axis=1), kind="stable")
+        members, captions = members[order], captions[order]
+        photographs = [table.photographs[member] for member in members.tolist()]
+        images, rows = self.pictures.gather(self.rows[members], space), self.rows[members]
+        kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
+        if not kept:
+            if self.may_skip:
+                return None
+            raise _unreadable(photographs[0])
+        if len(kept) < len(photographs):
+            images, captions = images[kept], captions[kept]
+            photographs, rows = [photographs[number] for number in kept], rows[kept]
+        return CaptionBatch(
+            images=images,
+            words=torch.from_numpy(table.words.padded(captions, PAD).astype(np.int64)),
+            ids=tuple(photograph.id for photograph in photographs),
+            references=tuple(photograph.captions for photograph in photographs),
+            files=tuple(photograph.file for photograph in photographs),
+            boxes=(None,) * len(photographs),
+            vectors=tuple(self.pictures.files[row] for row in rows) if isinstance(self.pictures, Vectors) else (),
+        )
+
+
+def _unreadable(photograph: Photograph) -> ValueError:
+    return ValueError(f"no photograph of a whole batch can be read, such as {photograph.file}")

@@ -1,0 +1,267 @@
+"""Photographs with captions, read from a folder and an annotation file."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from vision_attn.contracts import END, Encoder
+from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.squares import Pixels
+from vision_attn.data.photographs.annotations import read_annotations
+from vision_attn.data.photographs.batches import Batches, CaptionTable
+from vision_attn.data.photographs.caption_files import Photograph
+from vision_attn.data.photographs.features import Features, cached_features, complete_in
+from vision_attn.data.photographs.remarks import remarks
+from vision_attn.data.photographs.store import Photographs, Views, locate, stored
+from vision_attn.data.photographs.vectors import Vectors
+from vision_attn.data.vocabulary import Vocabulary, VocabularySource
+from vision_attn.system.checks import check_range
+from vision_attn.system.console import printable
+from vision_attn.system.files import digest, find, sha256
+from vision_attn.task import SPLITS, Task, counted, equal_part, known_split
+
+LARGE = 2**24
+"""Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
+FORMAT = 2
+"""Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
+log = logging.getLogger(__name__)
+
+
+class Captions(VocabularySource):
+    """Photographs in a folder, with captions in an annotation file in COCO's or Karpathy's format."""
+
+    def __init__(
+        self,
+        *,
+        images: str | dict[str, str],
+        annotations: str | dict[str, str],
+        splits: str | None = None,
+        vocabulary: str | None = None,
+        min_count: int = 5,
+        max_words: int | None = None,
+        max_length: int = 30,
+        batch_size: int = 64,
+        evaluation_batch_size: int = 64,
+        rows: int = 5,
+        cache: str | None = "cache",
+        residency: Literal["memmap", "memory", "device"] = "memmap",
+        flips: bool = False,
+        verify: bool = False,
+        features: str | None = None,
+    ) -> None:
+        """Stores its arguments and reads nothing. Files are also searched for under `$VISION_ATTN_DATA` and `data/`.
+
+        Args:
+            images: the folder of photographs, or one folder per split.
+            annotations: a caption file, or one file per split (train, val, test): JSON in COCO's or Karpathy's format
+                with a `split` for each image; or CSV or JSON lines of image, caption and, optionally, split.
+            splits: a JSON file {split: [image names or ids]}, for a caption file without `split` fields.
+            vocabulary: a saved vocabulary; None: build one from the training captions.
+            min_count: the minimum number of occurrences of a word in the training captions.
+            max_words: the maximum number of words; None: no limit.
+            max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
+                end. `references` keep all.
+            batch_size: images per training batch, over all processes together.
+            evaluation_batch_size: images per validation or test batch.
+            rows: captions per image in a batch; an image with fewer captions repeats them.
+            cache: the folder for what the frozen part of an encoder computes, and for the captions of large annotation
+                files, which all processes of a machine then share; None: batches hold pixels, captions stay in memory.
+            residency: keep cached vectors in memory-mapped files, in main memory, or on the encoder's device.
+            flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
+                they say left or right. Adds the mirrored training photographs to the cache.
+            verify: check the checksums of the whole cache before use.
+            features: a folder of annotation vectors that another program computed, in the place of the encoder's: for
+                each photograph a file of its name or its id, with the ending .npy or .npz (`data.vectors`). See
+                `encoders.given`.
+        """
+        self.images, self.annotations, self.splits = images, annotations, splits
+        self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
+        self.max_length, self.rows = max_length, rows
+        self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
+        self.cache, self.residency, self.flips, self.verify = cache, residency, flips, verify
+        for name in ("batch_size", "evaluation_batch_size", "rows", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
+        check_range("Captions", 1, 1000, rows=rows, max_length=max_length)
+        self.features = features
+        if features and flips:
+            raise ValueError("data.flips needs an encoder: vectors that were computed before cannot be mirrored")
+        self._prepared: nn.Module | None = None
+        self._only: str | None = None
+
+    @cached_property
+    def photographs(self) -> dict[str, Photographs]:
+        """All photographs with captions, by split, in the order of the annotation files. With a cache, those of large
+        files are kept there as arrays, which processes share and which are not parsed again; what is wrong with some
+        of them is then logged only the first time."""
+        if isinstance(self.annotations, str):
+            splits, files = None, [self.annotations, *([self.splits] if self.splits else [])]
+        else:
+            splits, files = [*self.annotations], [*self.annotations.values()]
+        paths = [_file(path) for path in files]
+        if self.cache is None or sum(path.stat().st_size for path in paths) < LARGE:
+            return self._read()
+        checksums = [*map(sha256, paths)]
+
+        def read() -> dict[str, Photographs]:
+            found = self._read()
+            if [*map(sha256, paths)] != checksums:
+                raise ValueError(f"{self.annotations} changed while it was read: run the command again")
+            return found
+
+        name = f"captions-{digest([FORMAT, splits, checksums])[:12]}"
+        return stored(Path(self.cache).expanduser() / name, read)
+
+    def _read(self) -> dict[str, Photographs]:
+        found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
+        if isinstance(self.annotations, str):
+            found |= read_annotations(_file(self.annotations), splits=_file(self.splits) if self.splits else None)
+        else:
+            for split, path in self.annotations.items():
+                found[split] = read_annotations(_file(path), split=known_split(split))[split]
+        return {split: Photographs.of(members) for split, members in found.items()}
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary: restored with a run, read from a file, or built from the training captions."""
+        if self.vocabulary_file:
+            return Vocabulary.load(find(self.vocabulary_file))
+        captions = self._members("train").captions.all_texts()
+        return Vocabulary.build(captions, min_count=self.min_count, max_words=self.max_words)
+
+    def references(self) -> Iterator[tuple[str, ...]]:
+        return (tuple(photograph.captions) for photograph in self._members("train"))
+
+    def only(self, split: str) -> None:
+        self._only = known_split(split)
+
+    def prepare(self, task: Task) -> None:
+        """Find the photographs, and cache the outputs of the part of `task.encoder` that is not trained. After `only`,
+        caches one split alone, unless there is a complete cache of all splits.
+
+        Photographs that are missing or cannot be read are logged and left out; without a cache, those that cannot be
+        read are found when their batch is.
+        """
+        encoder = task.encoder
+        if self._prepared is encoder:
+            return
+        found = locate(self.photographs, self._folders())
+        views = Views(found, flips=self.flips and self._only is None)  # an evaluation mirrors nothing
+        cache = None if self.cache is None else Path(self.cache).expanduser()
+        frozen = None if cache is None or self.features else encoder.frozen_part()
+        if frozen is not None and self._only and not complete_in(cache, frozen, views):
+            found = {
+                split: members.selected(np.full(len(members), split == self._only)) for split, members in found.items()
+            }
+            views = Views(found, flips=False)
+        if self.features:
+            self._pictures: Features | Pixels | Vectors = self._given(encoder, views)
+        elif frozen is None:
+            self._pictures = Pixels(views, encoder.resolution)
+        else:
+            parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
+            folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]
+            device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
+            self._pictures = Features(folders, self.residency, device)
+        self._readable, self._views, self._rows = found, views, views.rows
+        if self._pictures.unreadable:
+            self._leave_out(self._pictures.unreadable)
+        self._tables: dict[str, CaptionTable] = {}
+        self._prepared = encoder
+
+    def _given(self, encoder: Encoder, views: Views) -> Vectors:
+        """The vectors in `features`, for an encoder of their size."""
+        if encoder.trainable:
+            raise ValueError("data.features are not computed again, so the encoder cannot be trained")
+        folder = find(self.features)
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder of annotation vectors")
+        number = None if encoder.pads else encoder.grid[0] * encoder.grid[1]
+        return Vectors(views, folder, (number, encoder.region_size), list(views.ids()))
+
+    @property
+    def summary(self) -> str:
+        sizes = {split: len(members) for split, members in self._readable.items()}
+        return f"photographs: {counted(sizes)}; {len(self.vocabulary):,} words"
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        table = self._table("train")
+        targets, captions = table.words, table.photographs.captions
+        cut = np.flatnonzero(targets.values[targets.starts[1:] - 1] != END)
+        texts = (captions.text(number) for number in cut.tolist())
+        return remarks(captions.all_texts(), texts, self.vocabulary, self.max_length)
+
+    def _leave_out(self, unreadable: Mapping[str, str]) -> None:
+        """Keep only photographs that can be read, and log the others."""
+        files: dict[str, Path | None] = {}
+        for split, members in self._readable.items():
+            names = list(members.all_names())
+            kept = np.array([name not in unreadable for name in names], dtype=bool)
+            files |= {names[number]: members.file(number) for number in np.flatnonzero(~kept).tolist()}
+            self._readable[split], self._rows[split] = members.selected(kept), self._rows[split][kept]
+        for name in list(files)[:10]:
+            log.warning("%s", printable(f"{files[name]}: {unreadable[name]}"))
+        if files:
+            log.warning(
+                "%d of %d photographs cannot be read and are left out", len(files), len(self._views.photographs)
+            )
+
+    def __len__(self) -> int:
+        return max(1, len(self._table("train").photographs) // self.batch_size)
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+        table, rng = self._table("train"), np.random.default_rng([seed % 2**64, epoch])
+        order, captions = rng.permutation(len(table.photographs)), table.pick(self.rows, rng)
+        mirrored = self.flips & (rng.integers(0, 2, len(order)) == 1)
+        rows = np.where(mirrored, self._views.mirrors(table.rows), table.rows)
+        size = min(self.batch_size, len(order))
+        mine = equal_part(size, rank, world)
+        parts = [order[number * size : (number + 1) * size][mine] for number in range(skip, len(self))]
+        return iter(Batches(table, self._pictures, parts, captions, rows))
+
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Batches:
+        table, size = self._table(known_split(name)), self.evaluation_batch_size
+        everyone = np.arange(len(table.photographs))
+        members = [everyone[start : start + size] for start in range(rank * size, len(everyone), world * size)]
+        return Batches(table, self._pictures, members, table.pick(self.rows), table.rows, may_skip=True)
+
+    def _members(self, split: str) -> Photographs:
+        members = self.photographs[split]
+        if not members:
+            raise ValueError(
+                f"{self.annotations}: split {split} has no images; assign some images to it"
+                + ", or train without validation: --run.validate_every=0" * (split == "val")
+            )
+        return members
+
+    def _table(self, split: str) -> CaptionTable:
+        if self._prepared is None:
+            raise ValueError("call prepare(task) before iterating over batches")
+        if split not in self._tables:
+            members = self._readable[split]
+            if self._members(split) and not members:
+                where = self.features or self.images
+                raise ValueError(f"{self.annotations}: no photograph of split {split} can be read; check {where}")
+            self._tables[split] = CaptionTable(members, self._rows[split], self.vocabulary, self.max_length)
+        return self._tables[split]
+
+    def _folders(self) -> dict[str, Path]:
+        if isinstance(self.images, str):
+            return dict.fromkeys(SPLITS, find(self.images))
+        return {known_split(split): find(path) for split, path in self.images.items()}
+
+
+def _file(path: str) -> Path:
+    """Find a regular file. A config may come from anyone, and reading a pipe or a device might never end."""
+    found = find(path)
+    if not found.is_file():
+        raise ValueError(f"{found} is not a file")
+    return found

@@ -1,0 +1,269 @@
+"""Captioned photographs that are streamed from shards: tar files in WebDataset's convention, or Parquet files as
+Hugging Face writes them. Memory holds a shuffle buffer and a few batches, however many photographs there are.
+
+Needs the extra `[scale]`.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain, cycle, islice
+from pathlib import Path
+from random import Random
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vision_attn.contracts import PAD
+from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.squares import in_threads, read_image
+from vision_attn.data.photographs.remarks import remarks
+from vision_attn.data.photographs.shard_files import Sample, count, expanded, matching, read
+from vision_attn.data.vocabulary import Vocabulary, VocabularySource
+from vision_attn.system.checks import check_range
+from vision_attn.system.console import printable
+from vision_attn.system.files import find
+from vision_attn.task import Task, equal_part, known_split
+
+JUDGED = 2000
+"""Captions that are read before training to see how long they are and what is left out of them."""
+Item = TypeVar("Item")
+log = logging.getLogger(__name__)
+
+
+class Picked(NamedTuple):
+    """A decoded sample with the captions of a batch, as targets (`Vocabulary.targets`), longest first."""
+
+    name: str
+    pixels: Tensor
+    words: list[list[int]]
+    captions: tuple[str, ...]
+
+
+class Shards(VocabularySource):
+    """Captioned photographs in shards that are read from beginning to end.
+
+    In training, each process reads its own part of the shards, in an order that depends on the seed and the epoch, and
+    mixes the photographs in a shuffle buffer. A photograph that cannot be read is replaced by another of its batch.
+
+    Each process takes an equal number of photographs, and one that reaches the end of its shards begins them again.
+    Where shards differ in size or their number is not a multiple of the number of processes, an epoch over all
+    photographs therefore shows some twice and leaves out as many.
+
+    A resumed run reads what it skips, without decoding it, and goes on with the next photograph if the number of
+    processes is the same. Another number of processes means other batches, unlike with other sources.
+    """
+
+    def __init__(
+        self,
+        *,
+        shards: dict[str, str],
+        epoch_images: int | None = None,
+        photograph: str = "image",
+        caption: str = "caption",
+        vocabulary: str | None = None,
+        vocabulary_images: int = 200_000,
+        min_count: int = 5,
+        max_words: int | None = None,
+        max_length: int = 30,
+        batch_size: int = 64,
+        rows: int = 1,
+        shuffle: int = 2000,
+    ) -> None:
+        """Stores its arguments and reads nothing.
+
+        Args:
+            shards: for train, val and test a pattern such as `pairs/train-*.tar` or `pairs/val-{00..07}.parquet`, also
+                searched for under `$VISION_ATTN_DATA` and `data/`. All shards of a split are of one kind.
+            epoch_images: photographs of one epoch over all processes; None: count those of the training shards.
+            photograph, caption: the columns of a Parquet file; `photograph` holds the bytes of an image file, or
+                `{bytes, path}`, and `caption` a text or a list of texts. In a tar file, the members that share a name
+                are one sample: an image by its extension, and captions in `.txt` (one per line) or in `.json` (under
+                the name `caption`).
+            vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images`
+                photographs of training. Its words occur there at least `min_count` times, `max_words` of them at most.
+            max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
+                end. `references` keep all.
+            batch_size: photographs of a batch, over all processes together.
+            rows: captions per photograph in a batch; one with fewer captions repeats them.
+            shuffle: photographs of the shuffle buffer of a process, in memory as files.
+        """
+        for split in shards:
+            known_split(split)
+        check_range("Shards", 1, 10**6, batch_size=batch_size, shuffle=shuffle)
+        check_range("Shards", 1, 1000, rows=rows, max_length=max_length)
+        if epoch_images is not None and epoch_images < batch_size:
+            raise ValueError(f"Shards: epoch_images is {epoch_images}, but a batch holds {batch_size}")
+        self.shards, self.epoch_images = shards, epoch_images
+        self.fields = photograph, caption
+        self.vocabulary_file, self.vocabulary_images = vocabulary, vocabulary_images
+        self.min_count, self.max_words, self.max_length = min_count, max_words, max_length
+        self.batch_size, self.rows, self.shuffle = batch_size, rows, shuffle
+        self._resolution: int | None = None
+        self._warned = False
+
+    def prepare(self, task: Task) -> None:
+        """Find the shards. No photograph is read."""
+        if task.resolution is None:
+            raise ValueError("Shards: photographs of all sizes need an encoder with a resolution")
+        for split in self.shards:
+            self._paths(split)
+        self._resolution = task.resolution
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary: restored with a run, read from a file, or built from training captions."""
+        if self.vocabulary_file:
+            return Vocabulary.load(find(self.vocabulary_file))
+        captions = chain.from_iterable(self.references())
+        return Vocabulary.build(captions, min_count=self.min_count, max_words=self.max_words)
+
+    def references(self) -> Iterator[tuple[str, ...]]:
+        samples = chain.from_iterable(map(self._read, self._paths("train")))
+        return (sample.captions for sample in islice(samples, self.vocabulary_images))
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        captions = list(islice(chain.from_iterable(self.references()), JUDGED))
+        cut = (text for text in captions if len(self.vocabulary.encode(text)) > self.max_length)
+        return remarks(captions, cut, self.vocabulary, self.max_length, "training captions that were looked at")
+
+    @cached_property
+    def _counted(self) -> int:
+        return sum(map(count, self._paths("train")))
+
+    def __len__(self) -> int:
+        return max(1, (self.epoch_images or self._counted) // self.batch_size)
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+        paths, size = self._paths("train"), self.batch_size // world
+        equal_part(self.batch_size, rank, world)
+        if len(paths) < world:
+            raise ValueError(f"{len(paths)} shards cannot be divided among {world} processes: write more, smaller ones")
+        if rank == 0 and not self._warned:
+            self._warn_if_uneven(len(paths), world)
+        rng = np.random.default_rng([seed % 2**64, epoch])
+        mine = [paths[index] for index in rng.permutation(len(paths))[rank::world]]
+        random = Random(f"{seed} {epoch} {rank} {world}")  # a text is hashed alike in every process
+        numbered = ((sample, random.random()) for sample in self._endless(mine, random))
+        decoded = in_threads(self._picked, islice(numbered, skip * size, None), ahead=2 * size)
+        for _ in range(skip, len(self)):
+            if not (found := _readable(islice(decoded, size))):
+                raise ValueError(f"{self.shards['train']}: no photograph of a whole batch can be read")
+            yield self._batch(list(islice(cycle(found), size)))
+
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> "Split":
+        return Split(self, name, rank, world)
+
+    def _warn_if_uneven(self, shards: int, world: int) -> None:
+        """Say once what an uneven division of the shards means, if they are of one size."""
+        self._warned = True
+        more = shards % world  # processes with one shard more than others
+        if more:
+            left_out = more * (-(-shards // world) / shards - 1 / world)
+            log.warning(
+                "%d shards are not a multiple of %d processes: an epoch over all photographs leaves out about %.0f%% "
+                "of them, and shows as many twice",
+                shards, world, 100 * left_out,
+            )  # fmt: skip
+
+    def _endless(self, paths: Sequence[Path], random: Random) -> Iterator[Sample]:
+        """The samples of shards in random order, again and again: all of them once before any of them twice."""
+        while True:
+            empty = True
+            for sample in shuffled(chain.from_iterable(map(self._read, paths)), self.shuffle, random):
+                empty = False
+                yield sample
+            if empty:
+                raise ValueError(f"{self.shards['train']}: no photograph with a caption is in {paths[0]}, ...")
+
+    def _picked(self, numbered: tuple[Sample, float | None]) -> Picked | str:
+        """Decode a sample and pick its captions, in an order drawn from a number; with None as given. Returns why it
+        cannot be read if so."""
+        sample, number = numbered
+        try:
+            pixels = read_image(sample.photograph, self._resolution)
+        except ValueError as error:
+            return str(error)
+        captions = list(sample.captions)
+        if number is not None:
+            Random(number).shuffle(captions)
+        texts = islice(cycle(captions), self.rows)
+        words = [self.vocabulary.targets(text, self.max_length) for text in texts]
+        return Picked(sample.photograph.name, pixels, sorted(words, key=len, reverse=True), sample.captions)
+
+    def _batch(self, items: Sequence[Picked]) -> CaptionBatch:
+        """Photographs with the longest caption come first."""
+        items = sorted(items, key=lambda item: -len(item.words[0]))
+        longest = len(items[0].words[0])
+        words = [[row + [PAD] * (longest - len(row)) for row in item.words] for item in items]
+        return CaptionBatch(
+            images=torch.stack([item.pixels for item in items]).contiguous(memory_format=torch.channels_last),
+            words=torch.tensor(words),
+            ids=tuple(item.name for item in items),
+            references=tuple(item.captions for item in items),
+            files=(None,) * len(items),
+            boxes=(None,) * len(items),
+        )
+
+    def _paths(self, split: str) -> list[Path]:
+        """The shards of a split, in the order of their names. Only local files: `webdataset` would run the command that
+        an address such as `pipe:` names."""
+        if split not in self.shards:
+            raise ValueError(f"no shards are given for split {split}: set --data.shards.{split}")
+        found = [path for pattern in expanded(self.shards[split]) for path in matching(pattern)]
+        if not found:
+            raise ValueError(f"{self.shards[split]}: no such shards")
+        kinds = {path.suffix for path in found}
+        if kinds not in ({".tar"}, {".parquet"}):
+            raise ValueError(f"{self.shards[split]}: shards must all end in .tar, or all in .parquet")
+        return found
+
+    def _read(self, path: Path) -> Iterator[Sample]:
+        return read(path, *self.fields)
+
+
+class Split:
+    """The batches of a split for evaluation: every photograph that can be read, once, in the order of the shards; or
+    every `world`-th batch, beginning with number `rank`."""
+
+    def __init__(self, source: Shards, name: str, rank: int = 0, world: int = 1) -> None:
+        self.source, self.paths, self.rank, self.world = source, source._paths(name), rank, world
+        self.images = sum(map(count, self.paths))
+
+    def __len__(self) -> int:
+        return len(range(self.rank, -(-self.images // self.source.batch_size), self.world))
+
+    def __iter__(self) -> Iterator[CaptionBatch]:
+        size = self.source.batch_size
+        numbered = enumerate(sample for path in self.paths for sample in self.source._read(path))
+        samples = ((sample, None) for number, sample in numbered if number // size % self.world == self.rank)
+        decoded = in_threads(self.source._picked, samples, ahead=2 * size)
+        while batch := list(islice(decoded, size)):
+            if found := _readable(batch):
+                yield self.source._batch(found)
+
+
+def _readable(items: Iterable[Picked | str]) -> list[Picked]:
+    """The samples of a batch that could be read. The others are logged."""
+    found = []
+    for item in items:
+        if isinstance(item, str):
+            log.warning("%s", printable(item))
+        else:
+            found.append(item)
+    return found
+
+
+def shuffled(samples: Iterable[Item], size: int, random: Random) -> Iterator[Item]:
+    """Yield items in random order out of a buffer of `size`, each replaced by the next one when it is taken."""
+    samples = iter(samples)
+    buffer = list(islice(samples, size))
+    for sample in samples:
+        index = random.randrange(size)
+        buffer[index], sample = sample, buffer[index]
+        yield sample
+    random.shuffle(buffer)
+    yield from buffer

@@ -1,0 +1,311 @@
+"""The photographs of a data set and their captions, as arrays: in memory, or in files that processes share."""
+
+import json
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress, pairwise
+from pathlib import Path
+from typing import TypeVar, overload
+
+import numpy as np
+from filelock import AcquireReturnProxy, FileLock, Timeout
+from numpy.typing import NDArray
+
+from vision_attn.data.images.squares import View
+from vision_attn.data.photographs.caption_files import Photograph
+from vision_attn.data.ragged import BLOCK, Ragged, map_array, write_array
+from vision_attn.data.vocabulary import Vocabulary
+from vision_attn.system.console import printable, progress, say
+from vision_attn.system.files import digest, meant, replacing
+from vision_attn.task import SPLITS
+
+TEXTS = ("ids", "names", "captions")
+"""The attributes of `Photographs` that are texts."""
+Kept = TypeVar("Kept")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Photographs:
+    """The photographs of one split. `members` says which of those in the arrays they are, in order."""
+
+    ids: Ragged
+    """In JSON: an id is an integer or a string."""
+    names: Ragged
+    captions: Ragged
+    starts: NDArray[np.int64]
+    """Photograph i of the arrays has captions starts[i] to starts[i + 1]."""
+    members: NDArray[np.int64]
+    folder: Path | None = None
+    """Where the files are; set by `locate`, like the next two."""
+    name_prefix: str = ""
+    """The path from the common parent of the folders of all splits to `folder`; part of a name."""
+    sizes: NDArray[np.int64] | None = None
+    """Bytes of the file of each member; -1: there is none."""
+    store: tuple[Path, str] | None = None
+    """The folder and the split of the files that hold the arrays; None: they are in memory."""
+
+    @classmethod
+    def of(cls, photographs: Sequence[Photograph]) -> "Photographs":
+        return cls(
+            ids=Ragged.texts(json.dumps(one.id) for one in photographs),
+            names=Ragged.texts(Path(one.name).as_posix() for one in photographs),
+            captions=Ragged.texts(caption for one in photographs for caption in one.captions),
+            starts=np.cumsum([0, *(len(one.captions) for one in photographs)], dtype=np.int64),
+            members=np.arange(len(photographs)),
+        )
+
+    def save(self, folder: Path, split: str) -> None:
+        for name in TEXTS:
+            getattr(self, name).save(folder, f"{split}-{name}")
+        write_array(folder / f"{split}-starts.npy", self.starts)
+
+    @classmethod
+    def map(cls, folder: Path, split: str) -> "Photographs":
+        """Map what `save` wrote into memory. Raises FileNotFoundError or, if it is damaged, ValueError."""
+        ids, names, captions = (Ragged.map(folder, f"{split}-{name}", np.uint8) for name in TEXTS)
+        starts = map_array(folder / f"{split}-starts.npy", np.int64)
+        if not len(starts) == len(ids) + 1 == len(names) + 1 or (starts[0], starts[-1]) != (0, len(captions)):
+            raise ValueError(f"{folder}: these captions are damaged")
+        return cls(ids, names, captions, starts, np.arange(len(ids)), store=(folder, split))
+
+    def selected(self, kept: NDArray[np.bool_]) -> "Photographs":
+        """Return the photographs where the mask `kept` is true."""
+        return replace(self, members=self.members[kept], sizes=None if self.sizes is None else self.sizes[kept])
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, number: int) -> Photograph:
+        member = int(self.members[number])
+        captions = [self.captions.text(caption) for caption in range(self.starts[member], self.starts[member + 1])]
+        return Photograph(json.loads(self.ids.text(member)), self.name(number), captions, self.file(number))
+
+    def __iter__(self) -> Iterator[Photograph]:
+        return (self[number] for number in range(len(self)))
+
+    def name(self, number: int) -> str:
+        """Path relative to the image folder; after `locate`, relative to the common parent of all folders."""
+        return self.name_prefix + self.names.text(int(self.members[number]))
+
+    def all_names(self) -> Iterator[str]:
+        """The names in order, faster than one by one."""
+        kept = np.zeros(len(self.names), dtype=bool)
+        kept[self.members] = True
+        return map(self.name_prefix.__add__, compress(self.names.all_texts(), kept.tolist()))
+
+    def file(self, number: int) -> Path | None:
+        return None if self.folder is None else self.folder / self.names.text(int(self.members[number]))
+
+    def view(self, number: int, *, mirrored: bool) -> View:
+        """The photograph as an encoder input; only after `locate`."""
+        name = self.names.text(self.members.item(number))
+        return View(self.name_prefix + name, self.file_prefix + name, mirrored, self.sizes.item(number))
+
+    @cached_property
+    def file_prefix(self) -> str:
+        """What stands before a name in the path of its file."""
+        return os.path.join(self.folder, "")
+
+    def encoded(self, vocabulary: Vocabulary, max_length: int) -> Ragged:
+        """The targets of all captions in the arrays, also of photographs that are left out: see `Vocabulary.targets`.
+        They are kept in the store if there is one."""
+
+        def make() -> Ragged:
+            texts = progress(
+                self.captions.all_texts(), what="words of captions", unit="caption", total=len(self.captions)
+            )
+            return Ragged.numbers(vocabulary.targets(text, max_length) for text in texts)
+
+        if self.store is None:
+            return make()
+        folder, split = self.store
+        rules = digest(vocabulary.tokenizer.to_str())[:12]  # the words, and how text is split
+        name = f"{split}-targets-{rules}-{max_length}"
+        return _shared(
+            folder, "word ids", lambda: Ragged.map(folder, name, np.int32), make, lambda found: found.save(folder, name)
+        )
+
+
+class Views(Sequence[View]):
+    """The photographs of all splits by name, each once, then those of `train` mirrored, if asked for."""
+
+    def __init__(self, splits: Mapping[str, Photographs], *, flips: bool) -> None:
+        """Raises ValueError if a file is in two splits."""
+        self.splits = list(splits.values())
+        self.ends = np.cumsum([len(members) for members in self.splits])
+        names = [name for part in self.splits for name in part.all_names()]
+        order = sorted(range(len(names)), key=names.__getitem__)
+        new = [True, *(names[one] != names[other] for one, other in pairwise(order))][: len(order)]
+        self.photographs = np.fromiter(compress(order, new), dtype=np.int64)
+        """The photograph of each view, counted through all splits."""
+        rows = np.empty(len(names), dtype=np.int64)
+        rows[order] = np.cumsum(new) - 1
+        self.rows = dict(zip(splits, np.split(rows, self.ends[:-1]), strict=True))
+        """The view of each photograph, by split."""
+        self._refuse_shared()
+        self.mirrored = np.unique(self.rows["train"][: None if flips else 0])
+        """The views that follow once more, mirrored."""
+        self.numbers = range(len(self.photographs) + len(self.mirrored))
+
+    @overload
+    def __getitem__(self, number: int) -> View: ...
+    @overload
+    def __getitem__(self, number: slice) -> "Views": ...
+    def __getitem__(self, number: int | slice) -> "View | Views":
+        if isinstance(number, slice):
+            part = copy(self)
+            part.numbers = self.numbers[number]
+            return part
+        return next(self._views([self.numbers[number]]))
+
+    def __iter__(self) -> Iterator[View]:
+        return self._views(self.numbers)
+
+    def _views(self, numbers: Sequence[int]) -> Iterator[View]:
+        starts, count = np.array([0, *self.ends[:-1]]), len(self.photographs)
+        for first in range(0, len(numbers), BLOCK):
+            block = np.array(numbers[first : first + BLOCK])
+            mirrored = block >= count
+            block[mirrored] = self.mirrored[block[mirrored] - count]
+            photographs = self.photographs[block]
+            splits = np.searchsorted(self.ends, photographs, side="right")
+            places = zip(splits.tolist(), (photographs - starts[splits]).tolist(), mirrored.tolist(), strict=True)
+            yield from (self.splits[split].view(number, mirrored=flip) for split, number, flip in places)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def _refuse_shared(self) -> None:
+        """Raise ValueError if a file is in two splits."""
+        owner = np.full(len(self.photographs), -1)
+        for number, (split, rows) in enumerate(self.rows.items()):
+            if (owner[rows] >= 0).any():
+                shared = int(np.argmax(owner[rows] >= 0))
+                other = list(self.rows)[owner[rows[shared]]]
+                raise ValueError(f"{self.splits[number].file(shared)} is in two splits, {other} and {split}")
+            owner[rows] = number
+
+    def ids(self) -> Iterator[int | str]:
+        """The id of each photograph, without the mirrored ones."""
+        starts = np.array([0, *self.ends[:-1]])
+        splits = np.searchsorted(self.ends, self.photographs, side="right")
+        for split, number in zip(splits.tolist(), (self.photographs - starts[splits]).tolist(), strict=True):
+            part = self.splits[split]
+            yield json.loads(part.ids.text(part.members.item(number)))
+
+    def mirrors(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Indices of the mirrored views of training photographs."""
+        return len(self.photographs) + np.searchsorted(self.mirrored, rows)
+
+
+def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str, Photographs]:
+    """Map the photographs of all splits from the files in `folder`, which the first process writes with those that
+    `read` returns."""
+
+    def load() -> dict[str, Photographs]:
+        return {split: Photographs.map(folder, split) for split in SPLITS}
+
+    def save(found: dict[str, Photographs]) -> None:
+        if folder.exists():
+            log.warning("%s: damaged; writing the captions again", folder)
+            shutil.rmtree(folder)
+        with replacing(folder) as temporary:
+            temporary.mkdir()
+            for split, photographs in found.items():
+                photographs.save(temporary, split)
+        with suppress(OSError):  # another process may delete some now
+            _name_others(folder)
+
+    return _shared(folder, "captions", load, read, save)
+
+
+def _name_others(folder: Path) -> None:
+    """Tell users which folders of captions next to `folder` they may delete."""
+    pattern = f"{folder.name.split('-')[0]}-*"
+    others = [other for other in sorted(folder.parent.glob(pattern)) if other.is_dir() and other != folder]
+    if others:
+        sizes = (sum(path.stat().st_size for path in other.glob("*")) / 1e6 for other in others)
+        listed = ", ".join(f"{other.name} ({size:,.1f} MB)" for other, size in zip(others, sizes, strict=True))
+        say(f"{folder.parent} also holds captions of other annotation files; delete those not needed: {listed}")
+
+
+def _shared(
+    folder: Path, what: str, load: Callable[[], Kept], make: Callable[[], Kept], save: Callable[[Kept], None]
+) -> Kept:
+    """What `load` maps into memory. If it is missing or damaged, one process makes and saves it while the others wait.
+    If it cannot be opened or saved for another reason, each process keeps its own in memory."""
+    made, problem = None, "what was written cannot be read"
+    try:
+        with suppress(FileNotFoundError, ValueError):
+            return load()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder, what):
+            with suppress(FileNotFoundError, ValueError):  # another process may have made it meanwhile
+                return load()
+            made = make()
+            save(made)
+        with suppress(FileNotFoundError, ValueError):
+            return load()
+    except OSError as error:
+        problem = printable(str(error))
+    log.warning("%s: %s; each process keeps %s in memory", folder, problem, what)
+    return make() if made is None else made
+
+
+def _locked(folder: Path, what: str) -> AcquireReturnProxy:
+    """Lock what is next to `folder`; to be used in a `with` statement."""
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        return lock.acquire(blocking=False)
+    except Timeout:
+        log.warning("%s: another process prepares the %s; waiting for it", folder, what)
+        return lock.acquire()
+
+
+def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) -> dict[str, Photographs]:
+    """Find the file of each photograph in the folder of its split. Missing photographs are logged and left out.
+
+    Raises ValueError if a split has no folder, or if no file exists.
+    """
+    root = os.path.commonpath([folder.absolute() for folder in folders.values()])
+    placed: dict[str, Photographs] = {}
+    found: dict[str, Photographs] = {}
+    missing, example = 0, Path(root)
+    for split, members in photographs.items():
+        if not len(members):
+            found[split] = members
+            continue
+        if split not in folders:
+            raise ValueError(f"no folder of images is given for split {split}")
+        path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
+        placed[split] = replace(members, folder=folders[split])
+        sizes = np.fromiter(map(_size, map(placed[split].file_prefix.__add__, members.all_names())), dtype=np.int64)
+        placed[split] = replace(placed[split], name_prefix="" if path == "." else f"{path}/", sizes=sizes)
+        found[split] = placed[split].selected(sizes >= 0)
+        if sizes.min() < 0:
+            example = example if missing else placed[split].file(int(np.argmin(sizes)))
+            missing += len(sizes) - len(found[split])
+    if not any(map(len, found.values())):
+        hint = meant(example, Path(root)) or ": check data.images"
+        raise ValueError(f"none of the photographs exist, such as {printable(str(example))}{hint}")
+    if missing:
+        such = printable(f"{example}{meant(example, Path(root))}")
+        log.warning("photographs that do not exist and are left out: %d, such as %s", missing, such)
+    return found
+
+
+def _size(file: str) -> int:
+    """The bytes of a file; -1 if it does not exist, is not a file, or its name is invalid."""
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1

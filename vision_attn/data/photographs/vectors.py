@@ -1,0 +1,159 @@
+"""Annotation vectors in files that another program wrote, one for each photograph."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from vision_attn.data.images.squares import View, in_threads
+from vision_attn.system.console import reason_of
+
+ENDINGS = (".npy", ".npz")
+NAMES = ("features", "feat", "x")
+"""Names of the array in an .npz file that holds several."""
+BOXES = ("boxes", "bbox")
+"""Names of the boxes of regions in an .npz file, (L, 4): x0, y0, x1, y1 in pixels, or from 0 to 1."""
+WIDTHS, HEIGHTS = ("image_w", "img_w", "width", "w"), ("image_h", "img_h", "height", "h")
+"""Names of the size in pixels of the photograph that boxes lie in."""
+MULTIPLE = 8
+"""Numbers of vectors in a batch are rounded up to a multiple of it, so that batches have few shapes."""
+
+
+class Vectors:
+    """The vectors of photographs, read on demand by several threads. Used like `Features` and `Pixels`.
+
+    The file of a photograph below `folder` has its name, or, where there is none, its id, with the ending .npy or .npz:
+    an array (L, D), or (rows, columns, D), of any type of numbers.
+    """
+
+    on_device = False
+
+    def __init__(
+        self, views: Sequence[View], folder: Path, shape: tuple[int | None, int], ids: Sequence[int | str]
+    ) -> None:
+        """`shape`: L and D; L is None where it differs from photograph to photograph. `ids`: of each photograph."""
+        self.shape = shape
+        self.files = [_file(folder, view.name) for view in views]
+        taken, often = set(self.files), Counter(map(str, ids))
+        self.unreadable: dict[str, str] = {}
+        for number, (view, key) in enumerate(zip(views, map(str, ids), strict=True)):
+            if self.files[number] is None and often[key] == 1:  # an id of two photographs tells neither
+                named = _file(folder, key, whole=True)
+                self.files[number] = None if named in taken else named  # of another photograph, by its name
+            if self.files[number] is None:
+                here = _path(folder, view.name, ".npy"), _path(folder, key, ".npy", whole=True)
+                self.unreadable[view.name] = (
+                    f"there is neither {here[0]} nor {here[1]}, nor an .npz file of these names"
+                )
+        """The photographs whose vectors are missing, with the reason."""
+
+    def space(self, count: int) -> None:
+        """Return None: vectors are not written into preallocated memory. See `Features.space`."""
+
+    def gather(self, rows: NDArray[np.int64], space: None = None) -> Float32[Tensor, "B L D"]:
+        """Read the vectors of views `rows`, followed by zeros where others have more. Raises ValueError naming a file
+        that cannot be used."""
+        read = in_threads(lambda row: read_vectors(self.files[row], self.shape), rows.tolist(), ahead=len(rows))
+        return torch.stack(list(read)) if self.shape[0] else padded(list(read))
+
+
+def padded(vectors: Sequence[Float[Tensor, "_ D"]], multiple: int = MULTIPLE) -> Float[Tensor, "B L D"]:
+    """Vectors of several images as one tensor: zeros follow those of images that have fewer than others."""
+    longest = -(-max(map(len, vectors)) // multiple) * multiple
+    return torch.stack([F.pad(each, (0, 0, 0, longest - len(each))) for each in vectors])
+
+
+def read_vectors(path: Path, shape: tuple[int | None, int]) -> Float[Tensor, "L D"]:
+    """Read the vectors of one image. Where their number differs from image to image (None), vectors of zeros are left
+    out: they are padding. Raises ValueError naming the file if it holds anything else than `shape`."""
+    with _arrays(path) as arrays:
+        array = np.asarray(arrays[_chosen(list(arrays))])
+    if array.ndim == 3:
+        array = array.reshape(-1, array.shape[-1])
+    number, size = shape
+    fits = array.ndim == 2 and array.shape[1] == size and array.shape[0] == (number or array.shape[0])
+    if not fits or array.dtype.kind not in "fiu":
+        held = f"{array.shape} of {array.dtype}"
+        wanted = f"{number or 'any number of'} vectors of {size} numbers"
+        wanted += ", as the grid and the region_size of the encoder say" if number else ", as region_size says"
+        several = array.ndim == 2 and array.shape[1] == size and number
+        hint = "; if their number differs between photographs, set --task.encoder.grid=[1,-1]" if several else ""
+        raise ValueError(f"{path} must hold {wanted}, but holds {held}{hint}")
+    vectors = torch.from_numpy(array.astype(np.float32))
+    if not vectors.isfinite().all():
+        raise ValueError(f"{path} holds numbers that are not finite")
+    if number is None:
+        vectors = vectors[(vectors != 0).any(dim=1)]
+        if not len(vectors):
+            raise ValueError(f"{path} holds no vector that is not zero")
+    return vectors
+
+
+def read_boxes(path: Path, size: Callable[[], tuple[int, int]]) -> Float[Tensor, "L 4"] | None:
+    """Read the boxes (x0, y0, x1, y1) of the vectors that `read_vectors` returns, in [-1, 1] over the whole photograph.
+
+    None where the file has none. `size` is called for the width and height of the photograph, in pixels, if the file
+    does not hold them and its boxes are not from 0 to 1. Raises ValueError naming the file for boxes of another shape.
+    """
+    with _arrays(path) as arrays:
+        names = list(arrays)
+        name = next((each for each in BOXES if each in names), None)
+        if name is None:
+            return None
+        boxes, vectors = np.asarray(arrays[name], dtype=np.float64), np.asarray(arrays[_chosen(names)])
+        sides = [_number(arrays, known) for known in (WIDTHS, HEIGHTS)]
+    vectors = vectors.reshape(-1, vectors.shape[-1])
+    if boxes.shape != (len(vectors), 4) or not np.isfinite(boxes).all():
+        raise ValueError(f"{path}: {name} must hold 4 numbers for each of {len(vectors)} vectors, not {boxes.shape}")
+    if None in sides:
+        sides = [1, 1] if boxes.max(initial=0) <= 1 else size()
+    scaled = boxes[(vectors != 0).any(axis=1)] / np.array([*sides, *sides])
+    return torch.from_numpy(scaled * 2 - 1).float().clamp(-1, 1)
+
+
+@contextmanager
+def _arrays(path: Path) -> Iterator[Mapping[str, NDArray]]:
+    """The arrays of a file by name; of an .npy file the one, under "". Raises ValueError naming the file."""
+    try:
+        found = np.load(path, allow_pickle=False)
+        with found if isinstance(found, np.lib.npyio.NpzFile) else nullcontext({"": found}) as arrays:
+            yield arrays
+    except Exception as error:  # a damaged file can make numpy raise almost anything
+        raise ValueError(f"{path}: no array can be read ({type(error).__name__}: {reason_of(error)})") from error
+
+
+def _number(arrays: Mapping[str, NDArray], names: Sequence[str]) -> float | None:
+    """The number that an array with one of these names holds; None if there is none above 0."""
+    name = next((each for each in names if each in arrays), None)
+    if name is None or np.asarray(arrays[name]).size != 1:
+        return None
+    number = float(np.asarray(arrays[name]).item())
+    return number if number > 0 else None
+
+
+def _chosen(names: Sequence[str]) -> str:
+    """The name of the array that holds vectors, in a file of these."""
+    if len(names) == 1:
+        return names[0]
+    found = next((name for name in NAMES if name in names), None)
+    if found is None:
+        raise ValueError(f"none of its arrays {', '.join(names[:5])} is called {' or '.join(NAMES)}")
+    return found
+
+
+def _file(folder: Path, name: str, whole: bool = False) -> Path | None:
+    """The file of a photograph; None if there is none. `whole`: `name` has no ending of its own."""
+    if whole and Path(name).name != name:  # an id may be any text
+        return None
+    return next((path for ending in ENDINGS if (path := _path(folder, name, ending, whole)).is_file()), None)
+
+
+def _path(folder: Path, name: str, ending: str, whole: bool = False) -> Path:
+    return folder / f"{name}{ending}" if whole else (folder / name).with_suffix(ending)

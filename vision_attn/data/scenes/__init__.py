@@ -1,0 +1,1 @@
+"""Drawn scenes: synthetic images whose objects, captions and boxes are known."""

@@ -1,0 +1,165 @@
+"""Drawn scenes: a built-in data set of synthetic images. It needs no download, and the box of the object that each word
+names is known.
+
+Training scenes are new in every epoch. Validation and test scenes are fixed and contain combinations of objects that
+training scenes never do (`scene_grammar.pair_split`), so that a captioner has to combine what it learned separately.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from math import inf
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vision_attn.contracts import END, PAD
+from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.counted_batches import Counted, slices
+from vision_attn.data.random_streams import FIXED, FRESH, stream
+from vision_attn.data.scenes import grammar
+from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
+from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, VocabularySource
+from vision_attn.system.checks import check_range
+from vision_attn.task import SPLITS, Task, equal_part, known_split
+
+REFERENCES = 2000
+"""Scenes whose captions stand for those of all training scenes, which are new in every epoch."""
+
+RELATIONS = ("to the left of", "to the right of"), ("above", "below")
+"""Words for before and behind, for each axis."""
+
+
+class Scenes(VocabularySource):
+    """Images of one to three coloured shapes, with five captions each and the boxes of objects by word.
+
+    size: height and width of the images in pixels. Objects have sides of 12 to 20 pixels in images of 56, and in
+        proportion in others.
+    rows: captions per image in a batch, at most five; `references` always holds all five.
+    epoch_images: images in a training epoch, in batches of `batch_size`; an incomplete last batch is dropped.
+    mixture: proportions of scenes with one, two and three objects.
+
+    Raises ValueError for sizes and numbers that no scene can be drawn with.
+    """
+
+    content_words: frozenset[str] = frozenset(grammar.COLOURS) | frozenset(grammar.SHAPES)
+    """The words that name objects; `boxes` of a batch has those that occur in the scene."""
+
+    def __init__(
+        self,
+        *,
+        size: int = 56,
+        batch_size: int = 64,
+        rows: int = 5,
+        epoch_images: int = 12800,
+        val_images: int = 500,
+        test_images: int = 1000,
+        mixture: tuple[float, float, float] = (0.15, 0.6, 0.25),
+    ) -> None:
+        if size < 40:
+            raise ValueError(f"scenes: size={size} leaves no room for three objects; choose at least 40 pixels")
+        if not 1 <= rows <= grammar.NUM_CAPTIONS:
+            raise ValueError(f"scenes: rows={rows}, but a scene has 1 to {grammar.NUM_CAPTIONS} captions")
+        if not (min(mixture) >= 0 and 0 < sum(mixture) < inf):
+            raise ValueError(f"scenes: mixture={mixture} must be proportions of scenes with one, two and three objects")
+        if min(batch_size, val_images, test_images) < 1 or epoch_images < batch_size:
+            raise ValueError(
+                f"scenes: batch_size={batch_size}, epoch_images={epoch_images}, val_images={val_images} and "
+                f"test_images={test_images} must be positive, and an epoch must hold at least one batch"
+            )
+        check_range("Scenes", 40, 512, size=size)
+        check_range("Scenes", 1, 2**26, pixels_of_a_batch=batch_size * size**2)
+        check_range("Scenes", 1, 100_000, val_images=val_images, test_images=test_images)
+        check_range("Scenes", 1, 2**29, pixels_of_a_split=max(val_images, test_images) * size**2)
+        self.size, self.batch_size, self.rows = size, batch_size, rows
+        self.epoch_images = epoch_images
+        self.split_images = {"train": val_images, "val": val_images, "test": test_images}
+        self.mixture = tuple(mixture)
+
+    def prepare(self, task: Task) -> None:
+        """Check that the encoder expects images of this size. There is nothing to download or cache."""
+        if task.resolution not in (None, self.size):
+            raise ValueError(
+                f"scenes are drawn at size={self.size}, but the encoder takes {task.resolution} pixels; "
+                f"set the source's size to {task.resolution} or the encoder's resolution to {self.size}"
+            )
+
+    def __len__(self) -> int:
+        return self.epoch_images // self.batch_size
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
+        """New scenes. Every batch has its own random stream, so that skipping is free."""
+        mine = equal_part(self.batch_size, rank, world)
+        for index in range(skip, len(self)):
+            scenes = self.arrange("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
+            ids = range(
+                (epoch * len(self) + index) * self.batch_size, (epoch * len(self) + index + 1) * self.batch_size
+            )
+            yield self.batch(scenes.take(mine), ids[mine])
+
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
+        """Fixed scenes, the same in every run. "train" yields as many as "val", with combinations of training."""
+        # Arranged all at once, so that the scenes do not depend on the batch size.
+        ids = range(self.split_images[known_split(name)])
+        scenes = self.arrange(name, (FIXED, SPLITS.index(name)), len(ids))
+        return slices(
+            lambda some: self.batch(scenes.take(some), ids[some]), len(ids), self.batch_size, rank=rank, world=world
+        )
+
+    def arrange(self, split: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:
+        return arrange(stream(*numbers), num_images, split, self.mixture, self.size)
+
+    def batch(self, scenes: Arrangement, ids: Sequence[int]) -> CaptionBatch:
+        """Draw these scenes and write their captions. Images with the longest caption come first, and so do the longest
+        captions of an image."""
+        references = [captions(scenes, image) for image in range(len(ids))]
+        words = [sorted(map(self.encode, texts[: self.rows]), key=len, reverse=True) for texts in references]
+        order = sorted(range(len(ids)), key=lambda image: -len(words[image][0]))
+        return CaptionBatch(
+            images=torch.from_numpy(draw(scenes, self.size)[order]),
+            words=padded([words[image] for image in order]),
+            ids=tuple(ids[image] for image in order),
+            references=tuple(references[image] for image in order),
+            files=(None,) * len(order),
+            boxes=tuple(boxes(scenes, image, self.size) for image in order),
+        )
+
+    def encode(self, caption: str) -> list[int]:
+        """Word ids of a caption, END included. Equal to `vocabulary.encode` for captions of plain words, and many times
+        faster."""
+        index = self.vocabulary.index
+        return [*(index.get(word, UNKNOWN) for word in caption.split()), END]
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """All words of the grammar, or the vocabulary that `restore` read."""
+        return Vocabulary.build(grammar.all_captions(), min_count=1)
+
+    def references(self) -> Iterator[list[str]]:
+        """The captions of `REFERENCES` fixed scenes with combinations of training."""
+        scenes = self.arrange("train", (FIXED, SPLITS.index("train")), REFERENCES)
+        return (captions(scenes, image) for image in range(REFERENCES))
+
+
+def captions(scenes: Arrangement, image: int) -> list[str]:
+    """The five captions of an image."""
+    objects = [grammar.OBJECTS[index] for index in scenes.objects[image, : scenes.num_objects[image]]]
+    axis = int(scenes.axis[image])
+    relation, across = RELATIONS[axis][scenes.behind[image]], RELATIONS[1 - axis][0]
+    return grammar.captions_of(objects, relation, across, scenes.forms[image].tolist())
+
+
+def boxes(scenes: Arrangement, image: int, size: int) -> dict[str, list[tuple[float, float, float, float]]]:
+    """The box of the object that each content word names: (x0, y0, x1, y1) in [-1, 1]."""
+    found = {}
+    for slot in range(scenes.num_objects[image]):
+        (x, y), side = scenes.corner[image, slot].tolist(), int(scenes.side[image, slot])
+        box = tuple(2 * edge / size - 1 for edge in (x, y, x + side, y + side))
+        found |= {word: [box] for word in grammar.OBJECTS[scenes.objects[image, slot]].split()}
+    return found
+
+
+def padded(words: list[list[list[int]]]) -> Int[Tensor, "B R T"]:
+    """Word ids as one tensor, padded to the length of the first, which is the longest caption."""
+    longest = len(words[0][0])
+    return torch.tensor([[row + [PAD] * (longest - len(row)) for row in rows] for rows in words])

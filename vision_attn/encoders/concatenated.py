@@ -1,0 +1,47 @@
+"""Several encoders side by side, for ensembles of captioners."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.contracts import Encoder
+
+
+class Concatenated(Encoder):
+    """The annotation vectors of several encoders side by side: D is the sum of their sizes, and L the largest number of
+    regions. Where an encoder has fewer regions, zeros follow.
+
+    Takes images of the largest resolution; encoders of another resolution get them reduced.
+    """
+
+    def __init__(self, encoders: Sequence[Encoder]):
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+        self.resolution = max(encoder.resolution for encoder in encoders)
+        self.region_size = sum(encoder.region_size for encoder in encoders)
+        self.grid = max((encoder.grid for encoder in encoders), key=prod)
+        self.trainable = any(encoder.trainable for encoder in encoders)
+
+    def identity(self) -> dict[str, str | int]:
+        parts = [encoder.identity() for encoder in self.encoders]
+        return {f"{number}.{key}": value for number, part in enumerate(parts) for key, value in part.items()}
+
+    def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
+        return self.joined([encoder(_reduced(images, encoder.resolution)) for encoder in self.encoders])
+
+    def joined(self, regions: Sequence[Float[Tensor, "B _ _"]]) -> Float[Tensor, "B L D"]:
+        """Join the annotation vectors of each encoder."""
+        longest = prod(self.grid)
+        return torch.cat([F.pad(part, (0, 0, 0, longest - part.shape[1])) for part in regions], dim=2)
+
+
+def _reduced(images: UInt8[Tensor, "B 3 Y X"], resolution: int) -> UInt8[Tensor, "B 3 S S"]:
+    """Resize images, averaging over the pixels that become one."""
+    if images.shape[-1] == resolution:
+        return images
+    size = (resolution, resolution)
+    return F.interpolate(images.float(), size, mode="bicubic", antialias=True).round().clamp(0, 255).to(torch.uint8)

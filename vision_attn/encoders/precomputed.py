@@ -1,0 +1,38 @@
+"""Annotation vectors that another program computes, such as those of a network that is not part of this package."""
+
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from vision_attn.contracts import Encoder
+from vision_attn.system.checks import check_range
+
+
+class Precomputed(Encoder):
+    """The place of an encoder whose vectors are read from files: `Captions(features=...)`. It cannot encode a
+    photograph.
+
+    region_size: D, the size of an annotation vector.
+    grid: rows and columns of regions, for pictures. Boxes of objects lie on no grid: (1, L), or (1, -1) where their
+        number differs from image to image. Those of a batch are then padded with zeros, and captioners leave out the
+        padding.
+    """
+
+    resolution = 224
+
+    def __init__(self, *, region_size: int, grid: tuple[int, int] = (14, 14)) -> None:
+        super().__init__()
+        check_range("Precomputed", 1, 10**5, region_size=region_size)
+        self.pads = tuple(grid) == (1, -1)
+        if not self.pads:
+            check_range("Precomputed", 1, 1000, rows=grid[0], columns=grid[1])
+        self.region_size, self.grid = region_size, tuple(grid)
+
+    def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
+        """Raises ValueError."""
+        raise ValueError(
+            "this captioner takes annotation vectors that another program computed: give their folder, "
+            "--data.features=FOLDER, or in Python a tensor to model.task.describe; it cannot encode a photograph"
+        )
+
+    def identity(self) -> dict[str, str | int]:
+        return {"backbone": "given", "node": "files", "resolution": self.resolution}

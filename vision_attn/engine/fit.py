@@ -1,0 +1,140 @@
+"""`fit`: train a task on a source until it is done, from scratch or from wherever a run folder stands.
+
+What is decided before the first step stands here; the loop itself is in `training`.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from vision_attn.configuration.run import Run
+from vision_attn.configuration.weights import load_weights
+from vision_attn.engine import checkpoint
+from vision_attn.engine.best import best_metrics
+from vision_attn.engine.checkpoint import Position
+from vision_attn.engine.choices import compiles, computed, described, precision_for
+from vision_attn.engine.distributed import World, join, seed_all
+from vision_attn.engine.folders import claim
+from vision_attn.engine.guard import check_rate, check_untrained, keep_to
+from vision_attn.engine.interrupt import Interrupt
+from vision_attn.engine.log import Log
+from vision_attn.engine.memory import keep_freed_memory
+from vision_attn.engine.start import keep_start, restore_start, started
+from vision_attn.engine.step import Step
+from vision_attn.engine.training import Training, trained
+from vision_attn.system.console import complain, say
+from vision_attn.task import Source, Task
+
+
+def fit(
+    *,
+    task: Callable[[Source], Task],
+    data: Source,
+    optimizer: Callable[[Iterable], Optimizer],
+    schedule: Callable[[Optimizer, int], LRScheduler] | None = None,
+    run: Run,
+) -> dict[str, float]:
+    """Train, and return the metrics of the best weights, which then lie in `run.folder`/best.
+
+    Started again with the same arguments, a run that was stopped or killed goes on exactly where its last checkpoint
+    stands, and a finished run returns at once. `schedule` is called with the optimizer and the number of steps, and is
+    stepped once per optimiser step. Raises ValueError for what the user can mend: settings that changed since the
+    checkpoint, a folder in use, an unknown metric, a loss that is not finite, a full disk. Ctrl-C and SIGTERM save and
+    then raise KeyboardInterrupt and SystemExit(143).
+    """
+    keep_freed_memory()
+    folder = Path(run.folder)
+    with join(run.device) as world, claim(folder) if world.first else nullcontext():
+        if world.share(world.first and nothing_left(folder, run, settings(run, schedule))):
+            return world.share(best_metrics(folder) if world.first else None)
+        position = world.share(checkpoint.find(folder) if world.first else None)
+        fresh = position is None
+        position = position or Position(settings(run, schedule))
+        keep_to(folder, position.plan, position.plan | settings(run, schedule))
+        position.done = False
+        seed_all(run.seed)
+        model = build(task, data, world, run, fresh=fresh)
+        batches = len(data)
+        if batches < 1:
+            raise ValueError("the data source has no training batch: is its training split empty?")
+        precision = world.share(precision_for(world.device))
+        position.plan = {"batches": batches, "precision": precision} | position.plan
+        if batches != (before := position.plan["batches"]):
+            raise ValueError(
+                f"{folder}: the data had {before:,} training batches when this run began, and now {batches:,}: bring"
+                f" back the data, or give another --run.folder (--run.start_from={folder} begins with its weights)"
+            )
+        total = run.epochs * -(-batches // run.accumulate)
+        asked = position.plan["precision"]
+        precision = world.share(computed(asked, world.device))
+        run = replace(run, precision=precision, compile=compiles(run, world.device, total))
+        step = Step(model, optimizer=optimizer, schedule=schedule, run=run, world=world, total=total)
+        if fresh and world.first:
+            check_rate(model, step.optimizer)
+        position.chosen = {"precision": run.precision, "compile": run.compile, "capture": step.captured}
+        log = Log(folder, world, run, position.logged)
+        try:
+            with Interrupt() as interrupt:
+                training = Training(run, folder, world, data, model, batches, step, log, position, interrupt)
+                training.start()
+                if world.first and not trained(position, run):
+                    for line in filter(None, (data.summary, described(world.device, asked, position.chosen))):
+                        say(line)
+                    for line in data.remarks:
+                        complain(line)
+                training.epochs()
+                return training.finish()
+        finally:
+            log.close()
+
+
+def nothing_left(folder: Path, run: Run, plan: dict) -> bool:
+    """Whether all that the run promised is written. What an earlier version finished counts where best/ is there."""
+    position = checkpoint.peek(folder)
+    if position is None:
+        return False
+    keep_to(folder, position.plan, position.plan | plan)
+    shown = not run.show or any((folder / "pictures").glob("*"))
+    written = position.done is not False and shown and (folder / "best" / "model.safetensors").is_file()
+    if written and trained(position, run):
+        say(f"{folder} is finished after epoch {position.epoch}: nothing is left to train")
+        return True
+    return False
+
+
+def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, *, fresh: bool) -> Task:
+    """Build the task on its device and prepare its data. Weights come from the checkpoint, from `run.start_from`, or
+    from `Task.initialise`; words or classes of a run that goes on are those with which it began."""
+    if not fresh:
+        restore_start(data, run)
+    if fresh and run.start_from is not None:
+        model = started(task, data, world, run.start_from)
+    else:
+        model = task(data)
+        if fresh:
+            check_untrained(model)
+            with world.first_alone():
+                model.initialise()
+    if not fresh:
+        load_weights(model, Path(run.folder) / "last")
+    elif world.first:
+        keep_start(data, run)
+    model.to(world.device)
+    data.prepare(model)
+    model.prepare(data)
+    return model
+
+
+def settings(run: Run, schedule: Callable | None) -> dict:
+    """What a run must keep to go on exactly. A schedule is drawn over all epochs; without one, more may be added.
+
+    With `precision: auto`, a run keeps what was chosen when it began, also on another device (where
+    `computed` may replace bf16).
+    """
+    epochs = run.epochs if schedule else None
+    precision = {} if run.precision == "auto" else {"precision": run.precision}
+    return dict(seed=run.seed, accumulate=run.accumulate, **precision, warmup=run.warmup, epochs=epochs)

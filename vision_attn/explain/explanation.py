@@ -1,0 +1,36 @@
+"""What a look into a model found: words, each with a map."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Explanation(NamedTuple):
+    """Words, each with a map, and the attention that the maps can be compared with."""
+
+    words: list[str]
+    alpha: Float[Tensor, "T Y X"]
+    log_prob: list[float] | None = None
+    """log p of each word, in nats; None where there is no such thing."""
+    layers: Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None = None
+    """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) where they differ in size."""
+    method: str = ""
+    """How `alpha` was made."""
+
+
+def chosen(
+    raw: Float[Tensor, "T N K _ _"] | Sequence[Float[Tensor, "T _ _ _"]], layer: int | None, head: int | None
+) -> Float[Tensor, "T Y X"]:
+    """The maps of one layer and head, or the mean over what is None; layers in a list differ in size and have no mean.
+    Raises ValueError if there is no such one."""
+    layers = raw.unbind(1) if isinstance(raw, Tensor) else raw
+    N = len(layers)
+    if layer is not None and not -N <= layer < N:
+        raise ValueError(f"there is no layer {layer}: they are numbered from 0 to {N - 1}")
+    maps = raw.mean(dim=1) if layer is None else layers[layer]
+    K = maps.shape[1]
+    if head is not None and not 0 <= head < K:
+        raise ValueError(f"there is no head {head}: they are numbered from 0 to {K - 1}")
+    return maps.mean(dim=1) if head is None else maps[:, head]

@@ -1,0 +1,1 @@
+"""Models in formats that need no vision_attn."""

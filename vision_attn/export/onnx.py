@@ -1,0 +1,223 @@
+"""Models in formats that need no vision_attn: ONNX and `torch.export`, with any batch size.
+
+A captioner becomes three files, as it is called: `encoder` once per image, `start` once per image, and `step` once per
+word. A classifier and a generator become one.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from vision_attn.contracts import Encoder
+from vision_attn.data.vocabulary import UNKNOWN
+from vision_attn.models.draw import DRAW
+from vision_attn.models.ram import RAM
+from vision_attn.system.files import replacing
+from vision_attn.task import Task
+from vision_attn.tasks.caption import Captioning
+from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.generate import Generation
+
+TOLERANCE = 1e-4
+"""The largest difference from PyTorch, in probability or in units of the outputs."""
+EXAMPLES, OTHERS = 2, 3
+"""Images to export with, and to check with: another number, since any number must work."""
+
+
+class Part(NamedTuple):
+    """A function of tensors to export."""
+
+    name: str
+    module: nn.Module
+    inputs: dict[str, Tensor]
+    outputs: list[str]
+
+
+class Function(nn.Module):
+    """A function of tensors that uses the weights of `model`."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., tuple[Tensor, ...]]):
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self.call(*tensors)
+
+
+@torch.no_grad()
+def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
+    """Write the parts of `task` into `folder` as NAME.pt2 (`torch.export`) and, if `onnx`, as NAME.onnx.
+
+    The parts compute in float32, and so does the encoder of `task` from then on. Returns the largest difference of each
+    file from PyTorch, on inputs of another number of images: noise, which glimpses hardly follow. On images, a glimpse
+    depends on the one before, and differences by rounding grow with each; so they do between two batches in PyTorch.
+    Raises ValueError for a task or model that cannot be exported, and if a difference exceeds `TOLERANCE`.
+    """
+    task = task.cpu().eval()
+    for module in task.modules():
+        if isinstance(module, Encoder):
+            module.precision = "fp32"  # ONNX's convolutions have no bfloat16 on a CPU
+    found: dict[str, float] = {}
+    checks = {part.name: part for part in _parts(task, OTHERS)}
+    for part in _parts(task, EXAMPLES):
+        sizes = tuple({0: torch.export.Dim.DYNAMIC} for _ in part.inputs)
+        try:
+            program = torch.export.export(part.module, tuple(part.inputs.values()), dynamic_shapes=(sizes,))
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise ValueError(f"the {part.name} of this {task.kind} cannot be exported ({reason})") from error
+        given = list(checks[part.name].inputs.values())
+        expected = part.module(*given)
+        with replacing(folder / f"{part.name}.pt2") as path, open(path, "wb") as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "No complete tensor found")  # of weights on a GPU; these are not
+            torch.export.save(program, file)
+        found[f"{part.name}.pt2"] = _difference(program.module()(*given), expected)
+        if onnx:
+            onnx_file = folder / f"{part.name}.onnx"
+            with replacing(onnx_file) as path:
+                _to_onnx(program, part, path)
+            found[onnx_file.name] = _difference(_run_onnx(onnx_file, part, given), expected)
+    wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
+    if wrong:
+        raise ValueError(f"{folder}: results differ from PyTorch's by more than {TOLERANCE}: {wrong}")
+    if isinstance(task, Captioning):
+        _write_captioner(task, folder)
+    return found
+
+
+def _parts(task: Task, number: int) -> list[Part]:
+    """The functions of a task, with inputs of `number` images."""
+    generator = torch.Generator().manual_seed(number)
+    options = {"generator": generator, "dtype": next(task.parameters()).dtype}
+    if isinstance(task, Captioning) and task.sees_squares:
+        return _captioner(task, number, generator)
+    if isinstance(task, Classification):
+        if isinstance(task.model, RAM) and task.model.first == "random":
+            raise ValueError("the first glimpse of this model is at a random place, which cannot be exported")
+        if 0 in task.image_shape:
+            raise ValueError(
+                "this model takes images of any size, which cannot be exported: train it with data.side and "
+                "data.square=true"
+            )
+
+        def classify(images: Tensor) -> tuple[Tensor, ...]:
+            glance = task.model(images, way="mean")
+            where = () if glance.locations is None else (glance.locations[:, 0],)
+            return glance.log_prob[:, 0].exp(), *where
+
+        images = torch.rand(number, *task.image_shape, **options)
+        outputs = ["probabilities", "locations"][: len(classify(images))]
+        return [Part("classifier", Function(task.model, classify), {"images": images}, outputs)]
+    if isinstance(task, Generation) and isinstance(task.model, DRAW):
+
+        def generate(noise: Tensor) -> tuple[Tensor, ...]:
+            return (task.model.decode(noise.transpose(0, 1)[:, :, None]).canvases[-1].sigmoid(),)
+
+        noise = torch.randn(number, task.model.num_steps, task.model.latent_size, **options)
+        return [Part("generator", Function(task.model, generate), {"noise": noise}, ["images"])]
+    raise ValueError(f"a {type(task).__name__} of {type(task.model).__name__} cannot be exported")
+
+
+def _captioner(task: Captioning, number: int, generator: torch.Generator) -> list[Part]:
+    side = task.encoder.resolution
+    images = torch.randint(256, (number, 3, side, side), dtype=torch.uint8, generator=generator)
+    regions = task.encoder(images)
+    memory, state = task.model.start(regions, 1)
+    _, memory_tree = _flat(memory)
+    word = torch.randint(2, 4, (number, 1), generator=generator)
+    for _ in range(2):
+        state = task.model.step(word, state, memory)[1]
+    kept, (going, state_tree) = _flat(memory)[0], _flat(state)
+
+    def start(regions: Tensor) -> tuple[Tensor, ...]:
+        memory, state = task.model.start(regions, 1)
+        return *_copied(_flat(memory)[0]), *_copied(_flat(state)[0])
+
+    def step(word: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        memory, state = memory_tree(tensors[: len(kept)]), state_tree(tensors[len(kept) :])
+        logits, state, look = task.model.step(word, state, memory)
+        return logits[:, 0], *_copied(_flat(state)[0]), *(() if look is None else (look.alpha[:, 0],))
+
+    names = [f"memory_{place}" for place in range(len(kept))]
+    state_names = [f"state_{place}" for place in range(len(going))]
+    seen = [] if len(step(word, *kept, *going)) == 1 + len(going) else ["alpha"]
+    inputs = {"word": word, **dict(zip(names, kept, strict=True)), **dict(zip(state_names, going, strict=True))}
+    after = ["logits", *(f"next_{name}" for name in state_names), *seen]
+    encode = Function(task.encoder, lambda images: (task.encoder(images),))
+    return [
+        Part("encoder", encode, {"images": images}, ["regions"]),
+        Part("start", Function(task.model, start), {"regions": regions}, [*names, *state_names]),
+        Part("step", Function(task.model, step), inputs, after),
+    ]
+
+
+def _flat(nested: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
+    """The tensors of nested tuples, without what is None, and the function that nests others in the same way."""
+    leaves, tree = pytree.tree_flatten(nested)
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+    def nest(tensors: Sequence[Tensor]) -> Any:
+        new = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            new[place] = tensor
+        return pytree.tree_unflatten(new, tree)
+
+    return [leaves[place] for place in places], nest
+
+
+def _copied(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies: an exported function may not return its inputs, or views of them."""
+    return [tensor.clone() for tensor in tensors]
+
+
+def _to_onnx(program: Any, part: Part, path: Path) -> None:
+    import logging
+
+    for library in ("torch.onnx", "onnxscript", "onnx_ir"):  # which tell each thing that they fold
+        logging.getLogger(library).setLevel(logging.ERROR)
+    made = torch.onnx.export(
+        program, input_names=list(part.inputs), output_names=part.outputs, dynamo=True, verbose=False, optimize=True
+    )
+    made.save(str(path), external_data=False)
+
+
+def _run_onnx(file: Path, part: Part, given: Sequence[Tensor]) -> list[Tensor]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    asked = {each.name for each in session.get_inputs()}
+    named = {name: tensor.numpy() for name, tensor in zip(part.inputs, given, strict=True) if name in asked}
+    return [torch.from_numpy(array) for array in session.run(part.outputs, named)]
+
+
+def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest difference of any output, or the relative one where numbers are larger than 1."""
+    differences = [
+        ((one.double() - other.double()).abs() / other.double().abs().clamp(min=1)).max()
+        for one, other in zip(found, expected, strict=True)
+        if one.numel()
+    ]
+    return float(torch.stack(differences).max())
+
+
+def _write_captioner(task: Captioning, folder: Path) -> None:
+    """Write what the exported captioner needs: its words and sizes, and a program that captions with it."""
+    content = {
+        "parts": ["encoder", "start", "step"],
+        "words": list(task.vocabulary.words),
+        "never": [UNKNOWN],
+        "resolution": task.encoder.resolution,
+    }
+    content |= {"grid": list(task.encoder.grid), "max_words": task.decoding.max_words}
+    with replacing(folder / "captioner.json") as path:
+        path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    program = files("vision_attn.export").joinpath("caption_onnx.py").read_text(encoding="utf-8")
+    with replacing(folder / "caption.py") as path:
+        path.write_text(program, encoding="utf-8")

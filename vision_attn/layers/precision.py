@@ -1,0 +1,33 @@
+"""Precision: conversion to more digits where few are too coarse, and computing with fewer."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+def at_least_float32(numbers: Tensor) -> Tensor:
+    """Convert half precision, such as autocast produces, to float32. Wider tensors are returned unchanged."""
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
+
+
+WITHOUT_DOUBLE = {"mps"}
+"""Kinds of devices that have no float64."""
+
+
+def double(numbers: Tensor) -> Tensor:
+    """Convert to float64, or to float32 on a device that has no float64."""
+    return numbers.float() if numbers.device.type in WITHOUT_DOUBLE else numbers.double()
+
+
+Precision = Literal["fp32", "bf16"]
+"""What a part computes in, whatever the precision of the run: "bf16" is bfloat16, "fp32" that of its surroundings."""
+
+
+def call_in(precision: Precision, network: Callable[[Tensor], Tensor], numbers: Tensor) -> Tensor:
+    """Call `network` in bfloat16 for "bf16", and return float32; for "fp32", in the precision of its surroundings."""
+    if precision == "fp32":
+        return network(numbers)
+    with torch.autocast(numbers.device.type, torch.bfloat16):
+        return network(numbers).float()

@@ -1,0 +1,281 @@
+"""Models that can be looked into: of other libraries, and runs of this package.
+
+`vision-attn look`, `vision_attn.load` and the web page all open a model by `open_explainer`, and show its
+`ExplanationResult`.
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+from vision_attn.configuration.hub import local
+from vision_attn.configuration.run_folder import open_run
+from vision_attn.configuration.trust import as_packages
+from vision_attn.contracts import Classifier
+from vision_attn.data.images.squares import encoder_input
+from vision_attn.explain.explanation import Explanation, chosen
+from vision_attn.explain.looks import Method, look
+from vision_attn.explain.models import Model, open_model
+from vision_attn.results.displayable import InteractiveResult
+from vision_attn.results.images import SIDE, Picture, centre, each, whole
+from vision_attn.system.files import shipped
+from vision_attn.system.machine import torch_device
+from vision_attn.task import Source
+from vision_attn.tasks.caption import Captioning
+from vision_attn.tasks.classify import Classification
+from vision_attn.viz.attention import write_sheet
+from vision_attn.viz.page import GUIDE, PageItem, write_page
+
+TITLES = {
+    "classifier": "What led to each answer",
+    "matcher": "Where each text matches",
+    "captioner": "Where each word looked",
+    "encoder": "Where the model looks",
+}
+GUIDES = {
+    "classifier": "Point at an answer, or tap it, to see what led to it.",
+    "matcher": "Point at a text, or tap it, to see where the image matches it.",
+    "encoder": "Point at the word below a picture, or tap it, to see the attention.",
+}
+DIALS = " The sliders show the attention of each layer and head."
+
+See = Callable[..., Explanation]
+"""Finds out where a model looked in a photograph, with the options of `vision_attn.explain.looks.look`."""
+
+
+@dataclass(repr=False)
+class ExplanationResult(InteractiveResult):
+    """A photograph with the words of a model: its answer, the texts to match, or its caption; each with a map."""
+
+    title: str
+    picture: Image.Image
+    """The centre square of the photograph."""
+    kind: str
+    """"classifier", "encoder", "matcher" or "captioner"."""
+    seen: Explanation
+    part: str = ""
+    """The layer and the head whose attention was asked for, such as "layer 3, head 1"."""
+
+    @property
+    def words(self) -> list[str]:
+        return self.seen.words
+
+    @property
+    def alpha(self) -> Float[Tensor, "T Y X"]:
+        """The map of each word."""
+        return self.seen.alpha
+
+    @property
+    def log_prob(self) -> list[float] | None:
+        """Of each word, in nats; None where there is no such thing."""
+        return self.seen.log_prob
+
+    @property
+    def layers(self) -> Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None:
+        """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) where they differ in size; None
+        where there is no map of them."""
+        return self.seen.layers
+
+    @property
+    def method(self) -> str:
+        """How the maps were made: "attention", "rollout", "relevance" or "grad-cam"."""
+        return self.seen.method
+
+    @property
+    def text(self) -> str:
+        """What the model answered, in a line."""
+        words, log_prob = self.seen.words, self.seen.log_prob
+        if self.kind == "captioner":
+            return " ".join(words)
+        if log_prob is None:
+            return ", ".join(words)
+        return ", ".join(f"{word} ({math.exp(value):.2f})" for word, value in zip(words, log_prob, strict=True))
+
+    @property
+    def looked(self) -> PageItem:
+        seen = self.seen
+        return PageItem(self.title, self.picture, seen.words, seen.alpha, log_prob=seen.log_prob, layers=seen.layers)
+
+    @classmethod
+    def write_together(cls, path: Path, items: Sequence["ExplanationResult"]) -> None:
+        kind = items[0].kind
+        dials = any(item.layers is not None for item in items)
+        guide = GUIDES.get(kind, GUIDE.format("word")) + DIALS * dials
+        write_page(path, [item.looked for item in items], title=TITLES[kind], guide=guide)
+
+    def write_picture(self, path: Path) -> None:
+        way = f"{self.method} of {self.part}" if self.part else self.method
+        options: dict[str, Any] = {"title": f"{self.title} · {way}", "log_prob": self.log_prob}
+        if self.kind != "captioner":
+            options["caption"] = " · ".join(self.words)
+        write_sheet(path, self.picture, self.words, self.alpha, **options)
+
+
+class Explainer:
+    """A model that can be looked into: `look` shows where it looked for its answer, a text, or each of its words."""
+
+    def __init__(self, name: str, kind: str, see: See, device: torch.device, at_least: int = SIDE) -> None:
+        self.name, self.kind, self.device, self.at_least = name, kind, device, at_least
+        """Pixels on a side below which no photograph should be reduced when it is read."""
+        self._see = see
+
+    def __repr__(self) -> str:
+        return f"<vision_attn model: {self.name}, {self.kind}, on {self.device}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("caption", "classify", "transcribe", "draw"):
+            raise AttributeError(f"{self.name} is not a run of this package, so it has no {name}: call look")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def look(
+        self,
+        images: Picture | Sequence[Picture],
+        text: str | Sequence[str] | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        method: str = "auto",
+    ) -> Any:
+        """Look into the model with an image, or with each image of a list, as `vision-attn look` does.
+
+        text: what to match, the class to explain (by default the likeliest), or the beginning of the caption; one, or
+            several.
+        layer, head: show the attention of this layer, and of this head (by default the mean of all).
+        method: how the maps are made: "relevance", "rollout" or "grad-cam" (`explain.methods`), or "attention"; by
+            default the one that fits the model.
+
+        Returns a `ExplanationResult` with `text`, `words`, `alpha` (one map per word), `log_prob` and `layers`, or a
+        list of them. Raises ValueError for what the model does not have.
+        """
+        if method not in get_args(Method):
+            raise ValueError(f"there is no method {method!r}; choose one of {', '.join(get_args(Method))}")
+        texts = [text] if isinstance(text, str) else list(text or ())
+        options = {"texts": texts, "method": method, "layer": layer, "head": head}
+        read = partial(whole, at_least=self.at_least)
+        return each(images, read, lambda some: [self.see(*one, **options) for one in some])
+
+    def see(
+        self,
+        title: str,
+        picture: Image.Image,
+        *,
+        texts: Sequence[str] = (),
+        method: Method = "auto",
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> ExplanationResult:
+        """Look into the model with the centre square of one photograph in RGB."""
+        seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
+        small = centre(picture)
+        small.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+        parts = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
+        return ExplanationResult(title, small, self.kind, seen, ", ".join(parts))
+
+
+def is_run_name(name: str | Path) -> bool:
+    """Whether `name` is that of a run, here or on the hub, or looks like one: a path, but no `library:name`."""
+    path = Path(name)
+    looks_like_one = path.is_absolute() or (len(path.parts) > 1 and ":" not in str(name))
+    return str(name).startswith("hf:") or looks_like_one or os.path.isdir(shipped(name))
+
+
+def open_explainer(
+    name: str | Path, *, weights: str | None = None, device: str = "auto", trust: str | Sequence[str] = ()
+) -> Explainer:
+    """Open a run, or a model of another library: see `vision_attn.explain.models.open_model`.
+
+    trust: packages whose code the run or the model may use. Raises ValueError, which says what to install, name or
+    correct.
+    """
+    target = torch_device(device)
+    if is_run_name(name):
+        if weights is not None:
+            raise ValueError(f"{name} holds its weights: leave --weights out")
+        task, source, _ = open_run(local(name), trust=trust)
+        return explainer_of_run(task.to(target), source, str(name), target)
+    model = open_model(str(name), weights=weights, trust=str(name).partition(":")[0] in as_packages(trust))
+    return Explainer(str(name), model.kind, _looked_into(model, target), target)
+
+
+def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.device) -> Explainer:
+    """Look into the run `name`, whose task is on `device`. Raises ValueError if it does not see whole photographs."""
+    if isinstance(task, Captioning):
+        if not task.sees_squares:
+            raise ValueError(f"{name} reads lines: vision-attn transcribe --out draws where it looked")
+        return Explainer(name, "captioner", partial(_described, task, device), device, max(SIDE, 2 * task.resolution))
+    if not sees_photographs(task):
+        instead = f"classify {name} IMAGE --out look" if isinstance(task, Classification) else f"eval {name} --show 8"
+        raise ValueError(
+            f"{name} holds a {task.kind} that does not see whole photographs: vision-attn {instead} draws what it sees"
+        )
+
+    def inputs(picture: Image.Image) -> dict[str, Tensor]:
+        return {"images": _pixels(picture, task.image_shape[1:]) / 255}
+
+    names = tuple(getattr(source, "class_names", ()))
+    model = Model(_Scores(task.model), "classifier", inputs, names)
+    return Explainer(name, "classifier", _looked_into(model, device), device)
+
+
+def sees_photographs(task: Any) -> bool:
+    """Whether a task is a classifier that sees a whole photograph at once, not glimpses of it."""
+    whole = isinstance(task, Classification) and type(task.model).view is Classifier.view
+    return whole and task.image_shape[0] == 3 and 0 not in task.image_shape
+
+
+class _Scores(nn.Module):
+    """Adapts a classifier of this package to those of other libraries: images to scores."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B N"]:
+        return self.model(images).log_prob[:, 0, -1]
+
+
+def _looked_into(model: Model, device: torch.device) -> See:
+    """How a model on a device, with its inputs there, looks into the centre square of a photograph."""
+    inputs: Callable[[Image.Image], dict[str, Tensor]] = model.inputs
+    model.module.to(device)
+    model = model._replace(inputs=lambda square: {key: value.to(device) for key, value in inputs(square).items()})
+    return lambda picture, **options: look(model, centre(picture), **options)
+
+
+def _pixels(picture: Image.Image, size: Sequence[int]) -> Tensor:
+    """A picture as a batch of one image, from 0 to 255."""
+    resized = picture.convert("RGB").resize(tuple(size)[::-1])
+    return torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None]
+
+
+def _described(
+    task: Captioning,
+    device: torch.device,
+    picture: Image.Image,
+    *,
+    texts: Sequence[str],
+    method: Method,
+    layer: int | None,
+    head: int | None,
+) -> Explanation:
+    """The caption of one of our captioners, with its maps."""
+    if method != "auto" or layer is not None or texts:
+        raise ValueError("the maps of a captioner of this package are its attention: leave method, layer and text out")
+    (caption,) = task.describe(encoder_input(picture, task.resolution)[None].to(device))
+    if caption.alpha is None:
+        raise ValueError("this captioner has no attention, so there is nothing to look at")
+    layers = None if caption.heads is None else caption.heads[:, None]
+    if head is not None and layers is None:
+        raise ValueError("this captioner has a single head: leave --head out")
+    alpha = caption.alpha if head is None else chosen(layers, 0, head)
+    return Explanation(caption.words, alpha, caption.log_prob, layers, "attention")

@@ -1,0 +1,94 @@
+"""Images as users of Python give them: files, pictures and arrays."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.data.images.convert import in_rgb
+from vision_attn.data.images.decode import Encoded, open_photograph
+from vision_attn.data.images.squares import centre_square, encoder_input, read_image
+from vision_attn.results.displayable import ResultList
+
+Picture = str | Path | Encoded | Image.Image | np.ndarray | Tensor
+"""A file, a file in memory, a picture, or an array: (Y, X), (Y, X, 3 or 4), or a tensor (C, Y, X); uint8, or floats in
+[0, 1]."""
+
+SIDE = 672
+"""Pixels that a photograph keeps for pictures."""
+BATCH = 16
+
+
+def each(
+    images: Picture | Sequence[Picture], read: Callable[[Picture, int], Any], batch: Callable[[Sequence[Any]], list]
+) -> Any:
+    """Read images and process them in batches; the result of one image that is not in a list is returned alone."""
+    if isinstance(images, Encoded) or not isinstance(images, list | tuple):  # `Encoded` is a tuple
+        return batch([read(images, 1)])[0]
+    results: list[Any] = []
+    for first in range(0, len(images), BATCH):
+        some = images[first : first + BATCH]
+        results += batch([read(image, first + number) for number, image in enumerate(some, 1)])
+    return ResultList(results)
+
+
+def photograph(image: Picture, number: int, resolution: int) -> tuple[str, Image.Image, UInt8[Tensor, "3 S S"]]:
+    """The title of an image, its centre square with at most `SIDE` pixels on a side, and the encoder's input.
+
+    That of a file is read as the commands read it. Raises ValueError for what is no image.
+    """
+    title, picture = whole(image, number)
+    pixels = (
+        read_image(image, resolution) if isinstance(image, str | Path | Encoded) else encoder_input(picture, resolution)
+    )
+    square = centre(picture)
+    square.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+    return title, square, pixels
+
+
+def whole(image: Picture, number: int, *, at_least: int | None = SIDE) -> tuple[str, Image.Image]:
+    """The title of an image, and the image in RGB, upright; a JPEG may be reduced to `at_least` pixels on a side.
+    Raises ValueError for what is no image."""
+    if isinstance(image, str | Path | Encoded):
+        title, picture = Path(str(image)).name, open_photograph(image, at_least=at_least)
+    else:
+        title = f"image {number}"
+        if isinstance(image, np.ndarray | Tensor):
+            image = _pictured(image)
+        if not isinstance(image, Image.Image):
+            raise ValueError(f"{title} is a {type(image).__name__}: give a path, a PIL image, an array or a tensor")
+        title = Path(getattr(image, "filename", "") or title).name
+        picture = in_rgb(image)
+    return title, picture
+
+
+def centre(picture: Image.Image) -> Image.Image:
+    """The centre square of a picture, in whole pixels."""
+    return picture.crop(tuple(round(edge) for edge in centre_square(*picture.size)))
+
+
+def _pictured(array: np.ndarray | Tensor) -> Image.Image:
+    """A picture of an array (Y, X), (Y, X, 3) or (Y, X, 4), or of a tensor (C, Y, X). Raises ValueError for others."""
+    shape = tuple(array.shape)
+    if isinstance(array, Tensor):
+        array = array.detach().cpu()
+        array = array.float() if array.is_floating_point() else array  # numpy has no bfloat16
+        array = (array.permute(1, 2, 0) if array.ndim == 3 else array).numpy()
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    if array.ndim not in (2, 3) or 0 in shape or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+        raise ValueError(
+            "an array is (Y, X), (Y, X, 3) or, with transparency, (Y, X, 4), a tensor (C, Y, X) with 1, 3 or 4 "
+            f"channels; this one is {shape}; give several as a list"
+        )
+    if array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating):
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+            raise ValueError("an array of floats must lie in [0, 1]; for pixels from 0 to 255 use uint8")
+        array = (array * 255.0).round().astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise ValueError(f"an array is uint8, or floats in [0, 1]; this one is {array.dtype}")
+    return Image.fromarray(np.ascontiguousarray(array))

@@ -1,0 +1,242 @@
+"""Finding, reading and atomically writing files."""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import tempfile
+import unicodedata
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+WINDOWS = os.name == "nt"
+LONGEST_NAME = 150
+"""Bytes of a file name to keep in the name of its temporary file. File systems allow 255 in total."""
+
+_HOST = f"{zlib.crc32(platform.node().encode()):08x}"
+_LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
+_swept: set[Path] = set()
+
+
+def ours() -> Path:
+    """Return the folder that holds `configs`, `docs/photographs` and `weights`: the checkout of the project, or, if the
+    package was installed from a wheel, a folder inside it."""
+    packed = Path(__file__).parents[1] / "shipped"
+    return packed if packed.is_dir() else Path(__file__).parents[2]
+
+
+def shipped(path: str | Path) -> Path:
+    """Return `path` if it exists, or else what comes with the project under this name, such as `weights/photographs`.
+    Returns `path` itself if neither exists."""
+    path = Path(path)
+    theirs = ours() / path
+    if os.path.exists(path) or not os.path.exists(theirs):  # Path.exists raises for names that are too long
+        return path
+    return theirs
+
+
+def find(path: str | Path) -> Path:
+    """Return the existing file or folder `path`: as given, under `$VISION_ATTN_DATA`, or under `data/`.
+
+    Raises ValueError naming every location that was tried.
+    """
+    path = Path(path).expanduser()
+    candidates = [path]
+    if not path.is_absolute():
+        root = os.environ.get("VISION_ATTN_DATA")
+        candidates += [Path(root).expanduser() / path] if root else []
+        candidates += [Path("data") / path]
+    for candidate in candidates:
+        if os.path.exists(candidate):  # Path.exists raises for names that are too long or contain a null byte
+            return candidate
+    tried = ", ".join(str(candidate) for candidate in candidates)
+    hint = "" if os.environ.get("VISION_ATTN_DATA") else "; set VISION_ATTN_DATA to search another folder of data sets"
+    raise ValueError(f"{path} was not found (tried {tried}){hint}")
+
+
+def meant(missing: Path, root: Path) -> str:
+    """For a message: the file that the path of a missing one may mean, one of nearly the same name, or one of this name
+    in `root`; empty if there is none."""
+    with suppress(OSError):
+        for name in os.listdir(missing.parent):
+            if _alike(name) == _alike(missing.name):
+                return f" (there is {name}, with other capitals or another form of an accent)"
+            if _alike(Path(name).stem) == _alike(missing.name):
+                return f" (there is {name}: names need their ending)"
+    inside = root / missing.name
+    return f" (there is {inside}: names are those below the folder of images)" if os.path.isfile(inside) else ""
+
+
+def _alike(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def read_json(path: str | Path, *, lines: bool = False) -> Any:
+    """Read a JSON file in UTF-8, with or without a byte order mark.
+
+    With `lines`, a JSON lines file (one value per line) is accepted too and returned as the list of its values. Raises
+    ValueError naming the file if it cannot be read, is not JSON, or is nested too deeply.
+    """
+    text = ""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        return json.loads(text)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not JSON: it is not UTF-8 text") from error
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply") from error
+    except ValueError as error:
+        values = _json_lines(text if lines else "\n".join(text.split("\n", 100)[:100]))  # a few show the format
+        if values is None:
+            wrong = _wrong_line(text)
+            where = f", line {wrong}," if wrong else ""
+            raise ValueError(f"{path}{where} is not JSON{'' if wrong else f': {error}'}") from error
+        if not lines:
+            raise ValueError(f"{path} is JSON lines (one value per line), but must be one JSON value") from error
+        return values
+
+
+def _json_lines(text: str) -> list[Any] | None:
+    """Parse two or more lines of JSON, one value each; None if one is not JSON."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    try:
+        return [json.loads(line) for line in lines] if len(lines) > 1 else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _wrong_line(text: str) -> int | None:
+    """The first line, counted from 1, that is no JSON value, where the lines before it are; None if there are none."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        try:
+            json.loads(line or "null")
+        except (ValueError, RecursionError):
+            return number if number > 1 else None
+    return None
+
+
+def finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers by name as JSON has them: None for NaN and infinities."""
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+
+
+def brief(value: Any, most: int = 60) -> str:
+    """Describe a JSON value for a message: a single value as it is (cut if long), a list or an object by its type."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    text = json.dumps(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary file name next to `path` to write to; renamed to `path` on success, removed on failure.
+
+    Temporary files of killed processes in the same folder are removed first. An OSError names `path`.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent)
+    temporary = path.parent / _temporary(path.name)
+    try:
+        yield temporary
+        if temporary.is_file():
+            with open(temporary, "r+b" if WINDOWS else "rb") as file:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is None:  # raised by Pillow's encoders without a reason
+            raise OSError(errno.EIO, str(error) or "cannot be written", str(path)) from error
+        if error.filename in (None, str(temporary)):  # `write` to a full disk reports no file name
+            error.filename = str(path)
+            del error.filename2
+        raise
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
+    """Yield a temporary folder in `parent` (by default the system's temporary directory), removed at the end.
+
+    Folders that killed processes left there are removed first. An OSError about a full disk names `parent`.
+    """
+    parent = Path(parent or tempfile.gettempdir())
+    sweep(parent)
+    prefix = _temporary(name).removesuffix("part")
+    with tempfile.TemporaryDirectory(prefix=prefix, suffix=".part", dir=parent, ignore_cleanup_errors=True) as folder:
+        try:
+            yield Path(folder)
+        except OSError as error:
+            if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                error.filename = str(parent)
+            raise
+
+
+def sweep(folder: Path, *, again: bool = False) -> None:
+    """Remove temporary files of killed processes of this machine from `folder`. Done once per process, or `again`."""
+    if folder in _swept and not again:
+        return
+    _swept.add(folder)
+    entries: list[os.DirEntry] = []
+    with suppress(OSError):
+        entries = list(os.scandir(folder))
+    for entry in entries:
+        left = _LEFT_OVER.fullmatch(entry.name)
+        if left and left[2] == _HOST and not _alive(int(left[1])):
+            with suppress(OSError):  # it may belong to another user; try the next one
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+
+
+def sha256(path: Path) -> str:
+    """Compute the SHA-256 of a file, read in chunks. Raises OSError if it cannot be read."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def digest(content: Any) -> str:
+    """Compute the SHA-256 of `content` in JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def shortened(name: str, most: int = LONGEST_NAME) -> str:
+    """Cut `name` to at most `most` bytes in the encoding of file systems."""
+    return os.fsencode(name)[:most].decode(errors="ignore") if len(os.fsencode(name)) > most else name
+
+
+def _temporary(name: str) -> str:
+    """Return a hidden file name that identifies the process and the machine; see `sweep`."""
+    short = shortened(name)
+    if short != name:
+        short += f".{zlib.crc32(os.fsencode(name)):08x}"
+    return f".{os.getpid()}-{_HOST}.{short}.part"
+
+
+def _alive(process: int) -> bool:
+    if WINDOWS:  # where signal 0 is Ctrl-C
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
