@@ -31,16 +31,15 @@ class Ending(Captioner):
         self.captioner, self.ends = captioner, ends
 
     def start(self, regions: Tensor, rows: int):
-        self.num_words = 0
         memory, state = self.captioner.start(regions, rows)
-        return (memory, self.ends), state
+        number = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
+        return (memory, self.ends), (number, state)
 
     def step(self, word: Tensor, state, memory):
-        memory, ends = memory
+        (memory, ends), (number, state) = memory, state
         logits, state, look = self.captioner.step(word, state, memory)
-        logits[..., END] = ends[:, self.num_words, None]
-        self.num_words += 1
-        return logits, state, look
+        logits[..., END] = ends.gather(1, number)
+        return logits, (number + 1, state), look
 
 
 def random_ends(shapes: Shapes, device: str = "cpu") -> Tensor:

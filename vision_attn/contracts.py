@@ -137,7 +137,11 @@ class Captioner(nn.Module):
     def step(
         self, word: Int[Tensor, "B R"], state: Nested, memory: Nested
     ) -> tuple[Float[Tensor, "B R V"], Nested, AttentionMap | None]:
-        """Return logits of the word after `word`, the new state, and where the model looked (None without a map)."""
+        """Return logits of the word after `word`, the new state, and where the model looked (None without a map).
+
+        On a GPU its work is recorded and replayed for each word (`decode/replay.py`). So it remembers nothing outside
+        the state, and reads no numbers from the device; the state keeps its shapes, or decoding is slower.
+        """
         raise NotImplementedError
 
     def frames(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"] | None:

@@ -21,6 +21,7 @@ from benchmarks.shapes import Shapes, random_batch
 from benchmarks.show_attend_tell import Side, Step, hard, ours, plain, training_step
 from vision_attn.configuration.config import build, read
 from vision_attn.decode import beam_search, greedy
+from vision_attn.decode.replay import eager_searches
 from vision_attn.models.transformer import Transformer
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -84,7 +85,8 @@ def digits(name: str, shapes: Shapes, device: str, compiled: bool, *, config: st
 
 
 def decoding(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:
-    """Beam search and greedy decoding, also with a batch that keeps a GPU busy."""
+    """Beam search and greedy decoding, also with a batch that keeps a GPU busy. They capture their time steps
+    themselves, as they do for a user."""
     for images in shapes.some((shapes.images, 8 * shapes.images)):
         sizes = shapes._replace(images=images)
 
@@ -95,7 +97,7 @@ def decoding(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:
 
         for what, decode in ((f"beam {BEAMS}", partial(beam_search, beams=BEAMS)), ("greedy", greedy)):
             full = f"{what}, {images} images"
-            yield from inference(full, partial(make, decode), device, compiled, number=images)
+            yield from inference(full, partial(make, decode), device, compiled, number=images, captures=True)
 
 
 def encoders(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:
@@ -170,21 +172,28 @@ def step(
 
 
 def inference(
-    name: str, make: Callable[[], tuple[nn.Module, Tensor, Callable]], device: str, compiled: bool, *, number: int
+    name: str,
+    make: Callable[[], tuple[nn.Module, Tensor, Callable]],
+    device: str,
+    compiled: bool,
+    *,
+    number: int,
+    captures: bool = False,
 ) -> Works:
-    """Decoding or encoding in bf16. `make` returns a model, its input, and the call of the model on that input."""
+    """Decoding or encoding in bf16. `make` returns a model, its input, and the call of the model on that input.
+    captures: the call captures itself."""
 
     def prepare(captured: bool) -> Work:
         model, input, call = make()
 
         def run() -> object:
-            with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+            with torch.no_grad(), torch.autocast(device, torch.bfloat16), eager_searches(not captured):
                 return call()
 
         size = {"number": number, "unit": "images", "operations": operations(run)}
         if compiled:
             model.compile()
-        start = partial(capture, run) if captured and device == "cuda" else lambda: run
+        start = partial(capture, run) if captured and not captures and device == "cuda" else lambda: run
         return work(start, device, moved=input.nbytes + weights(model), **size)
 
     for captured in (False, True):

@@ -1,13 +1,15 @@
 """Beam search, with one beam or with diverse groups of beams."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD, AttentionMap, Captioner
-from vision_attn.decode.rows import Active, Decoded, best_first, maps, take_rows
+from vision_attn.decode.replay import has_graphs, replayed
+from vision_attn.decode.rows import Active, Choose, Chosen, Decoded, best_first, maps, stacked, take_rows
 from vision_attn.decode.rules import Rules
 from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.best_words import best_words
@@ -51,6 +53,11 @@ def beam_search(
     if not 0 <= diversity < torch.inf:
         raise ValueError(f"diversity is {diversity}, but must be at least 0")
     rules = Rules(captioner, regions.device, max_words=max_words, never=never, min_words=min_words, no_repeat=no_repeat)
+    choose = Beam(beams, diversity, groups)
+    if has_graphs(regions.device):
+        found = replayed(captioner, regions, beams, rules, choose, length_power=length_power)
+        if found is not None:
+            return found
     memory, state = captioner.start(regions, groups)  # all beams of a group begin as one
     word = torch.zeros(len(regions), groups, dtype=torch.long, device=regions.device)
     total = torch.zeros(len(regions), groups, device=regions.device)
@@ -59,13 +66,8 @@ def beam_search(
     before = rules.start(word)
     for number in range(max_words):
         logits, state, look = captioner.step(word, state, memory)
-        num_words = logits.shape[-1]
-        best = best_words(logits, min(beams, num_words), rules.barred(before, number, num_words))
-        rows = word.shape[1]
-        if groups == 1:
-            parent, word, gained, total, ended = _extend(*best, total, ended, beams)
-        else:
-            parent, word, gained, total, ended = _extend_groups(*best, total, ended, beams, groups, diversity)
+        barred, rows = rules.barred(before, number, logits.shape[-1]), word.shape[1]
+        word, gained, total, ended, parent = choose(logits, barred, total, ended)
         if beams > 1:
             state, before = take_rows((state, before), parent)
         before = rules.extended(before, word)
@@ -78,21 +80,39 @@ def beam_search(
     return _trace(steps, length_power, groups)
 
 
+@dataclass(frozen=True)
+class Beam(Choose):
+    """One time step of `beam_search`."""
+
+    beams: int
+    diversity: float
+    groups: int
+    reorders = True
+
+    def __call__(
+        self, logits: Tensor, barred: Tensor, total: Tensor, ended: Tensor, uniform: Tensor | None = None
+    ) -> Chosen:
+        best = best_words(logits, min(self.beams, logits.shape[-1]), barred)
+        if self.groups == 1:
+            return _extend(*best, total, ended, self.beams)
+        return _extend_groups(*best, total, ended, self.beams, self.groups, self.diversity)
+
+
 def _extend(
     log_prob: Tensor, word: Tensor, total: Tensor, ended: Tensor, K: int, penalty: Tensor | None = None
-) -> tuple[Tensor, ...]:
+) -> Chosen:
     """The next K rows of each image: captions that have ended stay, the best continuations of the others fill the rest.
 
     `log_prob` and `word` hold the best continuations of each row, at least K if there are as many; `penalty` is
-    subtracted where continuations are compared. Returns each new row's parent, word, gain in log-probability, total of
-    what is compared, and whether it has ended. If there are fewer than K continuations, the remaining rows have total
+    subtracted where continuations are compared. If there are fewer than K continuations, the remaining rows have total
     -inf and count as ended.
     """
     rows, each = log_prob.shape[1:]
     if on_gpu(log_prob) and log_prob.dtype == torch.float32 and rows + rows * each <= MOST:
         from vision_attn.kernels.beam_triton import extend
 
-        return extend(log_prob, word, total, ended, min(K, rows + rows * each), penalty, END, PAD)
+        parent, *chosen = extend(log_prob, word, total, ended, min(K, rows + rows * each), penalty, END, PAD)
+        return Chosen(*chosen, parent)
     stay = total.masked_fill(~ended, -torch.inf)
     compared = log_prob if penalty is None else log_prob - penalty
     go_on = (total[..., None] + compared).masked_fill(ended[..., None], -torch.inf).flatten(1)
@@ -105,12 +125,12 @@ def _extend(
     nobody, option = stays | total.isneginf(), (kept - rows).clamp(min=0)
     gained = log_prob.flatten(1).gather(1, option).masked_fill(nobody, 0)
     word = word.flatten(1).gather(1, option).masked_fill(nobody, PAD)
-    return parent, word, gained, total, nobody | (word == END)
+    return Chosen(word, gained, total, nobody | (word == END), parent)
 
 
 def _extend_groups(
     log_prob: Tensor, word: Tensor, total: Tensor, ended: Tensor, K: int, groups: int, diversity: float
-) -> tuple[Tensor, ...]:
+) -> Chosen:
     """`_extend` of the rows of each group, with a penalty on the words that earlier groups have just chosen.
 
     The K most likely words of a row suffice: at most K - K / groups of them were chosen before, so the K / groups best
@@ -121,10 +141,10 @@ def _extend_groups(
     for group in range(groups):
         mine = slice(group * rows, (group + 1) * rows)
         penalty = diversity * (word[:, mine, :, None] == chosen[:, None, None]).sum(dim=-1)
-        parent, *new = _extend(log_prob[:, mine], word[:, mine], total[:, mine], ended[:, mine], K // groups, penalty)
-        found.append((parent + group * rows, *new))
-        chosen = torch.cat([chosen, new[0]], dim=1)
-    return tuple(torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        new = _extend(log_prob[:, mine], word[:, mine], total[:, mine], ended[:, mine], K // groups, penalty)
+        found.append(new._replace(parent=new.parent + group * rows))
+        chosen = torch.cat([chosen, new.word], dim=1)
+    return Chosen(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
 
 
 def _trace(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> Decoded:
@@ -133,8 +153,9 @@ def _trace(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> 
     row = torch.arange(parent.shape[1], device=parent.device).expand_as(parent)
     traced, looked = [], []
     for step in reversed(steps):
-        traced.append({name: step[name].gather(1, row) for name in ("word", "gained", "filled")})
+        traced.append([step[name].gather(1, row) for name in ("word", "gained", "filled")])
         row = step["parent"].gather(1, row)
         looked.append(row)
+    word, gained, filled, looked = (torch.stack(parts[::-1], dim=2) for parts in (*zip(*traced, strict=True), looked))
     looks = [{name: part for name, part in step.items() if name in AttentionMap._fields} for step in steps]
-    return best_first(traced[::-1], looks, looked[::-1], length_power, groups)
+    return best_first(word, gained, filled.all(dim=-1), looked, stacked(looks), length_power, groups)

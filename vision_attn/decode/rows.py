@@ -1,5 +1,6 @@
 """The captions of each image as they grow, and sorted at the end."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,41 @@ class Decoded(NamedTuple):
     """The one region seen at each word; None where all regions were seen."""
     heads: Float[Tensor, "B R T K L"] | None = None
     """The maps of each attention head; None where there are no heads."""
+
+
+class Chosen(NamedTuple):
+    """The next rows of each image, with a word more."""
+
+    word: Int[Tensor, "B R"]
+    gained: Float[Tensor, "B R"]
+    """Its log-probability, in nats."""
+    total: Float[Tensor, "B R"]
+    """What beams are compared by; -inf for a row that is not filled."""
+    ended: Bool[Tensor, "B R"]
+    parent: Int[Tensor, "B R"] | None = None
+    """The row that each continues; None: itself."""
+
+
+class Choose:
+    """What a time step chooses. Searches with equal ones share a graph, so it can be compared and hashed."""
+
+    samples = False
+    """Whether it needs random numbers."""
+    reorders = False
+    """Whether rows may continue others."""
+    groups: int = 1
+    """Groups of rows that each begin as one, where rows continue others."""
+
+    def __call__(
+        self,
+        logits: Float[Tensor, "B R V"],
+        barred: Int[Tensor, "N"] | Int[Tensor, "B R N"],
+        total: Float[Tensor, "B R"],
+        ended: Bool[Tensor, "B R"],
+        uniform: Float[Tensor, "B R 1"] | None = None,
+    ) -> Chosen:
+        """The next rows. `barred`: the words that may not be produced; `uniform`: random numbers in (0, 1]."""
+        raise NotImplementedError
 
 
 class Active:
@@ -94,27 +130,35 @@ def take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
 
 
 def best_first(
-    steps: list[dict[str, Tensor]],
-    looks: list[dict[str, Tensor]],
-    looked: list[Tensor],
+    word: Int[Tensor, "B R T"],
+    gained: Float[Tensor, "B R T"],
+    filled: Bool[Tensor, "B R"],
+    looked: Int[Tensor, "B R T"],
+    looks: Callable[[Int[Tensor, "B R T"]], dict[str, Tensor]],
     length_power: float = 0.0,
     groups: int = 1,
 ) -> Decoded:
-    """Stack the time steps and sort rows by score; with several groups, keep the best row of each. Rows that were never
-    filled come last and are masked.
+    """Sort the rows by score; with several groups, keep the best row of each. Rows that were never filled come last and
+    are masked.
 
-    `looked` (B, R): the row of `looks` that each row had at each time step.
+    `looked`: the row in which each row looked at each time step. `looks(rows)` returns the maps of these.
     """
-    whole = {name: torch.stack([step[name] for step in steps], dim=2) for name in steps[0]}
-    word, gained, looked = whole["word"], whole["gained"], torch.stack(looked, dim=2)
-    filled = whole["filled"].all(dim=-1) if "filled" in whole else gained.sum(dim=-1) > -torch.inf
     said = (word != PAD) & filled[..., None]
     score = gained.sum(dim=-1) / said.sum(dim=-1).clamp(min=1) ** length_power
     score, order = _sorted(score.where(filled, -torch.inf), groups)
     said, word, gained, looked = take_rows((said, word, gained, looked), order)
-    sorted_maps = [take_rows(tuple(step.values()), row) for step, row in zip(looks, looked.unbind(2), strict=True)]
-    stacked = [_masked(torch.stack(parts, dim=2), said) for parts in zip(*sorted_maps, strict=True)]
-    return Decoded(word * said, gained.where(said, 0), score, **dict(zip(looks[0], stacked, strict=True)))
+    sorted_maps = {name: _masked(part, said) for name, part in looks(looked).items()}
+    return Decoded(word * said, gained.where(said, 0), score, **sorted_maps)
+
+
+def stacked(steps: list[dict[str, Tensor]]) -> Callable[[Int[Tensor, "B R T"]], dict[str, Tensor]]:
+    """`looks` of `best_first`, of the maps (B, R, ...) of each time step."""
+
+    def looks(looked: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
+        taken = [take_rows(tuple(step.values()), row) for step, row in zip(steps, looked.unbind(2), strict=True)]
+        return {name: torch.stack(parts, dim=2) for name, *parts in zip(steps[0], *taken, strict=True)}
+
+    return looks
 
 
 def _sorted(score: Float[Tensor, "B R"], groups: int) -> tuple[Tensor, Tensor]:

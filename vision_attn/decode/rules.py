@@ -1,6 +1,7 @@
 """The words that may not be produced next."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from jaxtyping import Int
@@ -38,10 +39,31 @@ class Rules:
             raise ValueError(f"min_words is {min_words}, but must lie between 0 and max_words, {max_words}")
         if no_repeat < 0:
             raise ValueError(f"no_repeat is {no_repeat}, but must be the size of an n-gram, or 0")
-        self.min_words, self.no_repeat = min_words, no_repeat
-        # Copied to the device before the loop.
-        self.always = torch.tensor(sorted({PAD, *never}), device=device)
-        self.early = torch.tensor(sorted({PAD, END, *never}), device=device) if min_words else self.always
+        self.device, self.max_words, self.min_words, self.no_repeat = device, max_words, min_words, no_repeat
+        self.never = tuple(sorted({PAD, *never}))
+
+    @property
+    def key(self) -> tuple:
+        """What is the same for rules that are the same."""
+        return self.never, self.max_words, self.min_words, self.no_repeat
+
+    # Copied to the device at their first use, which is before the loop over words.
+
+    @cached_property
+    def always(self) -> Int[Tensor, "N"]:
+        """The words that are barred at every time step."""
+        return torch.tensor(self.never, device=self.device)
+
+    @cached_property
+    def early(self) -> Int[Tensor, "N"]:
+        """The words that are barred before `min_words`."""
+        return torch.tensor(sorted({END, *self.never}), device=self.device) if self.min_words else self.always
+
+    @cached_property
+    def by_number(self) -> Int[Tensor, "T N"]:
+        """The words that are barred after each number of words; PAD twice where END is not."""
+        ends = [END if number < self.min_words else PAD for number in range(self.max_words)]
+        return torch.tensor([[*self.never, end] for end in ends], device=self.device)
 
     def start(self, word: Int[Tensor, "B R"]) -> Int[Tensor, "B R 0"] | None:
         """Return the words of each row before the first time step; None if the rules do not depend on them."""
@@ -58,15 +80,36 @@ class Rules:
         repeats = number + 1 - self.no_repeat  # n-grams so far
         if before is None or repeats < 1:
             return barred
-        if number < self.min_words and repeats >= num_words - len(barred):
-            raise ValueError(
-                f"min_words={self.min_words} and no_repeat={self.no_repeat} leave none of {num_words} words to choose: "
-                "lower min_words or raise no_repeat"
-            )
+        self._check(number, num_words)
         ngrams = before.unfold(2, self.no_repeat, 1)
         last = before[:, :, None, repeats:]
         followed = ngrams[..., -1].where((ngrams[..., :-1] == last).all(dim=-1), PAD)
         return torch.cat([barred.expand(*followed.shape[:2], -1), followed], dim=-1)
+
+    def barred_at(
+        self, before: Int[Tensor, "B R T"] | None, position: Int[Tensor, "1"], num_words: int
+    ) -> Int[Tensor, "N"] | Int[Tensor, "B R N"]:
+        """`barred` with tensors of the same shapes at each time step: `before` has room for all words, and holds PAD
+        where there is none yet; `position` is the number of words so far, on the device."""
+        barred = self.by_number.index_select(0, position)[0] if self.min_words else self.always
+        if before is None or before.shape[2] < self.no_repeat:
+            return barred
+        self._check(self.min_words - 1, num_words)
+        ngrams = before.unfold(2, self.no_repeat, 1)
+        latest = position + torch.arange(1 - self.no_repeat, 0, device=position.device)
+        last = before.index_select(2, latest.clamp(min=0))[:, :, None]
+        # An n-gram that is not whole yet ends with PAD, which is barred in any case.
+        followed = ngrams[..., -1].where((ngrams[..., :-1] == last).all(dim=-1), PAD)
+        return torch.cat([barred.expand(*followed.shape[:2], -1), followed], dim=-1)
+
+    def _check(self, number: int, num_words: int) -> None:
+        """Raise ValueError if the rules could bar all words after `number` words."""
+        repeats = number + 1 - self.no_repeat
+        if number < self.min_words and repeats >= 1 and repeats >= num_words - len(self.early):
+            raise ValueError(
+                f"min_words={self.min_words} and no_repeat={self.no_repeat} leave none of {num_words} words to choose: "
+                "lower min_words or raise no_repeat"
+            )
 
     def extended(self, before: Int[Tensor, "B R T"] | None, word: Int[Tensor, "B R"]) -> Int[Tensor, "B R T+1"] | None:
         """Return the words of each row after one more."""

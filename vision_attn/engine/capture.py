@@ -4,13 +4,13 @@ A step of many small kernels is limited by the time that Python takes to launch 
 of a step; neither the models nor the step itself know of it.
 """
 
-import warnings
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 from vision_attn.engine.batches import like
+from vision_attn.kernels.graphs import CUDAGraph, Graph, reason
 from vision_attn.system.console import say
 from vision_attn.task import Batch
 
@@ -25,84 +25,6 @@ MOST = 8
 
 PLAIN = (type(None), bool, int, float, str)
 """Parts of a batch that belong to its signature as they are."""
-
-
-class Graph:
-    """Records what a function does on the device, and does it again."""
-
-    def __init__(self, like: "Graph | None" = None) -> None:
-        """`like`: a graph that is never replayed at the same time; both may share memory."""
-
-    @staticmethod
-    def available(device: torch.device) -> bool:
-        """Return whether there are such graphs on `device`."""
-        raise NotImplementedError
-
-    def rehearse(self, function: Callable[[], Scalars]) -> Scalars:
-        """Call `function` in the way in which it will be recorded, and return its scalars."""
-        raise NotImplementedError
-
-    def capture(self, function: Callable[[], Scalars]) -> None:
-        """Record `function` without doing its work. Raises RuntimeError if it cannot be recorded."""
-        raise NotImplementedError
-
-    def replay(self) -> Scalars:
-        """Do the recorded work. Returns the scalars of the recording, with new values."""
-        raise NotImplementedError
-
-
-class CUDAGraph(Graph):
-    """Records the kernels that a function launches, and launches all of them at once.
-
-    Random numbers come from torch's default generator of the device, as in an eager step: a replay advances it by what
-    the recorded kernels use.
-    """
-
-    def __init__(self, like: "CUDAGraph | None" = None) -> None:
-        self.graph = torch.cuda.CUDAGraph()
-        self.stream = like.stream if like else torch.cuda.Stream()
-        self.pool = like.pool if like else torch.cuda.graph_pool_handle()
-        self.trouble = ""
-
-    @staticmethod
-    def available(device: torch.device) -> bool:
-        return device.type == "cuda"
-
-    def rehearse(self, function: Callable[[], Scalars]) -> Scalars:
-        # Also notes whether the function waits for the device, which no graph can.
-        self.stream.wait_stream(torch.cuda.current_stream())
-        mode = torch.cuda.get_sync_debug_mode()
-        with torch.cuda.stream(self.stream), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                scalars = function()
-            finally:
-                torch.cuda.set_sync_debug_mode(mode)
-        torch.cuda.current_stream().wait_stream(self.stream)
-        waits = [one for one in caught if "synchronizing CUDA operation" in str(one.message)]
-        for one in caught:
-            if one not in waits and not str(one.message).startswith("Synchronization debug mode is a prototype"):
-                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-        self.trouble = f"it waits for the device in {waits[0].filename}, line {waits[0].lineno}" if waits else ""
-        return scalars
-
-    def capture(self, function: Callable[[], Scalars]) -> None:
-        if self.trouble:  # A capture that fails may leave CUDA in disorder, so it is not tried.
-            raise RuntimeError(self.trouble)
-        stream = torch.cuda.current_stream()
-        try:
-            with torch.cuda.graph(self.graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-                self.scalars = function()
-        except Exception:  # Torch leaves the stream and the generator as they were within the capture.
-            torch.cuda.set_stream(stream)
-            generator = torch.cuda.default_generators[stream.device.index]
-            generator.graphsafe_set_state(generator.clone_state())
-            raise
-
-    def replay(self) -> Scalars:
-        self.graph.replay()
-        return self.scalars
 
 
 class Recorded:
@@ -173,7 +95,7 @@ class Captured:
             except Exception as error:
                 self.refused = True
                 self.recorded.clear()
-                say(f"the step cannot be captured ({_reason(error)}): training continues eagerly")
+                say(f"the step cannot be captured ({reason(error)}): training continues eagerly")
                 return self.work(batches, number)
             one.ready = True
         return one.graph.replay()
@@ -187,9 +109,3 @@ def signature(batch: Batch) -> tuple:
         else (type(part), part if isinstance(part, PLAIN) else None)
         for part in batch
     )
-
-
-def _reason(error: BaseException) -> str:
-    """Return the first line of the original error, before any that was raised while the capture ended."""
-    cause = error.__context__ or error
-    return str(cause).strip().split("\n")[0] or type(cause).__name__

@@ -1,6 +1,6 @@
 """Functions of nested tuples of tensors, such as the state and the memory of a captioner."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jaxtyping import Int
@@ -18,6 +18,19 @@ def map_tensors(function: Callable[[Tensor], Tensor], nested: Nested) -> Nested:
         return function(nested)
     parts = [map_tensors(function, part) for part in nested]
     return type(nested)(*parts) if hasattr(nested, "_fields") else tuple(parts)
+
+
+def tensors_of(nested: Nested) -> list[Tensor]:
+    """The tensors of nested tuples, in order."""
+    found: list[Tensor] = []
+    map_tensors(lambda part: found.append(part) or part, nested)
+    return found
+
+
+def with_tensors(nested: Nested, tensors: Iterable[Tensor]) -> Nested:
+    """The same nested tuples with other `tensors`, in the order of `tensors_of`."""
+    parts = iter(tensors)
+    return map_tensors(lambda _: next(parts), nested)
 
 
 def take_images(nested: Nested, images: Int[Tensor, "N"]) -> Nested:

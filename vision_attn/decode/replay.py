@@ -1,0 +1,179 @@
+"""Searches on a GPU: each time step replays one CUDA graph, which is recorded once for each shape of search."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.contracts import Captioner
+from vision_attn.decode.rows import Choose, Decoded
+from vision_attn.decode.rules import Rules
+from vision_attn.decode.search import Growing, Search
+from vision_attn.kernels.graphs import CUDAGraph, Graph, reason
+from vision_attn.layers.nested import Nested, tensors_of
+from vision_attn.system.console import say
+
+MOST = 4
+"""Graphs of a captioner. Each keeps its buffers; the one that was not used for longest is dropped."""
+WARM_UP = 2
+"""Time steps before a capture, in the way in which they will be recorded."""
+REMEMBERED = 256
+"""Shapes of searches that are remembered: the first search of each is not recorded, since it may be the only one."""
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Whether searches on `device` are those of this module."""
+    return CUDAGraph.available(device)
+
+
+_eager: ContextVar[bool] = ContextVar("eager", default=False)
+
+
+@contextmanager
+def eager_searches(wanted: bool = True) -> Iterator[None]:
+    """Within this context, if `wanted`, no search is recorded or replayed."""
+    token = _eager.set(wanted)
+    try:
+        yield
+    finally:
+        _eager.reset(token)
+
+
+@torch.inference_mode(False)  # buffers that are made in inference mode could not be written to outside of it
+@torch.no_grad()
+def replayed(
+    captioner: Captioner,
+    regions: Float[Tensor, "B L D"],
+    rows: int,
+    rules: Rules,
+    choose: Choose,
+    *,
+    generator: torch.Generator | None = None,
+    length_power: float = 0.0,
+) -> Decoded | None:
+    """Decode `rows` rows of each image: by replays, from the second search of its shape on.
+
+    None for a captioner whose state grows from word to word, and so has no fixed shapes.
+    """
+    graphs = _graphs.setdefault(captioner, Graphs())
+    if graphs.growing:
+        return None
+    memory, state = captioner.start(regions, rows)
+    recording = regions.is_cuda and torch.cuda.is_current_stream_capturing()  # of a graph around this search
+    free = not (recording or _eager.get() or graphs.refused) and graphs.lock.acquire(blocking=False)
+    try:
+        recorded = graphs.find(captioner, memory, state, rules, choose) if free else None
+        search = Search(captioner, memory, state, rules, choose) if recorded is None else recorded.search
+        search.start(memory, state, generator)
+        number = search.run(partial((recorded or search).advance, captioner), whole=recording)
+        if recorded is not None and recorded.refused:
+            graphs.refuse()
+        return search.decoded(number, length_power)
+    except Growing as error:
+        graphs.growing = True
+        say(f"{error}: words are not replayed from a captured graph, and decoding is slower")
+        return None
+    finally:
+        if free:
+            graphs.lock.release()
+
+
+class Recorded:
+    """The graph of a time step, with all that it reads and writes."""
+
+    def __init__(self, search: Search, graph: Graph, weights: list[Tensor]) -> None:
+        self.search, self.graph, self.rehearsals = search, graph, 0
+        self.ready = self.refused = False
+        self.weights = weights
+        """In the memory that they had at the capture, which the graph reads."""
+
+    def advance(self, captioner: Captioner) -> None:
+        """Perform a time step: rehearse it, or record it once and replay it."""
+        step = partial(self.search.advance, captioner)
+        if self.refused:
+            return step()
+        if self.rehearsals < WARM_UP:
+            self.rehearsals += 1
+            with _no_kept_casts(self.search.rules.device):
+                return self.graph.rehearse(step)
+        if not self.ready:
+            try:
+                with _no_kept_casts(self.search.rules.device):
+                    self.graph.capture(step)
+            except Exception as error:  # depends on what the captioner does that no graph can
+                self.refused = True
+                say(f"a word of {type(captioner).__name__} cannot be captured ({reason(error)}): decoding runs eagerly")
+                return step()
+            self.ready = True
+        return self.graph.replay()
+
+
+class Graphs:
+    """The graphs of one captioner."""
+
+    def __init__(self) -> None:
+        self.recorded: OrderedDict[tuple, Recorded] = OrderedDict()
+        self.seen: set[tuple] = set()
+        self.refused = self.growing = False
+        self.lock = Lock()
+        """Held during a search, since buffers serve one at a time. Another thread's search runs eagerly meanwhile."""
+
+    def find(
+        self, captioner: Captioner, memory: Nested, state: Nested, rules: Rules, choose: Choose
+    ) -> Recorded | None:
+        """The graph of such a search, recorded or not yet. None for the first one, which may be the only one."""
+        weights = [part.detach() for part in (*captioner.parameters(), *captioner.buffers())]
+        places = tuple((part.data_ptr(), part.dtype) for part in weights)
+        key = (rules.key, choose, _signature(memory), _signature(state), _manner(captioner, rules.device), places)
+        if key in self.recorded:
+            self.recorded.move_to_end(key)
+            return self.recorded[key]
+        if key not in self.seen:
+            if len(self.seen) == REMEMBERED:
+                self.seen.clear()
+            self.seen.add(key)
+            return None
+        for other in [other for other in self.recorded if other[-1] != places]:
+            del self.recorded[other]  # of weights that have moved to another device or dtype
+        if len(self.recorded) == MOST:
+            self.recorded.popitem(last=False)
+        first = next(iter(self.recorded.values()), None)
+        search = Search(captioner, memory, state, rules, choose)
+        self.recorded[key] = Recorded(search, CUDAGraph(first and first.graph), weights)
+        return self.recorded[key]
+
+    def refuse(self) -> None:
+        """Decode eagerly from now on."""
+        self.refused = True
+        self.recorded.clear()
+
+
+_graphs: WeakKeyDictionary[Captioner, Graphs] = WeakKeyDictionary()
+
+
+def _signature(nested: Nested) -> tuple:
+    """The shapes and dtypes of nested tensors."""
+    return tuple((tuple(part.shape), part.dtype) for part in tensors_of(nested))
+
+
+def _manner(captioner: Captioner, device: torch.device) -> tuple:
+    """What else decides which kernels a captioner launches: the ways to look, and autocast."""
+    parts = [part for part in captioner.modules() if isinstance(part, Captioner)]
+    ways = tuple((part.training, part.way) for part in parts)
+    return ways, torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+
+
+def _no_kept_casts(device: torch.device) -> torch.autocast:
+    """Autocast as it is here, except that it keeps no casts of weights: a graph may neither read those that were made
+    outside of it, nor leave its own to others."""
+    kind = device.type
+    return torch.autocast(
+        kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False
+    )

@@ -1,0 +1,115 @@
+"""CUDA graphs: what a function does on the device is recorded once, and replayed without the cost of launching each
+kernel from Python. Training (`engine.capture`) and decoding (`decode.replay`) use them.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Result = Any
+"""What a recorded function returns: tensors, which each replay overwrites."""
+
+
+class Graph:
+    """Records what a function does on the device, and does it again."""
+
+    def __init__(self, like: "Graph | None" = None) -> None:
+        """`like`: a graph that is never replayed at the same time; both may share memory."""
+
+    @staticmethod
+    def available(device: torch.device) -> bool:
+        """Return whether there are such graphs on `device`."""
+        raise NotImplementedError
+
+    def rehearse(self, function: Callable[[], Result]) -> Result:
+        """Call `function` in the way in which it will be recorded, and return its result."""
+        raise NotImplementedError
+
+    def capture(self, function: Callable[[], Result]) -> None:
+        """Record `function` without doing its work. Raises RuntimeError if it cannot be recorded."""
+        raise NotImplementedError
+
+    def replay(self) -> Result:
+        """Do the recorded work. Returns the result of the recording, with new values."""
+        raise NotImplementedError
+
+
+class CUDAGraph(Graph):
+    """Records the kernels that a function launches, and launches all of them at once.
+
+    Random numbers come from torch's default generator of the device, as in an eager step: a replay advances it by what
+    the recorded kernels use.
+    """
+
+    def __init__(self, like: "CUDAGraph | None" = None) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        self.stream = like.stream if like else torch.cuda.Stream()
+        self.pool = like.pool if like else torch.cuda.graph_pool_handle()
+        self.trouble = ""
+
+    @staticmethod
+    def available(device: torch.device) -> bool:
+        return device.type == "cuda" and torch.cuda.is_available()
+
+    def rehearse(self, function: Callable[[], Result]) -> Result:
+        # Also notes whether the function waits for the device, which no graph can.
+        self.stream.wait_stream(torch.cuda.current_stream())
+        mode = torch.cuda.get_sync_debug_mode()
+        with torch.cuda.stream(self.stream), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                result = function()
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        waits = [one for one in caught if "synchronizing CUDA operation" in str(one.message)]
+        for one in caught:
+            if one not in waits and not str(one.message).startswith("Synchronization debug mode is a prototype"):
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        self.trouble = f"it waits for the device in {waits[0].filename}, line {waits[0].lineno}" if waits else ""
+        return result
+
+    def capture(self, function: Callable[[], Result]) -> None:
+        if self.trouble:  # A capture that fails may leave CUDA in disorder, so it is not tried.
+            raise RuntimeError(self.trouble)
+        stream = torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(self.graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                self.result = function()
+        except Exception:  # Torch leaves the stream and the generator as they were within the capture.
+            torch.cuda.set_stream(stream)
+            generator = torch.cuda.default_generators[stream.device.index]
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
+
+    def replay(self) -> Result:
+        self.graph.replay()
+        return self.result
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of the original error, before any that was raised while the capture ended."""
+    cause = error.__context__ or error
+    return str(cause).strip().split("\n")[0] or type(cause).__name__
+
+
+class Later:
+    """A number on the device that the host reads later. Reading it waits for what the device did before it was noted,
+    and for nothing that came after."""
+
+    def __init__(self, number: Tensor) -> None:
+        self.noted = torch.empty(number.shape, dtype=number.dtype, pin_memory=number.is_cuda)
+        self.noted.copy_(number, non_blocking=True)
+        self.event = torch.cuda.Event() if number.is_cuda else None
+        if self.event is not None:
+            self.event.record(torch.cuda.current_stream(number.device))
+
+    def read(self) -> bool | int | float:
+        """Return the number."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.noted.item()
