@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from threading import Lock
@@ -17,6 +17,7 @@ from vision_attn.decode.rows import Choose, Decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.decode.search import Growing, Search
 from vision_attn.kernels.graphs import CUDAGraph, Graph, reason
+from vision_attn.layers.cast import HeldCasts
 from vision_attn.layers.nested import Nested, tensors_of
 from vision_attn.system.console import say
 
@@ -72,6 +73,8 @@ def replayed(
         recorded = graphs.find(captioner, memory, state, rules, choose) if free else None
         search = Search(captioner, memory, state, rules, choose) if recorded is None else recorded.search
         search.start(memory, state, generator)
+        if recorded is not None and recorded.casts is not None:
+            recorded.casts.renew()
         number = search.run(partial((recorded or search).advance, captioner), whole=recording)
         if recorded is not None and recorded.refused:
             graphs.refuse()
@@ -88,11 +91,13 @@ def replayed(
 class Recorded:
     """The graph of a time step, with all that it reads and writes."""
 
-    def __init__(self, search: Search, graph: Graph, weights: list[Tensor]) -> None:
+    def __init__(self, search: Search, graph: Graph, weights: list[Tensor], casts: HeldCasts | None) -> None:
         self.search, self.graph, self.rehearsals = search, graph, 0
         self.ready = self.refused = False
         self.weights = weights
         """In the memory that they had at the capture, which the graph reads."""
+        self.casts = casts
+        """Of the weights, under autocast."""
 
     def advance(self, captioner: Captioner) -> None:
         """Perform a time step: rehearse it, or record it once and replay it."""
@@ -101,11 +106,11 @@ class Recorded:
             return step()
         if self.rehearsals < WARM_UP:
             self.rehearsals += 1
-            with _no_kept_casts(self.search.rules.device):
+            with self._casting():
                 return self.graph.rehearse(step)
         if not self.ready:
             try:
-                with _no_kept_casts(self.search.rules.device):
+                with self._casting():
                     self.graph.capture(step)
             except Exception as error:  # depends on what the captioner does that no graph can
                 self.refused = True
@@ -113,6 +118,15 @@ class Recorded:
                 return step()
             self.ready = True
         return self.graph.replay()
+
+    @contextmanager
+    def _casting(self) -> Iterator[None]:
+        """Autocast as it is, except that it keeps no casts of weights: a graph may neither read those that were made
+        outside of it, nor leave its own to others."""
+        kind = self.search.rules.device.type
+        on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        with torch.autocast(kind, dtype, enabled=on, cache_enabled=False), self.casts.in_use() if on else nullcontext():
+            yield
 
 
 class Graphs:
@@ -145,8 +159,10 @@ class Graphs:
         if len(self.recorded) == MOST:
             self.recorded.popitem(last=False)
         first = next(iter(self.recorded.values()), None)
-        search = Search(captioner, memory, state, rules, choose)
-        self.recorded[key] = Recorded(search, CUDAGraph(first and first.graph), weights)
+        search, kind = Search(captioner, memory, state, rules, choose), rules.device.type
+        on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        casts = HeldCasts(captioner, dtype) if on else None
+        self.recorded[key] = Recorded(search, CUDAGraph(first and first.graph), weights, casts)
         return self.recorded[key]
 
     def refuse(self) -> None:
@@ -168,12 +184,3 @@ def _manner(captioner: Captioner, device: torch.device) -> tuple:
     parts = [part for part in captioner.modules() if isinstance(part, Captioner)]
     ways = tuple((part.training, part.way) for part in parts)
     return ways, torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-
-
-def _no_kept_casts(device: torch.device) -> torch.autocast:
-    """Autocast as it is here, except that it keeps no casts of weights: a graph may neither read those that were made
-    outside of it, nor leave its own to others."""
-    kind = device.type
-    return torch.autocast(
-        kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False
-    )

@@ -4,7 +4,7 @@ Autocast casts each weight by a kernel of its own, and its gradient too: a tenth
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -53,6 +53,24 @@ def _places(model: nn.Module) -> list[Place]:
 
 
 KINDS = "weight", "bias"
+
+
+class HeldCasts:
+    """Casts of a model's weights in memory of their own, which a graph reads: weights that change are cast by `renew`,
+    not at every time step."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        self.places = _places(model)
+        self.held = [torch.empty_like(place[name], dtype=dtype, requires_grad=False) for place, name in self.places]
+
+    def renew(self) -> None:
+        """Cast the weights as they are now."""
+        if self.held:
+            torch._foreach_copy_(self.held, [place[name].detach() for place, name in self.places])
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Within this context, layers compute with the casts."""
+        return replaced(self.places, self.held)
 
 
 @contextmanager
