@@ -66,7 +66,7 @@ class Launches(TorchDispatchMode):
 
 LOW = {
     F.linear, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, torch.bmm, torch.addmm,
-    torch.baddbmm, torch.mv, F.conv1d, F.conv2d, F.scaled_dot_product_attention, torch.einsum,
+    torch.baddbmm, torch.mv, F.conv1d, F.conv2d, torch.einsum,
 }  # fmt: skip
 HIGH = {
     torch.exp, Tensor.exp, torch.log, Tensor.log, torch.softmax, Tensor.softmax, F.softmax, torch.log_softmax,
@@ -93,6 +93,8 @@ class Autocast(TorchFunctionMode):
             return None
         if function is F.dropout:  # one kernel, which torch chooses by the device that it is told
             return torch.native_dropout(arguments[0], options["p"], True)[0]
+        if function is F.scaled_dot_product_attention:  # the same
+            return attention(*map(self.half, arguments), **options)
         if torch.is_autocast_enabled("cuda"):
             if function in LOW:
                 arguments, options = tree_map_only(FakeTensor, self.half, (arguments, options))
@@ -112,6 +114,12 @@ class Autocast(TorchFunctionMode):
     @staticmethod
     def full(tensor: Tensor) -> Tensor:
         return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def attention(query: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor) -> Tensor:
+    """The kernel of scaled dot-product attention with a mask of numbers."""
+    bias = attn_mask.expand(*query.shape[:2], -1, -1)
+    return torch.ops.aten._scaled_dot_product_efficient_attention(query, keys, values, bias, True)[0]
 
 
 def backward(loss: Tensor) -> None:

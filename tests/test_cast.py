@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vision_attn.layers import cast, unrolled
+from vision_attn.layers import cast, linear, unrolled
+from vision_attn.models import transformer
 from vision_attn.models.draw import DRAW, DRAWReader
 from vision_attn.models.ram import RAM
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -48,7 +49,8 @@ def test_gradients_are_those_of_autocast(name, collects, monkeypatch) -> None:
     monkeypatch.setattr(cast, "_wanted", lambda model: True)
     if collects:
         monkeypatch.setattr(unrolled, "_collects", lambda layer, input: torch.is_grad_enabled())
-        monkeypatch.setattr(unrolled, "_is_cuda", lambda tensor: True)
+        for module in (unrolled, linear, transformer):
+            monkeypatch.setattr(module, "_is_cuda", lambda tensor: True)
     loss, gradients = loss_and_gradients(name)
     torch.testing.assert_close(loss, expected[0], rtol=1e-2, atol=1e-2)
     size = torch.stack([grad.norm() for grad in expected[1] if grad is not None]).norm()

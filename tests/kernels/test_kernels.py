@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -74,8 +75,8 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
         "lstm, backward": lambda: lstm.gradients(cell, cell, gates.float(), cell, cell, half == torch.bfloat16),
         "exponential": lambda: exponential.exponential(gates, 40.0),
         "exponential, backward": lambda: exponential.gradient(gates.float(), gates, gates.float(), 40.0),
-        "attend": lambda: attend.attend(scores, regions),
-        "attend, backward": lambda: attend.gradients(context, scores, context, scores, regions),
+        "attend": lambda: attend.attend(scores, regions, 1.0),
+        "attend, backward": lambda: attend.gradients(context, scores, context, scores, regions, 1.0, half),
         "window": lambda: window.window(numbers, two, one, two[0, 0], extremes),
         "window, absolute": lambda: window.window(numbers, None, None, two[0, 0], extremes),
         "window, backward": lambda: window.gradients(
@@ -183,9 +184,10 @@ def test_weights_and_context_of_soft_attention(sizes, dtype, monkeypatch) -> Non
 
     B, R, L, D = sizes
     inputs = 3 * random(B, R, L), random(B, L, D, seed=1, dtype=dtype)
-    expected = values_and_gradients(module.attended, *inputs)
+    attended = partial(module.attended, scale=0.7)
+    expected = values_and_gradients(attended, *inputs)
     monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
-    ours = values_and_gradients(module.attended, *inputs)
+    ours = values_and_gradients(attended, *inputs)
     tolerance = {"rtol": 2e-2, "atol": 6e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
     for one, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(one, other, **tolerance)

@@ -146,12 +146,13 @@ def expected_context(alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L 
 
 
 def attended(
-    scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]
+    scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
 ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
-    """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5)."""
+    """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). `scale`: multiplies the
+    scores."""
     if on_gpu(scores) and torch.float64 not in (scores.dtype, regions.dtype):
-        return _Attended.apply(scores, regions)
-    alpha = normalised(scores)
+        return _Attended.apply(scores, regions, scale)
+    alpha = normalised(scores if scale == 1 else scores * scale)
     return expected_context(alpha, regions), alpha
 
 
@@ -159,18 +160,18 @@ class _Attended(torch.autograd.Function):
     """The same by one kernel forward, one backward."""
 
     @staticmethod
-    def forward(ctx, scores: Tensor, regions: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx, scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         from vision_attn.kernels import attend_triton as kernels
 
-        ctx.sum_of_regions, ctx.dtype = total_of(regions), scores.dtype
+        ctx.sum_of_regions, ctx.dtype, ctx.scale = total_of(regions), scores.dtype, scale
         ctx.set_materialize_grads(False)
-        context, alpha = kernels.attend(scores, regions)
+        context, alpha = kernels.attend(scores, regions, scale)
         ctx.save_for_backward(context, alpha, regions)
         return context, alpha
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, ...]:
         from vision_attn.kernels import attend_triton as kernels
 
         context, alpha, regions = ctx.saved_tensors
@@ -180,7 +181,7 @@ class _Attended(torch.autograd.Function):
             add_product(ctx.sum_of_regions(), alpha.mT.to(regions.dtype), grad)
         elif ctx.needs_input_grad[1]:
             of_regions = alpha.mT.to(regions.dtype) @ grad
-        return kernels.gradients(grad, grad_alpha, context, alpha, regions).to(ctx.dtype), of_regions
+        return kernels.gradients(grad, grad_alpha, context, alpha, regions, ctx.scale, ctx.dtype), of_regions, None
 
 
 def doubly_stochastic(alpha: Float[Tensor, "B R T L"], real: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, "B R"]:

@@ -19,44 +19,47 @@ ROWS, REGIONS, FEATURES = 16, 32, 64
 
 
 @torch.library.custom_op("vision_attn::attend", mutates_args=())
-def attend(scores: Tensor, regions: Tensor) -> tuple[Tensor, Tensor]:
+def attend(scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Contexts (B, R, D), in the dtype of `regions` (B, L, D), and weights (B, R, L), in float32, the softmax of
-    `scores` (B, R, L)."""
+    `scores` (B, R, L) times `scale`."""
     (B, R, L), D = scores.shape, regions.shape[2]
     context, alpha = regions.new_empty(B, R, D), scores.new_empty(B, R, L, dtype=torch.float32)
     grid = B, triton.cdiv(D, FEATURES), triton.cdiv(R, ROWS)
     tensors = scores.contiguous(), regions.contiguous(), context, alpha
-    launch(_attend, grid, *tensors, R, L, D, INTERPRETED, ROWS, REGIONS, FEATURES)
+    launch(_attend, grid, *tensors, R, L, D, scale, INTERPRETED, ROWS, REGIONS, FEATURES)
     return context, alpha
 
 
 @torch.library.custom_op("vision_attn::attend_gradients", mutates_args=())
-def gradients(grad: Tensor, grad_alpha: Tensor | None, context: Tensor, alpha: Tensor, regions: Tensor) -> Tensor:
-    """The gradient of the scores, given those of the contexts, `grad`, and of the weights."""
+def gradients(
+    grad: Tensor, grad_alpha: Tensor | None, context: Tensor, alpha: Tensor, regions: Tensor, scale: float,
+    dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """The gradient of the scores, in `dtype`, given those of the contexts, `grad`, and of the weights."""
     (B, R, L), D = alpha.shape, regions.shape[2]
-    by_scores = torch.empty_like(alpha)
+    by_scores = torch.empty_like(alpha, dtype=dtype)
     of_alpha = alpha if grad_alpha is None else grad_alpha.contiguous()
     tensors = grad.contiguous(), of_alpha, context, alpha, regions.contiguous(), by_scores
     grid = B, triton.cdiv(L, REGIONS), triton.cdiv(R, ROWS)
-    launch(_gradients, grid, *tensors, R, L, D, grad_alpha is not None, INTERPRETED, ROWS, REGIONS, FEATURES)
+    launch(_gradients, grid, *tensors, R, L, D, scale, grad_alpha is not None, INTERPRETED, ROWS, REGIONS, FEATURES)
     return by_scores
 
 
 @attend.register_fake
-def _(scores: Tensor, regions: Tensor) -> tuple[Tensor, Tensor]:
+def _(scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     B, R, L = scores.shape
     return regions.new_empty(B, R, regions.shape[2]), scores.new_empty(B, R, L, dtype=torch.float32)
 
 
 @gradients.register_fake
-def _(grad: Tensor, grad_alpha: Tensor | None, context: Tensor, alpha: Tensor, regions: Tensor) -> Tensor:
-    return torch.empty_like(alpha)
+def _(grad: Tensor, grad_alpha, context: Tensor, alpha: Tensor, regions: Tensor, scale: float, dtype) -> Tensor:
+    return torch.empty_like(alpha, dtype=dtype)
 
 
 @triton.jit
 @no_type_check
 def _attend(
-    scores, regions, context, alpha, R, L, D,
+    scores, regions, context, alpha, R, L, D, scale,
     WIDE: tl.constexpr, ROWS: tl.constexpr, REGIONS: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
@@ -67,7 +70,7 @@ def _attend(
     total = tl.zeros([ROWS], tl.float32)
     for start in range(0, L, REGIONS):
         region = start + tl.arange(0, REGIONS)
-        x = _scores(scores, places, row, region, R, L)
+        x = _scores(scores, places, row, region, R, L, scale)
         most = tl.maximum(largest, tl.max(x, axis=1))
         finite = tl.where(most == -float("inf"), 0.0, most)
         total = total * tl.exp(largest - finite) + tl.sum(tl.exp(x - finite[:, None]), axis=1)
@@ -75,7 +78,7 @@ def _attend(
     sums = tl.zeros([ROWS, FEATURES], tl.float32)
     for start in range(0, L, REGIONS):
         region = start + tl.arange(0, REGIONS)
-        p = tl.exp(_scores(scores, places, row, region, R, L) - largest[:, None]) / total[:, None]
+        p = tl.exp(_scores(scores, places, row, region, R, L, scale) - largest[:, None]) / total[:, None]
         if tl.program_id(1) == 0:
             tl.store(alpha + places + region, p, mask=(row[:, None] < R) & (region < L))
         tile = (image * L + region[:, None]) * D + feature
@@ -97,17 +100,17 @@ def _dot(a, b, sums, WIDE: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _scores(scores, places, row, region, R, L):
+def _scores(scores, places, row, region, R, L, scale):
     """A tile of scores: minus infinity past the last region, 0 past the last row."""
     inside = region[None, :] < L
-    x = tl.load(scores + places + region, mask=(row[:, None] < R) & inside, other=0.0).to(tl.float32)
+    x = tl.load(scores + places + region, mask=(row[:, None] < R) & inside, other=0.0).to(tl.float32) * scale
     return tl.where(inside, x, -float("inf"))
 
 
 @triton.jit
 @no_type_check
 def _gradients(
-    grad, grad_alpha, context, alpha, regions, by_scores, R, L, D,
+    grad, grad_alpha, context, alpha, regions, by_scores, R, L, D, scale,
     OF_ALPHA: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, REGIONS: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
     """With w_l the gradient of alpha_l, that of a score is alpha_l (w_l - sum_m alpha_m w_m). What comes from the
@@ -138,4 +141,5 @@ def _gradients(
     if OF_ALPHA:
         w += tl.load(grad_alpha + places + region, mask=inside, other=0.0)
     p = tl.load(alpha + places + region, mask=inside, other=0.0)
-    tl.store(by_scores + places + region, p * (w - mean[:, None]), mask=inside)
+    slopes = scale * p * (w - mean[:, None])
+    tl.store(by_scores + places + region, slopes.to(by_scores.dtype.element_ty), mask=inside)

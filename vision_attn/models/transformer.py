@@ -13,12 +13,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.attention.soft import normalised
+from vision_attn.attention.soft import attended, normalised
 from vision_attn.contracts import AttentionMap, Caption, Captioner
 from vision_attn.layers import ragged
 from vision_attn.layers.cast import casting_weights
+from vision_attn.layers.collected import product_dtype
 from vision_attn.layers.dropout import Dropout
-from vision_attn.layers.linear import Linear
+from vision_attn.layers.linear import Linear, side_by_side
 from vision_attn.layers.padding import real_regions
 from vision_attn.system.checks import check_range, require
 
@@ -63,7 +64,19 @@ class MultiHead(nn.Module):
 
     def remember(self, x: Float[Tensor, "N S M"]) -> tuple[Float[Tensor, "N K S d"], Float[Tensor, "N K S d"]]:
         """The keys and values of what is attended to."""
-        return self.split(self.key(x)), self.split(self.value(x))
+        key, value = side_by_side([self.key, self.value], x)
+        return self.split(key), self.split(value)
+
+    def within(self, x: Float[Tensor, "N S H"], visible: Tensor) -> Float[Tensor, "N S H"]:
+        """Self-attention of x, without its weights; on a GPU by one kernel. `visible`, (N, S, S): whether a word sees
+        another, or on a GPU 0 if it does and -inf if not."""
+        parts = side_by_side([self.query, self.key, self.value], x)
+        if not _is_cuda(x):
+            query, keys, values = (self.split(part) for part in parts)
+            return self.combined(*self.weighed(query, keys, values, visible))[0]
+        heads = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
+        context = F.scaled_dot_product_attention(*heads, attn_mask=visible.unsqueeze(-3))
+        return self.output(context.transpose(1, 2).flatten(2))
 
     def forward(
         self,
@@ -73,12 +86,21 @@ class MultiHead(nn.Module):
         visible: Bool[Tensor, "*N #Q S"] | None = None,
     ) -> tuple[Float[Tensor, "N Q H"], Float[Tensor, "N K Q S"]]:
         """`keys` and `values` are those that `remember` returned. Returns the output and the weights of every head."""
-        query = self.split(self.query(query))
-        scores = query @ keys.mT / query.shape[-1] ** 0.5
+        return self.combined(*self.weighed(self.split(self.query(query)), keys, values, visible))
+
+    def weighed(self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The context of every head, and its weights."""
+        scores, size = query @ keys.mT, query.shape[-1]
         if visible is not None:
             scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)
-        alpha = normalised(scores)
-        return self.output((alpha.to(values.dtype) @ values).transpose(1, 2).flatten(2)), alpha
+        if _is_cuda(query):
+            parts = attended(scores.flatten(0, 1), values.flatten(0, 1), size**-0.5)
+            return tuple(part.unflatten(0, query.shape[:2]) for part in parts)
+        alpha = normalised(scores / size**0.5)
+        return alpha.to(values.dtype) @ values, alpha
+
+    def combined(self, context: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        return self.output(context.transpose(1, 2).flatten(2)), alpha
 
 
 class Layer(nn.Module):
@@ -159,7 +181,10 @@ class Transformer(Captioner):
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
         real = real_regions(regions)[:, None] if self.pads else None
-        memory = Memory(*zip(*(layer.to_regions.remember(regions) for layer in self.layers), strict=True), real)
+        looks = [layer.to_regions for layer in self.layers]
+        parts = side_by_side([part for look in looks for part in (look.key, look.value)], regions)
+        each = [look.split(part) for look, part in zip([look for look in looks for _ in range(2)], parts, strict=True)]
+        memory = Memory(tuple(each[::2]), tuple(each[1::2]), real)
         position = torch.zeros(regions.shape[0], rows, dtype=torch.long, device=regions.device)
         B, K, _, d = memory.keys[0].shape
         empty = memory.keys[0].new_zeros(B, rows, K, self.max_length, d)
@@ -204,13 +229,17 @@ class Transformer(Captioner):
         index = ragged.packed(words)
         row, time = index // T, index % T  # a word sees the earlier ones of its caption
         visible = (row[:, :, None] == row[:, None]) & (time[:, :, None] >= time[:, None])
+        if _is_cuda(words):  # what the kernel adds to scores, computed once for all layers
+            nothing = self.positions.new_zeros((), dtype=product_dtype(self.positions))
+            visible = nothing.where(visible, -torch.inf)
         x = self._embedded(F.pad(words, (1, -1)).flatten(1).gather(1, index), self.positions[time])
-        alpha = 0
+        maps = []
         for number, layer in enumerate(self.layers):
             given = layer.before(0, x)
-            x = layer.after(0, x, layer.to_words(given, *layer.to_words.remember(given), visible)[0])
-            x, maps = self._look(number, x, memory)
-            alpha = alpha + maps.mean(dim=1) / len(self.layers)
+            x = layer.after(0, x, layer.to_words.within(given, visible))
+            x, seen = self._look(number, x, memory)
+            maps.append(seen)
+        alpha = torch.cat(maps, dim=1).mean(dim=1) if _is_cuda(words) else _mean(maps)
         position = index + torch.arange(B, device=words.device)[:, None] * (R * T)
         log_prob = ragged.caption_log_prob(self.output, self.norm(x).flatten(0, 1), words, position.flatten())
         real = None if memory.real is None else memory.real[:, 0]
@@ -233,6 +262,15 @@ class Transformer(Captioner):
         change, alpha = layer.to_regions(layer.before(1, x), memory.keys[number], memory.values[number], memory.real)
         x = layer.after(1, x, change)
         return layer.after(2, x, layer.feedforward(layer.before(2, x))), alpha
+
+
+def _is_cuda(tensor: Tensor) -> bool:
+    return tensor.is_cuda
+
+
+def _mean(maps: list[Tensor]) -> Tensor:
+    """The mean over layers and heads, layer by layer: on a CPU faster than that of all maps side by side."""
+    return sum(each.mean(dim=1) / len(maps) for each in maps)
 
 
 def sinusoids(length: int, size: int) -> Float[Tensor, "{length} {size}"]:
