@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from vision_attn.system.files import replacing
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 FAILED = "failed"
 """How a `Row` begins that gives an error in place of a result."""
 

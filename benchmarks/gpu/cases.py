@@ -24,7 +24,7 @@ from vision_attn.decode import beam_search, greedy
 from vision_attn.decode.replay import eager_searches
 from vision_attn.models.transformer import Transformer
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
 ADAM = 40
 """Bytes that a step with Adam must at least move for each float32 weight: read in the forward and the backward pass,
 gradient written; then weight, gradient and two moments read, and weight and moments written."""
