@@ -7,6 +7,7 @@ docs/equations.md links to lines of code. After an edit that moves lines, this s
 
 import ast
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -173,6 +174,65 @@ def test_the_results_have_the_costs_that_the_configs_have() -> None:
         task = parts["task"](parts["data"]).eval()
         counted = multiply_adds(task.model, torch.rand(1, *parts["data"].image_shape))
         assert (str(task.model.pixels), f"{counted / 1e6:.2f}") == (pixels, millions), name
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_results() -> None:
+    """Every row of its table: at most ten, and ours and the paper's numbers all stand in docs/results.md."""
+    section = (ROOT / "README.md").read_text().split("## Results")[1].split("\n## ")[0]
+    rows = [row.split("|") for row in ROW.findall(section)][2:]
+    results = set(re.findall(r"\d[\d.]*\d", (ROOT / "docs" / "results.md").read_text()))
+    assert 5 <= len(rows) <= 10
+    for *_, ours, paper in rows:
+        numbers = re.findall(r"\d+\.\d+", ours + paper)
+        assert (numbers or "%" in ours) and set(numbers) <= results, (ours, paper)
+
+
+def commands(path: Path) -> Iterator[list[str]]:
+    """The words of each command `vision-attn ...` in a document's blocks."""
+    for block in re.findall(r"```bash\n(.*?)```", path.read_text(), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words and words[0].endswith("vision-attn"):
+                yield words[1:]
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.stem
+)
+def test_the_commands_of_a_document_exist(path: Path) -> None:
+    """Their verbs, the options of verbs, and the configs and weights that they name."""
+    from vision_attn.commands import parser_of
+
+    for verb, *words in commands(path):
+        parsers = parser_of(verb)[1]
+        assert verb in parsers, f"vision-attn {verb}"
+        for word in words:
+            option = word.split("=")[0]
+            if option.startswith("--") and "." not in option and option not in ("--data", "--task"):
+                assert option in parsers[verb].options, f"vision-attn {verb} {word}"
+            if word.startswith(("configs/", "weights/", "docs/")):
+                assert (ROOT / word).exists(), f"vision-attn {verb}: {word} does not exist"
+        if verb in ("train", "keys") and not words[0].startswith(("configs/", "CONFIG", "runs/")):
+            assert (ROOT / "configs" / f"{words[0]}.yaml").is_file(), (
+                f"vision-attn {verb}: there is no config {words[0]}"
+            )
+
+
+def test_the_readme_names_keys_that_configs_have(monkeypatch) -> None:
+    from vision_attn.configuration.config import read
+
+    monkeypatch.chdir(ROOT)
+    trained = [words[1:] for words in commands(ROOT / "README.md") if words[0] == "train"]
+    for name, *options in trained:
+        read(ROOT / "configs" / f"{Path(name).stem}.yaml", options)
+    assert len(trained) > 3
+
+
+def test_each_use_in_the_readme_takes_few_lines() -> None:
+    """What one can do, each in five lines at most."""
+    uses = (ROOT / "README.md").read_text().split("## What you can do")[1].split("**In Python**")[0].split("\n**")[1:]
+    lines = [[line for line in use.splitlines() if line and not line.startswith("```")] for use in uses]
+    assert len(uses) == 4 and all(len(use) <= 5 for use in lines)
 
 
 def test_hooks_and_the_workflow_run_what_make_runs() -> None:
