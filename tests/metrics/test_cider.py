@@ -9,7 +9,7 @@ import torch
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.metrics.cider import AT_ONCE, CiderD, padded, word_ids
+from vision_attn.metrics.cider import AT_ONCE, CiderD, ReferenceTable, padded, word_ids
 
 Captions = list[list[str]]
 
@@ -146,3 +146,19 @@ def test_a_caption_without_words_and_an_image_without_references_score_nothing()
     captions = torch.tensor([[[0, 0, 0], [3, 4, 1]], [[3, 4, 1], [3, 4, 1]]])
     scores = cider(captions, torch.tensor([[[3, 4, 1]], [[0, 0, 0]]]))
     assert scores[0, 0] == 0 and (scores[1] == 0).all() and scores[0, 1] > 5
+
+
+def test_a_table_finds_what_is_padded_batch_by_batch():
+    """The references of any images of the table, of which one has none and another an empty one; None for others."""
+    _, references = made_up(40, seed=3)
+    images = [tuple(" ".join(caption) for caption in image) for image in [*references, []]]
+    known = {f"word{number}": 3 + number for number in range(8)}
+    coded = [[word_ids(caption.split(), known) for caption in image] for image in images]
+    table = ReferenceTable(zip(images + images[:3], coded + coded[:3], strict=True), torch.device("cpu"))
+    assert len(table.sizes) == len(set(images))
+    for some in ([0, 1, 2], [40, 7], list(range(40, -1, -1))):
+        found, expected = table.find([images[index] for index in some]), padded([coded[index] for index in some])
+        B, M, S = expected.shape
+        assert found.shape == (B, max(map(len, coded)), max(len(ids) for image in coded for ids in image))
+        assert torch.equal(found[:, :M, :S], expected) and not found[:, M:].any() and not found[:, :, S:].any()
+    assert table.find([images[0], ("another",)]) is None

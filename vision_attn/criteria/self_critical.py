@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from vision_attn.attention.reinforce import Choice, LeaveOneOut, Reinforce
 from vision_attn.contracts import PAD, Captioner, Criterion
 from vision_attn.decode import greedy, sample
+from vision_attn.decode.replay import has_graphs
 from vision_attn.layers.likelihood import weighted_words
-from vision_attn.metrics.cider import CiderD, padded, word_ids
+from vision_attn.metrics.cider import CiderD, ReferenceTable, padded, word_ids
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
 from vision_attn.task import Source
@@ -73,13 +74,16 @@ class SelfCritical(Criterion):
         value = Subtracted if self.greedy else partial(LeaveOneOut, num_runs=num_samples)
         self.reinforce = Reinforce(0, baseline=value, reward_weight=reward_weight, entropy_weight=0.0)
         self.coded: dict[str, list[int]] = {}
+        self.table: ReferenceTable | None = None
+        """On a GPU: the references of the training images."""
 
     def prepare(self, source: Source) -> None:
         """Count document frequencies on the training captions, or check that those of the checkpoint belong to them."""
         self.vocabulary, self.coded = source.vocabulary, {}
         self.known = {word: index for index, word in enumerate(source.vocabulary.words)}
         mark = fingerprint(source.vocabulary.words, source.references())
-        if not self.cider.num_images:
+        self.table = None
+        if not self.cider.is_counted:
             images = progress(source.references(), what="document frequencies", unit="image")
             self.cider.count([self.ids(caption) for caption in captions] for captions in images)
             self.counted_on.fill_(mark)
@@ -88,6 +92,9 @@ class SelfCritical(Criterion):
                 "the document frequencies of CIDEr-D in the checkpoint were counted on other training captions, or "
                 "with another vocabulary: restore these, or start a new run (run.start_from can load its weights)"
             )
+        if has_graphs(self.counted_on.device):
+            images = ((captions, [self.ids(caption) for caption in captions]) for captions in source.references())
+            self.table = ReferenceTable(images, self.counted_on.device)
 
     def restart(self, model: Captioner) -> None:
         if self.temperature < 1:
@@ -96,7 +103,7 @@ class SelfCritical(Criterion):
     def explore(
         self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
     ) -> dict[str, Tensor]:
-        texts = padded([[self.ids(caption) for caption in captions] for captions in references]).to(regions.device)
+        texts = self.texts(references, regions.device)
         with as_at_test(model):
             words = sample(model, regions, rows=self.num_samples, max_words=self.max_words).words
             reward = self.cider(words, texts).float()
@@ -114,6 +121,13 @@ class SelfCritical(Criterion):
         choice = Choice(log_prob, torch.zeros_like(log_prob), words != PAD, nothing)
         spread = reward.std(dim=1).mean()
         return {"loss": self.reinforce(choice, gained).loss.mean(), "reward": reward.mean(), "reward_std": spread}
+
+    def texts(self, references: Sequence[Sequence[str]], device: torch.device) -> Int[Tensor, "B M S"]:
+        """The word ids of references, filled up with PAD."""
+        if self.table is not None and self.table.words.device == device:
+            if (found := self.table.find(references)) is not None:
+                return found
+        return padded([[self.ids(caption) for caption in captions] for captions in references]).to(device)
 
     def ids(self, caption: str) -> list[int]:
         """The word ids of a reference, remembered as long as they are few."""

@@ -45,6 +45,8 @@ class CiderD(nn.Module):
         self.register_buffer("ngrams", torch.zeros(0, dtype=torch.long))  # sorted
         self.register_buffer("frequencies", torch.zeros(0, dtype=torch.int32))  # images with each of `ngrams`
         self.register_buffer("num_images", torch.zeros((), dtype=torch.long))
+        self.is_counted = False
+        """Whether there are document frequencies; known without reading `num_images` from a GPU."""
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest) -> None:
         """Buffers take the size that they have in the checkpoint."""
@@ -52,6 +54,8 @@ class CiderD(nn.Module):
             if prefix + name in state:
                 setattr(self, name, getattr(self, name).new_zeros(state[prefix + name].shape))
         super()._load_from_state_dict(state, prefix, *rest)
+        if (number := state.get(prefix + "num_images")) is not None:
+            self.is_counted = bool(number)
 
     def count(self, images: Iterable[Sequence[Sequence[int]]]) -> None:
         """Count the document frequencies: the number of images in whose references an n-gram occurs.
@@ -72,6 +76,7 @@ class CiderD(nn.Module):
         kept, device = frequencies > 1, self.ngrams.device
         self.ngrams, self.frequencies = ngrams[kept].to(device), frequencies[kept].int().to(device)
         self.num_images.fill_(total)
+        self.is_counted = True
 
     def forward(self, captions: Int[Tensor, "B R T"], references: Int[Tensor, "B M S"]) -> Float[Tensor, "B R"]:
         """The score of R captions of each image against its M references, both ended by END and filled up with PAD.
@@ -97,7 +102,7 @@ class CiderD(nn.Module):
     def idf(self, ngrams: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64 (float32
         on MPS); 0 where there is no n-gram."""
-        if not self.num_images:
+        if not self.is_counted:
             raise ValueError("CIDEr-D has no document frequencies: call count() first, or load a checkpoint")
         frequency = torch.ones_like(ngrams)
         if len(self.ngrams):
@@ -141,6 +146,41 @@ def padded(images: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, "B M S"]:
         places = torch.arange(rows) < torch.tensor([[len(captions)] for captions in images])
         table[places] = torch.tensor(filled)
     return table
+
+
+class ReferenceTable:
+    """The references of all training images on a device, so that a batch copies its rows there, and no words."""
+
+    def __init__(self, images: Iterable[tuple[Sequence[str], Sequence[Sequence[int]]]], device: torch.device) -> None:
+        """`images`: the references of each image as they are written, and their word ids."""
+        self.rows: dict[tuple[str, ...], int] = {}
+        words, lengths = list[int](), list[list[int]]()
+        for captions, coded in images:
+            if tuple(captions) not in self.rows:
+                self.rows[tuple(captions)] = len(lengths)
+                lengths.append([len(ids) for ids in coded])
+                for ids in coded:
+                    words += ids
+        most = max(map(len, lengths), default=0)
+        sizes = torch.tensor([each + [0] * (most - len(each)) for each in lengths], dtype=torch.long).view(-1, most)
+        starts = sizes.flatten().cumsum(0).view_as(sizes) - sizes
+        self.longest = int(sizes.max()) if sizes.numel() else 0
+        self.words = torch.tensor([*words, PAD], device=device)
+        self.sizes, self.starts = sizes.to(device), starts.to(device)
+
+    def find(self, references: Iterable[Sequence[str]]) -> Int[Tensor, "B M S"] | None:
+        """The word ids of the references of each image, on the device, filled up with PAD to the most and the longest
+        of all images: every batch has the same shape. None if those of an image are not in the table."""
+        rows = [self.rows.get(tuple(captions)) for captions in references]
+        if None in rows:
+            return None
+        index = torch.tensor(rows)
+        if self.words.is_cuda:
+            index = index.pin_memory().to(self.words.device, non_blocking=True)
+        position = torch.arange(self.longest, device=self.words.device)
+        inside = position < self.sizes[index][..., None]
+        place = (self.starts[index][..., None] + position).clamp(max=len(self.words) - 1)
+        return self.words[place].where(inside, PAD)
 
 
 def _occurrences(ngrams: Int[Tensor, "*rows 4 T"], among: Int[Tensor, "*rows_too 4 S"]) -> Int[Tensor, "*both 4 T"]:
