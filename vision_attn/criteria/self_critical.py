@@ -124,9 +124,10 @@ class SelfCritical(Criterion):
 
     def texts(self, references: Sequence[Sequence[str]], device: torch.device) -> Int[Tensor, "B M S"]:
         """The word ids of references, filled up with PAD."""
-        if self.table is not None and self.table.words.device == device:
-            if (found := self.table.find(references)) is not None:
-                return found
+        there = self.table is not None and self.table.words.device == device
+        found = self.table.find(references) if there else None
+        if found is not None:
+            return found
         return padded([[self.ids(caption) for caption in captions] for captions in references]).to(device)
 
     def ids(self, caption: str) -> list[int]:
