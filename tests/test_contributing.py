@@ -74,14 +74,3 @@ def test_the_data_set_trains_a_classifier(tmp_path: Path, package: str) -> None:
     assert main(["train", str(path), f"--run.folder={tmp_path / 'run'}"]) == 0
     assert main(["eval", str(tmp_path / "run"), f"--out={out}", f"--trust={package}", "--device=cpu"]) == 0
     assert json.loads((out / "metrics_test.json").read_text())["error"] < 20
-
-
-def test_the_picture_of_the_floors_is_that_of_the_linter() -> None:
-    picture = re.search(r"```text\n(.*?)```", TEXT, re.DOTALL)[1]
-    floors = (ROOT / "pyproject.toml").read_text().split("layers = [")[1].split("]")[0]
-    rooms = [re.findall(r"vision_attn\.(\w+)", floor) for floor in floors.splitlines() if "vision_attn" in floor]
-    lines = picture.splitlines()
-    found = [next(i for i, line in enumerate(lines) if re.match(rf".*\b{floor[0]}\b", line)) for floor in rooms]
-    assert found == sorted(found)
-    for floor, line in zip(rooms[:-1], found, strict=False):
-        assert all(re.search(rf"\b{room}\b", lines[line]) for room in floor), f"{floor} in CONTRIBUTING.md"

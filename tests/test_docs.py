@@ -1,6 +1,7 @@
 """The documents and the code say the same.
 
-docs/equations.md links to lines of code. After an edit that moves lines, this sets all line numbers at once:
+docs/equations.md links to lines of code, and CONTRIBUTING.md has a picture of the floors of the package. After an edit
+that moves lines or folders, this sets all line numbers, and draws the picture from pyproject.toml:
 
     python tests/test_docs.py --update
 """
@@ -18,11 +19,13 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 EQUATIONS = ROOT / "docs" / "equations.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 UPDATE = "python tests/test_docs.py --update"
 TOLERANCE = 5
 """Lines by which a link may miss its symbol."""
 
 LINK = re.compile(r"\[`([\w.]+)`\]\(\.\./([\w/]+\.py)#L(\d+)\)")
+PICTURE = re.compile(r"(<!-- floors: .*? -->\n```text\n)(.*?)```", re.DOTALL)
 ROW = re.compile(r"^\|(.+)\|$", re.MULTILINE)
 NUMBER = re.compile(r"\b(?:eq\.|section|table) [\d.]*\d")
 
@@ -105,6 +108,60 @@ def updated(text: str) -> str:
         return f"[`{symbol}`](../{path}#L{first})" if first else link[0]
 
     return LINK.sub(moved, text)
+
+
+def floors() -> list[list[str]]:
+    """The rooms of each floor, from the top: the contract of the linter in pyproject.toml."""
+    written = (ROOT / "pyproject.toml").read_text().split("layers = [")[1].split("\n]")[0]
+    return [re.findall(r"vision_attn\.(\w+)", floor) for floor in written.splitlines() if "vision_attn." in floor]
+
+
+def picture() -> str:
+    """A line for each room of the package: its floor, counted from the ground, its name and what it holds."""
+    package, lines = ROOT / "vision_attn", []
+    stack = floors()
+    for number, rooms in enumerate(stack):
+        floor = str(len(stack) - number)
+        for room in rooms:
+            inner = sorted(path.parent for path in (package / room).glob("*/__init__.py"))
+            for path in [package / room, *inner]:
+                file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+                said = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0].rstrip(".")
+                name = path.relative_to(package).as_posix() + ("/" if path.is_dir() else ".py")
+                lines.append(f"{floor:>2}  {name:18}  {said}")
+                floor = ""
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def pictured(text: str) -> str:
+    return PICTURE.sub(lambda found: f"{found[1]}{picture()}```", text)
+
+
+def test_the_picture_of_the_floors_is_that_of_the_linter() -> None:
+    text = CONTRIBUTING.read_text()
+    assert len(PICTURE.findall(text)) == 1 and pictured(text) == text, f"CONTRIBUTING.md is out of date: run `{UPDATE}`"
+
+
+def test_every_room_says_in_a_line_what_it_is_for() -> None:
+    lines = picture().splitlines()
+    assert len(lines) > 20 and all(re.fullmatch(r"[ \d]{4}\S+ {2,}[A-Z`].{10,}", line) for line in lines), lines
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_glossary_is_short_and_names_what_exists() -> None:
+    text = CONTRIBUTING.read_text().split("## Glossary")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in row.split("|")] for row in ROW.findall(text)][2:]
+    assert 20 <= len(rows) <= 30 and len({word for word, *_ in rows}) == len(rows)
+    for word, *_, place in rows:
+        module, name = place.strip("`").rsplit(".", 1)
+        assert name in symbols(ROOT / "vision_attn" / f"{module.replace('.', '/')}.py"), (word, place)
+
+
+def test_the_places_that_contributing_names_exist() -> None:
+    text = CONTRIBUTING.read_text().split("## Where a thing belongs")[1].split("\n## ")[0]
+    named = re.findall(r"`([\w/]+/(?:\w+\.py)?)`", PICTURE.sub("", text))
+    missing = {name for name in named if not any((at / name).exists() for at in (ROOT, ROOT / "vision_attn"))}
+    assert len(named) > 15 and not missing
 
 
 def test_every_link_leads_to_its_symbol() -> None:
@@ -260,3 +317,4 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["--update"]:
         sys.exit(f"usage: {UPDATE}")
     EQUATIONS.write_text(updated(EQUATIONS.read_text()))
+    CONTRIBUTING.write_text(pictured(CONTRIBUTING.read_text()))

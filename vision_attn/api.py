@@ -1,4 +1,4 @@
-"""What a notebook needs: `load` opens a run, or a model of another library, whose results show themselves.
+"""The Python API: `load` opens a run or a model of another library; results display themselves.
 
     model = vision_attn.load("runs/mine")
     model.caption("photo.jpg")  # a page in which pointing at a word shows where the model looked

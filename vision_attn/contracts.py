@@ -1,4 +1,4 @@
-"""The contracts of models (encoders, captioners and classifiers) and the NamedTuples of tensors that they return.
+"""Contracts of models, criteria and evaluators, and the NamedTuples of tensors that they return.
 
 A new model derives from one of these classes and overrides what its docstring names. Tasks and decoding use nothing
 else of it. `tests/test_contracts.py` builds the smallest class that fulfils each contract and takes it through

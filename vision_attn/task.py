@@ -1,4 +1,4 @@
-"""The two interfaces that the engine knows: `Source`, a data set, and `Task`, a model with its loss and its metrics."""
+"""What the engine knows: `Source`, a data set, and `Task`, a model with its loss and its metrics."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

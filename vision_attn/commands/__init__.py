@@ -1,4 +1,4 @@
-"""The command line: each file of this folder is a subcommand (a verb). A new file adds a verb.
+"""The command line: each file of this folder is a subcommand (a verb), so a new file adds one.
 
 A verb's file has a docstring, whose first line is its help, and two functions: `add_arguments(parser)` and
 `run(arguments) -> int`, which returns the exit status. A verb that sets the default `overrides=[]` receives all unknown

@@ -1,1 +1,1 @@
-"""From YAML to parts, and back: reading, trust, moved names, the hub."""
+"""From YAML to parts, and back: reading, trust, names that moved, the hub."""

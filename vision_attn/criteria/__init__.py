@@ -1,0 +1,1 @@
+"""The terms of a captioner's loss, one class per file."""

@@ -1,0 +1,1 @@
+"""What is looked at: the data sets, in one folder for each kind, and what they share."""

@@ -1,4 +1,4 @@
-"""Captions from any captioner: greedy, sampled, and by beam search, also with diverse beams.
+"""Captions from any captioner: greedy, sampled, and by beam search; transcripts of CTC.
 
 All images of a batch are decoded together, with `start` and `step` of the `Captioner` contract. On a GPU nothing is
 copied to the host inside the loop. On a CPU, where that costs nothing, images whose captions have ended leave the

@@ -1,0 +1,1 @@
+"""How a model is trained: steps, checkpoints, resuming, several processes. It knows no model."""

@@ -1,1 +1,1 @@
-"""Where models look that were written without this package: recording, and what to make of the maps."""
+"""Maps of models that were built elsewhere: recording attention, relevance, rollout, Grad-CAM."""

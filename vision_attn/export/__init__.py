@@ -1,1 +1,1 @@
-"""Models in formats that need no vision_attn."""
+"""Models as files for programs without vision_attn: ONNX and torch.export."""

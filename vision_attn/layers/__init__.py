@@ -1,0 +1,1 @@
+"""LSTM, linear layers, log-likelihood of words, ragged batches: plain layers without attention."""

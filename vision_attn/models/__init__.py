@@ -1,0 +1,1 @@
+"""Who attends: captioners, classifiers and DRAW, one paper per file."""

@@ -1,1 +1,1 @@
-"""What the Python API, the commands and the page share: inputs, and results that display themselves."""
+"""What the API, the commands and the page share: inputs, and results that display themselves."""

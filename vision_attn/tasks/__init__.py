@@ -1,0 +1,1 @@
+"""What is trained and evaluated: a model, its criteria and its evaluators, put together."""

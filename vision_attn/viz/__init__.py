@@ -1,0 +1,1 @@
+"""Tensors to pictures, animations and pages: PNG, GIF, HTML."""

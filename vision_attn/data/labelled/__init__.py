@@ -1,1 +1,1 @@
-"""Images of one's own with a label each."""
+"""Images of your own with a label each."""

@@ -1,1 +1,1 @@
-"""Images of lines with their transcripts."""
+"""Images of lines of characters, with their transcripts."""
