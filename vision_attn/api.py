@@ -131,9 +131,8 @@ class Model:
             title, picture = whole(image, number, at_least=None)  # as the command reads lines
             strip = self.task.strip(ink(picture, self.task.resolution, max_width_of(self.source)), title)
             (item,) = strip.items
-            return CaptionResult(
-                title, strip.picture, DecodedCaption(item.text, item.words, item.log_prob or [], item.alpha)
-            )
+            found = DecodedCaption(item.text, item.words, item.log_prob or [], item.alpha, extent=item.extent)
+            return CaptionResult(title, strip.picture, found)
 
         return each(images, read, list)
 

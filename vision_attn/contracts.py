@@ -18,7 +18,9 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vision_attn.attention.fields import Fields
 from vision_attn.attention.filterbank import Window
+from vision_attn.attention.places import WHOLE, Extent
 from vision_attn.attention.reinforce import Choice
 from vision_attn.attention.soft import looking_at_test
 from vision_attn.layers.nested import Nested
@@ -27,6 +29,8 @@ from vision_attn.task import Source
 
 PAD, END = 0, 1
 """Word ids. PAD starts a caption and fills it up, and is never produced; END ends a caption."""
+STRIP = 8
+"""Width over height of the strips on which an encoder of strips is measured."""
 
 
 class Encoder(nn.Module):
@@ -50,6 +54,8 @@ class Encoder(nn.Module):
     """Factor on the learning rate of the encoder's weights."""
     precision: Precision = "fp32"
     """With "bf16" it computes in bfloat16, whatever the precision of the run."""
+    convolutional: bool = False
+    """Whether regions are the cells of a convolutional network, so that `extent` must measure where they look."""
 
     @property
     def layout(self) -> tuple[int, int, int]:
@@ -64,6 +70,28 @@ class Encoder(nn.Module):
     def finish(self, cached: Float[Tensor, "B _ _"]) -> Float[Tensor, "B L D"]:
         """Annotation vectors from outputs of `frozen_part()`."""
         return cached
+
+    def extent(self, columns: int | None = None) -> Extent:
+        """Where the regions lie on the image: by default they cover it evenly.
+
+        What the cells of a `convolutional` encoder see is measured at the first call, and again when weights have
+        changed (`vision_attn.attention.fields`). `columns`: of an image, where `grid` leaves their number open.
+        """
+        if not self.convolutional:
+            return WHOLE
+        fields = self.__dict__.setdefault("_fields", Fields())
+        rows, fixed = self.grid
+        height, width = self.resolution, self.resolution * (1 if fixed > 0 else STRIP)
+        device = next(self.parameters()).device
+
+        def maps(images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B D rows columns"]:
+            return self.forward(images.to(device)).mT.unflatten(2, (rows, fixed))  # not compiled: the batch is another
+
+        found, (_, measured) = fields.of(None, self, maps, (height, width))
+        if fixed > 0 or columns is None:
+            return found
+        moved = (found.x0 + found.x1) / 2 * (measured / columns - 1)  # the offset is the same in pixels
+        return found._replace(x0=round(found.x0 + moved, 4), x1=round(found.x1 + moved, 4))
 
     def initialise(self) -> None:
         """Load pretrained weights. Called when a run starts from scratch, never when weights come from another run."""
@@ -244,6 +272,8 @@ class DecodedCaption(NamedTuple):
     `length_power`. None if nothing was decoded."""
     cut: bool = False
     """Whether it was cut at `max_words`, before its end."""
+    extent: Extent = WHOLE
+    """Where the regions of the maps lie on the image."""
 
     @property
     def seen(self) -> Float[Tensor, "T L"] | None:

@@ -148,9 +148,10 @@ def describing(task: Any, arguments: argparse.Namespace) -> Callable[[Any], list
                 task.decoding = task.decoding.changed(**{name: number})
     if arguments.captions == 1 and arguments.way == "diverse":
         raise ValueError("--diverse is for several captions: add --captions N")
+    placed = bool(arguments.out)  # text needs no places
     if arguments.captions == 1 and arguments.way == "best":
-        return lambda images: [[described] for described in task.describe(images)]
-    return partial(task.describe, captions=arguments.captions, way=arguments.way)
+        return lambda images: [[described] for described in task.describe(images, placed=placed)]
+    return partial(task.describe, captions=arguments.captions, way=arguments.way, placed=placed)
 
 
 def record(path: Path, several: Sequence[Any]) -> str:

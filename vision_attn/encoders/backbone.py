@@ -42,6 +42,8 @@ class Backbone(Encoder):
         instructions for it (AMX, AVX-512 BF16), slower on others. Its annotation vectors have a cache of their own.
     """
 
+    convolutional = True
+
     def __init__(
         self,
         *,

@@ -8,6 +8,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vision_attn.attention.places import Extent
 from vision_attn.contracts import Encoder
 
 
@@ -25,6 +26,11 @@ class Concatenated(Encoder):
         self.region_size = sum(encoder.region_size for encoder in encoders)
         self.grid = max((encoder.grid for encoder in encoders), key=prod)
         self.trainable = any(encoder.trainable for encoder in encoders)
+
+    def extent(self, columns: int | None = None) -> Extent:
+        """The mean of those of encoders with as many regions: maps are averaged region by region."""
+        extents = [encoder.extent(columns) for encoder in self.encoders if encoder.grid == self.grid]
+        return Extent(*(sum(edges) / len(edges) for edges in zip(*extents, strict=True)))
 
     def identity(self) -> dict[str, str | int]:
         parts = [encoder.identity() for encoder in self.encoders]

@@ -37,7 +37,7 @@ class ConvNet(Encoder):
     neighbours are similar.
     """
 
-    trainable = True
+    trainable = convolutional = True
     field = 23
     """Height and width of the receptive field of a region, in pixels."""
 

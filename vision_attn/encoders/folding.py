@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.fx import symbolic_trace
 from torch.fx.experimental.optimization import fuse
 
+from vision_attn.layers.versions import versions
+
 
 class Folded:
     """A network whose batch normalisations are folded into the convolutions before them: the same outputs, to rounding.
@@ -23,8 +25,7 @@ class Folded:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
-        weights = self.network.state_dict().values()
-        tensors = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+        tensors = versions(self.network)
         if self._folded is None or tensors != self._made_from:
             traced = symbolic_trace(self.network).eval()  # has containers of its own, and shares layers
             self._folded, self._made_from = fuse(traced, inplace=True, no_trace=True), tensors

@@ -21,6 +21,9 @@ class Patches(Backbone):
     `precision`: see `Backbone`; the weights must be of the same resolution.
     """
 
+    convolutional = False
+    """A token stands for its patch."""
+
     def __init__(
         self,
         *,
@@ -78,7 +81,7 @@ class Timm(Encoder):
         settings = self.body.pretrained_cfg
         self.resolution = resolution or settings["input_size"][-1]
         with torch.no_grad():
-            self.region_size, self.grid = self._layout(self.body.eval())
+            self.region_size, self.grid, self.convolutional = self._layout(self.body.eval())
         self.body.requires_grad_(trainable)
         self.register_buffer("mean", torch.tensor(settings["mean"]).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(settings["std"]).view(3, 1, 1))
@@ -95,16 +98,17 @@ class Timm(Encoder):
         except Exception as error:  # timm raises RuntimeError, TypeError, and any exception of a hub
             raise ValueError(f"timm cannot create {name}: {reason_of(error)}") from error
 
-    def _layout(self, body: torch.nn.Module) -> tuple[int, tuple[int, int]]:
+    def _layout(self, body: torch.nn.Module) -> tuple[int, tuple[int, int], bool]:
+        """D, the grid, and whether it is that of a convolutional network."""
         output = body.forward_features(torch.zeros(1, 3, self.resolution, self.resolution))
         if output.dim() == 4:
-            return output.shape[1], tuple(output.shape[2:])
+            return output.shape[1], tuple(output.shape[2:]), True
         grid = tuple(body.patch_embed.grid_size)
         if output.shape[1] - body.num_prefix_tokens != grid[0] * grid[1]:
             raise ValueError(
                 f"timm's {self.name} gives {tuple(output.shape)}, not one token for each of {grid} patches"
             )
-        return output.shape[2], grid
+        return output.shape[2], grid, False
 
     def initialise(self) -> None:
         if self.pretrained:

@@ -19,7 +19,7 @@ class Columns(Encoder):
     each column by itself, so the columns of a strip do not depend on the padding of its batch.
     """
 
-    trainable = True
+    trainable = convolutional = True
     grid = (1, -1)
     """One row of as many columns as the strip has."""
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.image_tokens import ImageTokens, find_tokens
 from vision_attn.explain.models import Model
+from vision_attn.explain.places import extent_of_tokens
 from vision_attn.explain.record import Attention, Record, record_attention
 from vision_attn.explain.relevance import cross_relevance, relevance
 from vision_attn.explain.tokens import Grid, grid_of, map_shapes
@@ -62,7 +63,14 @@ def look_of_words(
     else:
         alpha = chosen(raw, layer, head)
     method = "relevance" if related else "attention"
-    return Explanation(words, alpha, [sum(log_prob[step] for step in group) for group in groups], raw, method)
+    texted = {name: value for name, value in inputs.items() if name not in model.inputs(picture)}
+
+    def generate(images: dict[str, Tensor]) -> None:
+        model.module.generate(**texted, **images, max_new_tokens=1, num_beams=1, do_sample=False)
+
+    extent = extent_of_tokens(model, shapes.first.get((tokens.grid.rows, tokens.grid.columns)), generate)
+    numbers = [sum(log_prob[step] for step in group) for group in groups]
+    return Explanation(words, alpha, numbers, raw, method, extent, extent)
 
 
 def _inputs(model: Model, picture: Image.Image, texts: Sequence[str]) -> dict[str, Tensor]:

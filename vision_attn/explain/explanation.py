@@ -6,6 +6,8 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
+from vision_attn.attention.places import WHOLE, Extent
+
 
 class Explanation(NamedTuple):
     """Words, each with a map, and the attention that the maps can be compared with."""
@@ -18,6 +20,10 @@ class Explanation(NamedTuple):
     """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) where they differ in size."""
     method: str = ""
     """How `alpha` was made."""
+    extent: Extent = WHOLE
+    """Where the regions of `alpha` lie on the picture."""
+    layers_extent: Extent = WHOLE
+    """The same of `layers`."""
 
 
 def chosen(

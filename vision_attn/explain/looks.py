@@ -11,6 +11,7 @@ from torch import Tensor
 from vision_attn.explain.captioners import look_of_words
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.models import Model
+from vision_attn.explain.places import extent_of_map, extent_of_picture, extent_of_tokens
 from vision_attn.explain.record import Record, record_attention
 from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam
 from vision_attn.explain.tokens import NO_PRODUCT, ImageAttention, map_shapes
@@ -97,7 +98,15 @@ def _answers(
         raw = raw.expand(len(words), -1, -1, -1, -1)
     elif raw is not None:
         raw = [layer.expand(len(words), -1, -1, -1) for layer in raw]
-    return Explanation(words, torch.cat(maps), log_prob, raw, method)
+    others = {name: value for name, value in inputs.items() if name not in model.inputs(picture)}
+    patches = extent_of_picture(model)  # those of windows are cut out of the image
+    if isinstance(attention, ImageAttention):
+        layer = shapes.first.get((attention.grid.rows, attention.grid.columns))
+        patches = extent_of_tokens(model, layer, lambda inputs: model.module(**inputs, **others))
+    found = torch.cat(maps)
+    of_patches = bool(layouts) or (raw is not None and found.shape[1:] == raw[0].shape[-2:])
+    extent = extent_of_map(model, others) if method == "grad-cam" and not of_patches else patches
+    return Explanation(words, found, log_prob, raw, method, extent, patches)
 
 
 def _called(model: Model, inputs: dict[str, Tensor]) -> Any:

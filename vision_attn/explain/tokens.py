@@ -39,13 +39,23 @@ class Grid(NamedTuple):
         return weights[..., self.prefix :].unflatten(-1, (self.rows, self.columns))
 
 
-@contextmanager
-def map_shapes(model: nn.Module) -> Iterator[list[tuple[int, int]]]:
-    """Collect the rows and columns of what each convolution returns; one of them makes the patches."""
-    shapes: list[tuple[int, int]] = []
+class MapShapes(list[tuple[int, int]]):
+    """The rows and columns of the maps that convolutions returned, in the order of their calls."""
 
-    def note(_: nn.Module, __: tuple, output: Tensor) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[tuple[int, int], nn.Conv2d] = {}
+        """The first convolution that returned a map of each shape."""
+
+
+@contextmanager
+def map_shapes(model: nn.Module) -> Iterator[MapShapes]:
+    """Collect the rows and columns of what each convolution returns; one of them makes the patches."""
+    shapes = MapShapes()
+
+    def note(layer: nn.Module, _: tuple, output: Tensor) -> None:
         shapes.append((output.shape[-2], output.shape[-1]))
+        shapes.first.setdefault(shapes[-1], layer)
 
     hooks = [layer.register_forward_hook(note) for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     try:

@@ -215,7 +215,8 @@ def _write_captioner(task: Captioning, folder: Path) -> None:
         "never": [UNKNOWN],
         "resolution": task.encoder.resolution,
     }
-    content |= {"grid": list(task.encoder.grid), "max_words": task.decoding.max_words}
+    content |= {"grid": list(task.encoder.grid), "extent": list(task.encoder.extent())}
+    content["max_words"] = task.decoding.max_words
     with replacing(folder / "captioner.json") as path:
         path.write_text(json.dumps(content) + "\n", encoding="utf-8")
     program = files("vision_attn.export").joinpath("caption_onnx.py").read_text(encoding="utf-8")

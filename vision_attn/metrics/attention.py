@@ -12,22 +12,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vision_attn.attention.hard import entropy
+from vision_attn.attention.places import WHOLE, Extent, centres
 
 
 class AttentionCorrectness:
     """Compares attention with the boxes of the objects that words name. Averages over all content words of `update`.
 
     A region counts as inside a box if its centre is; where a grid has one row, so that regions are whole columns, if
-    the x of its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of regions, numbered by rows.
+    the x of its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of regions, numbered by rows,
+    and `extent` is where they lie on the image.
     Each metric comes with its baseline, the value for uniform attention.
     """
 
-    def __init__(self, grid: tuple[int, int] = (14, 14)) -> None:
+    def __init__(self, grid: tuple[int, int] = (14, 14), extent: Extent = WHOLE) -> None:
         rows, columns = grid
-        y = (2 * torch.arange(rows, dtype=torch.float64) + 1) / rows - 1
-        x = (2 * torch.arange(columns, dtype=torch.float64) + 1) / columns - 1
         self.grid = (rows, columns)
-        self.centres = torch.stack([x.repeat(rows), y.repeat_interleave(columns)], dim=1)  # (L, 2)
+        self.centres = centres(rows, columns, extent)  # (L, 2)
         self.num_words = 0
         self.totals = {"pointing": 0.0, "pointing_uniform": 0.0, "mass": 0.0, "mass_uniform": 0.0}
 
@@ -80,7 +80,7 @@ class AttentionCorrectness:
 
 
 def joined(parts: Sequence[AttentionCorrectness]) -> AttentionCorrectness:
-    """Merge `parts`, whose grids may differ, into one that averages over the content words of all."""
+    """Merge `parts`, whose grids and extents may differ, into one that averages over the content words of all."""
     whole = AttentionCorrectness(parts[0].grid)
     whole.num_words = sum(part.num_words for part in parts)
     whole.totals = {name: sum(part.totals[name] for part in parts) for name in whole.totals}

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
+
+from vision_attn.attention.places import WHOLE, Extent, nearest
 
 
 class Curves(NamedTuple):
@@ -34,12 +35,14 @@ def perturbation_curves(
     *,
     steps: int = 16,
     empty: Float[Tensor, "C Y X"] | None = None,
+    extent: Extent = WHOLE,
 ) -> Curves:
     """Delete the regions of `image` by falling weight, and insert them into `empty`, in `steps` steps.
 
     score: images (B, C, Y, X) -> a score of each, such as the probability of the answer.
     weights: the map, a weight for each region; equal weights in the order of the regions.
     empty: the image without content; by default the mean colour of `image`.
+    extent: where the regions lie on the image. A pixel belongs to the region nearest to it.
 
     Differs from the paper: whole regions are taken, not pixels, and the same empty image serves both curves (the paper
     inserts into a blurred image).
@@ -52,7 +55,9 @@ def perturbation_curves(
     rank[order] = torch.arange(len(order), device=order.device)
     numbers = torch.linspace(0, len(order), steps + 1, device=order.device).round()
     taken = (rank < numbers[:, None]).float().unflatten(1, weights.shape)[:, None]  # (steps + 1, 1, rows, columns)
-    taken = F.interpolate(taken, size=tuple(image.shape[1:]), mode="nearest").to(image.dtype)
+    (_, height, width), (rows, columns) = image.shape, weights.shape
+    down, across = nearest(height, rows, extent.y0, extent.y1), nearest(width, columns, extent.x0, extent.x1)
+    taken = taken[..., down.to(order.device), :][..., across.to(order.device)].to(image.dtype)
     deleted = score(image * (1 - taken) + empty * taken)
     inserted = score(image * taken + empty * (1 - taken))
     return Curves(deleted.float().cpu(), inserted.float().cpu())

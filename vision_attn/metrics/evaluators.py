@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vision_attn.attention.places import Extent
 from vision_attn.contracts import PAD, Evaluator, Results
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
@@ -113,8 +114,8 @@ class Pointing(Evaluator):
     captioner with several ways to look, also `pointing_WAY` and `mass_WAY`, for the regions seen."""
 
     def __init__(self) -> None:
-        self.correctness: dict[tuple[str, tuple[int, ...]], AttentionCorrectness] = {}
-        """By way and grid: strips of different widths have different numbers of regions."""
+        self.correctness: dict[tuple[str, tuple[int, ...], Extent], AttentionCorrectness] = {}
+        """By way, grid and extent: strips of different widths have different numbers of regions."""
 
     def update(self, batch: Any, results: Results) -> None:
         for way, described in {"": results.described, **results.by_way}.items():
@@ -123,13 +124,14 @@ class Pointing(Evaluator):
                     continue
                 grid = tuple(caption.alpha.shape[1:])
                 weights = caption.seen if way else caption.alpha.flatten(1)
-                correctness = self.correctness.setdefault((way, grid), AttentionCorrectness(grid))
+                key = (way, grid, caption.extent)
+                correctness = self.correctness.setdefault(key, AttentionCorrectness(grid, caption.extent))
                 correctness.update(caption.words, weights, boxes, content=results.content_words)
 
     def compute(self) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        for way in dict.fromkeys(way for way, _ in self.correctness):
-            found = joined([part for (other, _), part in self.correctness.items() if other == way]).compute()
+        for way in dict.fromkeys(way for way, *_ in self.correctness):
+            found = joined([part for (other, *_), part in self.correctness.items() if other == way]).compute()
             if way:
                 found = {f"{name}_{way}": found[name] for name in ("pointing", "mass")}
             metrics |= found

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
+from vision_attn.attention.places import middles
 from vision_attn.contracts import DecodedCaption, Evaluator, Results
 from vision_attn.system.files import replacing
 
@@ -116,8 +116,7 @@ class GlimpsesTaken(Evaluator):
 def centres(caption: DecodedCaption) -> Float[Tensor, "T"]:
     """The centre of mass of each map along the strip, x in [-1, 1]. A map of zeros has none: NaN."""
     columns = caption.alpha.sum(dim=1).double()  # (T, X)
-    number = columns.shape[1]
-    x = (2 * torch.arange(number, dtype=columns.dtype) + 1) / number - 1
+    x = middles(columns.shape[1], caption.extent.x0, caption.extent.x1)
     return columns @ x / columns.sum(dim=1)
 
 

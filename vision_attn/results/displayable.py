@@ -12,9 +12,10 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from vision_attn.attention.places import Extent
 from vision_attn.contracts import DecodedCaption, Glimpses, Reads
 from vision_attn.system.files import scratch
-from vision_attn.viz.attention import attention_sheet
+from vision_attn.viz.attention import attention_sheet, light
 from vision_attn.viz.canvases import Rectangles, write_strips
 from vision_attn.viz.canvases import write_animation as write_drawing
 from vision_attn.viz.foveated import GlimpseTrace, as_picture
@@ -77,6 +78,13 @@ class InteractiveResult(Displayable):
     def looked(self) -> PageItem:
         """What the page shows of it."""
 
+    def light(self) -> Float[Tensor, "T height width"]:
+        """The map of each word on the pixels of `picture`, as it is drawn: in [0, 1], 1 at the brightest pixel."""
+        looked = self.looked
+        if looked.alpha is None:
+            raise ValueError("this model has no attention, so there are no maps")
+        return light(looked.alpha, looked.picture.height, looked.picture.width, looked.extent)
+
     @classmethod
     def write_together(cls, path: Path, items: Sequence["InteractiveResult"]) -> None:
         """Write one page of several."""
@@ -120,16 +128,21 @@ class CaptionResult(InteractiveResult):
         return self.described.alpha
 
     @property
+    def extent(self) -> Extent:
+        """Where the regions of the maps lie on the picture: `vision_attn.attention.places.centres` gives their
+        centres."""
+        return self.described.extent
+
+    @property
     def looked(self) -> PageItem:
         found = self.described
-        return PageItem(
-            self.title, self.picture, found.words, found.alpha, log_prob=found.log_prob or None, regions=found.region
-        )
+        options = {"log_prob": found.log_prob or None, "regions": found.region, "extent": found.extent}
+        return PageItem(self.title, self.picture, found.words, found.alpha, **options)
 
     def write_picture(self, path: Path) -> None:
         found = self.described
-        options = {"title": self.title, "log_prob": found.log_prob or None, "regions": found.region}
-        save_picture(path, attention_sheet(self.picture, found.words, found.alpha, **options))
+        options = {"log_prob": found.log_prob or None, "regions": found.region, "extent": found.extent}
+        save_picture(path, attention_sheet(self.picture, found.words, found.alpha, title=self.title, **options))
 
 
 @dataclass(repr=False)

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
+from vision_attn.attention.places import Extent
 from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.trust import as_packages
@@ -87,6 +88,11 @@ class ExplanationResult(InteractiveResult):
         return self.seen.layers
 
     @property
+    def extent(self) -> Extent:
+        """Where the regions of the maps lie on the picture."""
+        return self.seen.extent
+
+    @property
     def method(self) -> str:
         """How the maps were made: "attention", "rollout", "relevance" or "grad-cam"."""
         return self.seen.method
@@ -104,7 +110,9 @@ class ExplanationResult(InteractiveResult):
     @property
     def looked(self) -> PageItem:
         seen = self.seen
-        return PageItem(self.title, self.picture, seen.words, seen.alpha, log_prob=seen.log_prob, layers=seen.layers)
+        options = {"log_prob": seen.log_prob, "layers": seen.layers}
+        options |= {"extent": seen.extent, "layers_extent": seen.layers_extent}
+        return PageItem(self.title, self.picture, seen.words, seen.alpha, **options)
 
     @classmethod
     def write_together(cls, path: Path, items: Sequence["ExplanationResult"]) -> None:
@@ -115,7 +123,7 @@ class ExplanationResult(InteractiveResult):
 
     def write_picture(self, path: Path) -> None:
         way = f"{self.method} of {self.part}" if self.part else self.method
-        options: dict[str, Any] = {"title": f"{self.title} · {way}", "log_prob": self.log_prob}
+        options: dict[str, Any] = {"title": f"{self.title} · {way}", "log_prob": self.log_prob, "extent": self.extent}
         if self.kind != "captioner":
             options["caption"] = " · ".join(self.words)
         write_sheet(path, self.picture, self.words, self.alpha, **options)
@@ -278,4 +286,4 @@ def _described(
     if head is not None and layers is None:
         raise ValueError("this captioner has a single head: leave --head out")
     alpha = caption.alpha if head is None else chosen(layers, 0, head)
-    return Explanation(caption.words, alpha, caption.log_prob, layers, "attention")
+    return Explanation(caption.words, alpha, caption.log_prob, layers, "attention", caption.extent, caption.extent)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vision_attn.attention.places import WHOLE
 from vision_attn.contracts import END, PAD, Captioner, Criterion, DecodedCaption, Encoder, Evaluator, Results
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
@@ -187,7 +188,13 @@ class Captioning(Task):
 
     @torch.no_grad()
     def describe(
-        self, images: Tensor, captions: int | None = None, way: Way = "best", decoding: Decoding | None = None
+        self,
+        images: Tensor,
+        captions: int | None = None,
+        way: Way = "best",
+        decoding: Decoding | None = None,
+        *,
+        placed: bool = True,
     ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
         """The best caption of each of uint8 images (B, 3, S, S), or of what a cache keeps of them: see `regions`.
 
@@ -196,14 +203,17 @@ class Captioning(Task):
         way: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups of
             beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
         decoding: other settings than those of this task.
+        placed: whether `extent` tells where maps lie on the image. It is measured at the first call, which takes as
+            long as encoding 16 to 48 images.
         """
         number = 1 if captions is None else captions
         check_range("describe", 1, 1000, captions=number)
         regions = self.regions(images)
         decoded = self._decode(regions, decoding or self.decoding, number, way)
         if captions is None:
-            return list(self._described(decoded, regions))
-        rows = [self._described(decoded, regions, row) for row in range(min(captions, decoded.score.shape[1]))]
+            return list(self._described(decoded, regions, placed=placed))
+        number = min(captions, decoded.score.shape[1])
+        rows = [self._described(decoded, regions, row, placed=placed) for row in range(number)]
         found = [
             [one for one in several if one.score is not None] or [several[0]] for several in zip(*rows, strict=True)
         ]
@@ -213,10 +223,11 @@ class Captioning(Task):
     def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
         device = next(self.parameters()).device
         regions, words = self.regions(batch.images.to(device)), batch.words.to(device)
+        placed = any(boxes is not None for boxes in batch.boxes)  # metrics of maps without boxes need no places
         results = Results(
             self.model(regions, words),
-            list(self._described(self._decode(regions, self.decoding), regions)),
-            self._by_way(regions) if full and self.content_words else {},
+            list(self._described(self._decode(regions, self.decoding), regions, placed=placed)),
+            self._by_way(regions, placed) if full and self.content_words else {},
             self.content_words,
         )
         measured = {}
@@ -276,22 +287,27 @@ class Captioning(Task):
         titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
         return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
 
-    def _by_way(self, regions: Tensor) -> dict[str, list[DecodedCaption]]:
+    def _by_way(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
         """Captions for each way to look at test time, where there are several."""
         described = {}
         for way in self.model.ways:
             with self.model.looking(way):
-                described[way] = list(self._described(self._decode(regions, self.decoding), regions))
+                decoded = self._decode(regions, self.decoding)
+                described[way] = list(self._described(decoded, regions, placed=placed))
         return described
 
     def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
         return decoding.decode(self.model, regions, captions=captions, way=way, never=(UNKNOWN,))
 
-    def _described(self, decoded: Decoded, regions: Float[Tensor, "B L D"], row: int = 0) -> Iterator[DecodedCaption]:
+    def _described(
+        self, decoded: Decoded, regions: Float[Tensor, "B L D"], row: int = 0, *, placed: bool = True
+    ) -> Iterator[DecodedCaption]:
         """The best row of each image, or another, as text and words, with its maps on the grid of regions, without
         padding."""
         sizes = real_regions(regions).sum(dim=1).tolist() if self.encoder.pads else [None] * len(regions)
         best = [None if part is None else part[:, row].cpu() for part in decoded]
+        drawn = placed and decoded.alpha is not None
+        extent = self.encoder.extent(decoded.alpha.shape[-1]) if drawn else WHOLE
         for image, size in enumerate(sizes):
             words, log_prob, _, alpha, region, heads = (None if part is None else part[image] for part in best)
             number, decoded_any = int((words > END).sum()), bool(decoded.score[image, row].isfinite())
@@ -305,6 +321,7 @@ class Captioning(Task):
                 None if heads is None else heads[:number, :, :size].clone().unflatten(-1, self.encoder.grid),
                 float(decoded.score[image, row]) if decoded_any else None,
                 decoded_any and not bool((words == END).any()),
+                extent,
             )
 
 

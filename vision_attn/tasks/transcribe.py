@@ -8,6 +8,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from vision_attn.attention.places import WHOLE
 from vision_attn.contracts import Evaluator
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
@@ -59,12 +60,13 @@ class Transcription(Captioning):
 
     @torch.no_grad()
     def transcribed(self, images: Tensor, title: str, glimpses: bool = True) -> list[Transcribed]:
-        """What was read of each strip, with its maps, the labels of a model that labels columns, and `glimpses`, which
-        only pictures need: they are taken again for it."""
+        """What was read of each strip, with its maps, the labels of a model that labels columns, and what only pictures
+        need if `glimpses`: the glimpses, which are taken again for it, and where columns lie on the strip."""
         regions = self.regions(images.to(next(self.parameters()).device))
         frames = self.model.frames(regions)
         decode = super()._decode if frames is None else self._decode_labels
         decoded = decode(regions if frames is None else frames, self.decoding)
+        extent = self.encoder.extent(regions.shape[1]) if glimpses else WHOLE
         labels = [None] * len(images) if frames is None else list(frames.exp())
         return [
             Transcribed(
@@ -75,8 +77,11 @@ class Transcription(Captioning):
                 each,
                 self._glimpsed(one, len(caption.words)) if glimpses and self.model.num_glimpses else None,
                 caption.cut,
+                extent,
             )
-            for caption, each, one in zip(self._described(decoded, regions), labels, regions.split(1), strict=True)
+            for caption, each, one in zip(
+                self._described(decoded, regions, placed=False), labels, regions.split(1), strict=True
+            )
         ]
 
     def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from vision_attn.attention.places import WHOLE, Extent, middles, nearest
 from vision_attn.system.console import progress
 from vision_attn.viz.attention import weights
 from vision_attn.viz.foveated import GlimpseTrace
@@ -42,6 +43,8 @@ class Transcribed(NamedTuple):
     """Of a model that takes glimpses: those up to END."""
     cut: bool = False
     """Whether it was cut at `max_words`, before its end."""
+    extent: Extent = WHOLE
+    """Where the columns lie on the strip."""
 
 
 class Strip(NamedTuple):
@@ -88,10 +91,10 @@ def alignment_sheet(
         if item.alpha is None or not len(item.words):
             draw.text((left, top + 13), "no maps" if item.words else "no characters", DARK.quiet, type_.font(13), "ls")
         else:
-            page.paste(_matrix(item.alpha, wide), (left, top))
+            page.paste(_matrix(item.alpha, wide, item.extent), (left, top))
             _rows(draw, item.words, boxes or {}, left, top, wide, type_)
         if item.labels is not None:
-            _spikes(draw, item.labels, left, y + height - SPIKES, wide)
+            _spikes(draw, item.labels, left, y + height - SPIKES, wide, item.extent)
         y += height
     return page
 
@@ -104,7 +107,7 @@ def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
     for number, strip in enumerate(progress(strips, what="pictures", unit="strip"), 1):
         for item in strip.items:
             title, found = f"{strip.title}: {item.title}", (item.words, item.alpha, strip.references, strip.boxes)
-            looked.append(PageItem(title, strip.picture, *found, item.log_prob))
+            looked.append(PageItem(title, strip.picture, *found, item.log_prob, extent=item.extent))
         path = folder / picture_name(number, strip.title)
         reference = strip.references[0] if strip.references else ""
         paths.append(write_alignments(path, strip.picture, strip.items, reference=reference, boxes=strip.boxes))
@@ -129,12 +132,12 @@ def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
     return [write_glimpses(f"{path}.png", **fields), write_animation(f"{path}.gif", **fields)]
 
 
-def _matrix(alpha: Float[Tensor, "T Y X"], width: int) -> Image.Image:
-    """The weights of columns, each row relative to its largest."""
+def _matrix(alpha: Float[Tensor, "T Y X"], width: int, extent: Extent) -> Image.Image:
+    """The weights of columns, each row relative to its largest. Each pixel shows the nearest column."""
     columns = weights(alpha).sum(dim=1)
     columns = columns / columns.amax(dim=1, keepdim=True).clamp(min=torch.finfo(columns.dtype).tiny)
-    grey = Image.fromarray((columns * 255).round().byte().numpy())
-    mask = grey.resize((width, ROW * len(columns)), Image.Resampling.NEAREST)
+    spread = columns[:, nearest(width, columns.shape[1], extent.x0, extent.x1)]
+    mask = Image.fromarray((spread.repeat_interleave(ROW, dim=0) * 255).round().byte().numpy())
     return Image.composite(Image.new("RGB", mask.size, DARK.ink), Image.new("RGB", mask.size, "#1c2027"), mask)
 
 
@@ -160,12 +163,14 @@ def _rows(
             draw.rectangle(across, outline=DARK.accent)
 
 
-def _spikes(draw: ImageDraw.ImageDraw, labels: Float[Tensor, "L V"], left: int, top: int, width: int) -> None:
+def _spikes(
+    draw: ImageDraw.ImageDraw, labels: Float[Tensor, "L V"], left: int, top: int, width: int, extent: Extent
+) -> None:
     """p of each character at each column as a line, the blank in grey."""
     labels = labels.detach().float().cpu()
     floor, room = top + SPIKES - 8, SPIKES - 24
     draw.line((left, floor, left + width, floor), fill=DARK.quiet)
-    x = [left + (column + 0.5) / len(labels) * width for column in range(len(labels))]
+    x = [left + (at + 1) / 2 * width for at in middles(len(labels), extent.x0, extent.x1).clamp(-1, 1).tolist()]
     for number in range(labels.shape[1]):
         p = labels[:, number]
         if p.max() < 0.05:

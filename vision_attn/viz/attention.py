@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
+from vision_attn.attention.places import WHOLE, Extent, cell, positions
 from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 SPREAD = 0.8
@@ -22,17 +23,21 @@ RIM = 2  # width of the white line around the selected region
 LEGEND = "Above: the region selected for each word. Below: the map that it was selected from."
 
 
-def light(alpha: Float[Tensor, "T Y X"], height: int, width: int) -> Float[Tensor, "T height width"]:
+def light(
+    alpha: Float[Tensor, "T Y X"], height: int, width: int, extent: Extent = WHOLE
+) -> Float[Tensor, "T height width"]:
     """Upsample the weights of regions to the pixels of a picture, in [0, 1]; each word's brightest pixel is 1.
 
     Every region is drawn as a Gaussian at its centre. Values are divided by the word's maximum and not shifted to start
-    at 0, so a uniform map lights the whole picture evenly. A map of zeros stays dark.
+    at 0, so a uniform map lights the whole picture evenly. A map of zeros stays dark. Beyond the extent of the regions
+    the picture is lit as at the nearest one.
 
     Differs from the paper: its figures enlarge bilinearly, then blur with a Gaussian of 1.25 regions, which blends
     neighbouring regions. A single Gaussian of `SPREAD` regions separates them, and shows no square edges.
     """
     alpha = weights(alpha)
-    shone = _spread(alpha.shape[1], height) @ alpha @ _spread(alpha.shape[2], width).mT
+    down = _spread(alpha.shape[1], height, extent.y0, extent.y1)
+    shone = down @ alpha @ _spread(alpha.shape[2], width, extent.x0, extent.x1).mT
     return shone / shone.amax((1, 2), keepdim=True).clamp(min=torch.finfo(shone.dtype).tiny)
 
 
@@ -51,12 +56,6 @@ def even(alpha: Float[Tensor, "T Y X"]) -> Bool[Tensor, "T"]:
     total = alpha.sum(dim=1, keepdim=True)
     alpha = alpha / total.clamp(min=torch.finfo(alpha.dtype).tiny)
     return (-torch.xlogy(alpha, alpha).sum(dim=1) >= (1 - EVEN) * math.log(alpha.shape[1])) & (total[:, 0] > 0)
-
-
-def cell(region: int, rows: int, columns: int) -> tuple[float, float, float, float]:
-    """Return the box, in [-1, 1], of a region of a grid; regions are counted row by row from 0."""
-    row, column = divmod(region, columns)
-    return 2 * column / columns - 1, 2 * row / rows - 1, 2 * (column + 1) / columns - 1, 2 * (row + 1) / rows - 1
 
 
 def squared(picture: Image.Image, square: Box) -> Image.Image:
@@ -83,6 +82,7 @@ def attention_sheet(
     boxes: Mapping[str, Sequence[Box]] | None = None,
     log_prob: Sequence[float | int] | Float[Tensor, "T"] | None = None,
     regions: Int[Tensor, "T"] | None = None,
+    extent: Extent = WHOLE,
     panel: int = PANEL,
 ) -> Image.Image:
     """Draw the plain picture, then one panel per word: the picture lit by that word's map. Only the plain picture if
@@ -97,6 +97,7 @@ def attention_sheet(
         log_prob: each word's log-probability in nats, shown as a probability next to the word.
         regions: the region that hard attention selected at each word, counted row by row from 0. Each word then has a
             pair of pictures: above, its region on the darkened picture; below, the map that it was selected from.
+        extent: where the regions lie on the picture.
         panel: pixels of a panel's longer side.
 
     Raises ValueError if `words`, `alpha`, `log_prob` and `regions` differ in length, a map has no region, or a region
@@ -106,11 +107,11 @@ def attention_sheet(
     plain = fitted(picture, panel)
     panels = [Panel(plain, note="picture")]
     notes = _notes(words, alpha, log_prob)
-    lights = [] if alpha is None else light(alpha, plain.height, plain.width)
+    lights = [] if alpha is None else light(alpha, plain.height, plain.width, extent)
     for step, (word, note, lit) in enumerate(zip(words, notes, lights, strict=alpha is not None)):
         pictures = [glowing(plain, lit)]
         if regions is not None:
-            pictures.insert(0, squared(plain, cell(int(regions[step]), *alpha.shape[1:])))
+            pictures.insert(0, squared(plain, cell(int(regions[step]), *alpha.shape[1:], extent)))
         above, *below = (boxed(drawn, (boxes or {}).get(word, ())) for drawn in pictures)
         panels.append(Panel(above, word, note, *below))
     caption = (" ".join(words) or "no words") if caption is None else caption
@@ -170,7 +171,7 @@ def check(
             raise ValueError(f"{name}: {outside}; regions count row by row from 0 to {last}")
 
 
-def _spread(regions: int, pixels: int) -> Float[Tensor, "pixels regions"]:
+def _spread(regions: int, pixels: int, low: float, high: float) -> Float[Tensor, "pixels regions"]:
     """Return the weight of each region at each pixel along one axis; each row sums to 1."""
-    place = (torch.arange(pixels) + 0.5) * regions / pixels - 0.5
+    place = positions(pixels, regions, low, high)
     return torch.softmax(-((place[:, None] - torch.arange(regions)) ** 2) / (2 * SPREAD**2), dim=1)

@@ -24,15 +24,15 @@ def write_pictures(
     """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all. Returns their paths, the page
     first. A caption without maps is shown as text."""
     nothing = [None] * len(titles)
-    looked = [
-        PageItem(title, picture, caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
-        for title, picture, caption, given, box in zip(
-            titles, pictures, described, references or nothing, boxes or nothing, strict=True
-        )
-    ]
+    looked = []
+    for title, picture, caption, given, box in zip(
+        titles, pictures, described, references or nothing, boxes or nothing, strict=True
+    ):
+        found = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
+        looked.append(PageItem(title, picture, *found, extent=caption.extent))
     paths = [write_page(folder / "index.html", looked)]
     for number, item in enumerate(progress(looked, what="pictures", unit="image"), start=1):
         name = picture_name(number, item.title)
-        options = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob, "regions": item.regions}
-        paths.append(write_sheet(folder / name, item.picture, item.words, item.alpha, **options))
+        options = {"boxes": item.boxes, "log_prob": item.log_prob, "regions": item.regions, "extent": item.extent}
+        paths.append(write_sheet(folder / name, item.picture, item.words, item.alpha, title=item.title, **options))
     return paths

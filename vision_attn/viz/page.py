@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.viz.attention import SPREAD, cell, check, even, weights
+from vision_attn.attention.places import WHOLE, Extent, cell, centres
+from vision_attn.viz.attention import SPREAD, check, even, weights
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted, save_page
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
@@ -50,6 +51,10 @@ class PageItem(NamedTuple):
     layers: Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None = None
     """The weights by layer and head, for a model of several: the page lets one choose among them. Not of `alpha`'s size
     necessarily. A list of layers (T, K, Y, X) where they differ in size."""
+    extent: Extent = WHOLE
+    """Where the regions of `alpha` lie on the picture."""
+    layers_extent: Extent = WHOLE
+    """The same of `layers`."""
 
 
 def write_page(
@@ -106,7 +111,7 @@ def _figure(number: int, item: PageItem, unit: Unit) -> str:
     words = " ".join(_words(number, item, unit)) or '<span class="none">no words</span>'
     name, play = escape(item.title), _PLAY.format(unit) if len(item.words) > 1 and item.alpha is not None else ""
     return f"""<figure id="image-{number}"{f' class="{kinds}"' if kinds else ""}>
-<div class="view" data-rows="{rows}" data-columns="{columns}">
+<div class="view" data-rows="{rows}" data-columns="{columns}" data-extent="{_edges(item.extent)}">
 <img src="{_data(item.picture, drawn)}" alt="{escape(caption or item.title)}">
 <div class="boxes"></div>
 </div>
@@ -126,7 +131,8 @@ def _dials(item: PageItem) -> str:
     heads, rows, columns = (" ".join(str(layer.shape[axis]) for layer in layers) for axis in (1, 2, 3))
     most = max(layer.shape[1] for layer in layers)
     return (
-        f'<div class="dials" data-heads="{heads}" data-rows="{rows}" data-columns="{columns}">'
+        f'<div class="dials" data-heads="{heads}" data-rows="{rows}" data-columns="{columns}"'
+        f' data-extent="{_edges(item.layers_extent)}">'
         f'<label>Layer <input type="range" min="0" max="{len(layers)}" value="0"> <output>as chosen</output></label>'
         f'<label>Head <input type="range" min="0" max="{most}" value="0" disabled> <output>mean</output></label>'
         "</div>\n"
@@ -175,15 +181,15 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
         bits, heads = _encoded(_bytes(alpha[step].flatten()[None])), ""
         if layers is not None:
             heads = f' data-layers="{_encoded(b"".join(_heads(layer[step]) for layer in layers))}"'
-        told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step])}"
+        told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step], item.extent)}"
         boxes = list((item.boxes or {}).get(word, ()))
         if unit == "character":
             before = item.words[:step].count(word)
             boxes = boxes[before : before + 1]
         if item.regions is not None:
             region = int(item.regions[step])
-            told += f" · saw {_ninth(region, *alpha.shape[1:])}"
-            boxes.append(cell(region, *alpha.shape[1:]))
+            told += f" · saw {_ninth(region, *alpha.shape[1:], item.extent)}"
+            boxes.append(cell(region, *alpha.shape[1:], item.extent))
         if item.log_prob is not None:
             told += f" · p {math.exp(item.log_prob[step]):.2f}"
         yield (
@@ -193,20 +199,20 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
         )
 
 
-def _place(alpha: Float[Tensor, "Y X"]) -> str:
+def _place(alpha: Float[Tensor, "Y X"], extent: Extent) -> str:
     """Describe in words where the region with the largest weight is, unless the map is zero or nearly uniform."""
     if not alpha.any():
         return "looks nowhere"
     if even(alpha[None])[0]:
         return "looks nearly everywhere"
-    return f"looks {_ninth(int(alpha.argmax()), *alpha.shape)}"
+    return f"looks {_ninth(int(alpha.argmax()), *alpha.shape, extent)}"
 
 
-def _ninth(region: int, rows: int, columns: int) -> str:
-    """Describe in words which ninth of the picture holds a region."""
-    row, column = divmod(region, columns)
-    down = ("top", "middle", "bottom")[3 * row // rows]
-    across = ("left", "centre", "right")[3 * column // columns]
+def _ninth(region: int, rows: int, columns: int, extent: Extent) -> str:
+    """Describe in words which ninth of the picture holds the centre of a region."""
+    x, y = centres(rows, columns, extent)[region].tolist()
+    down = ("top", "middle", "bottom")[min(int(1.5 * (y + 1)), 2)]
+    across = ("left", "centre", "right")[min(int(1.5 * (x + 1)), 2)]
     return f"{down} {across}".replace("middle centre", "at the centre")
 
 
@@ -215,6 +221,11 @@ def _boxes(boxes: Sequence[Box]) -> str:
     corners = [sorted((float(x0), float(x1))) + sorted((float(y0), float(y1))) for x0, y0, x1, y1 in boxes]
     edges = [((x0 + 1) * 50, (y0 + 1) * 50, (x1 - x0) * 50, (y1 - y0) * 50) for x0, x1, y0, y1 in corners]
     return ";".join(" ".join(f"{edge:.2f}" for edge in four) for four in edges)
+
+
+def _edges(extent: Extent) -> str:
+    """Format an extent as left, top, right and bottom in shares of the picture."""
+    return " ".join(f"{(edge + 1) / 2:.4f}" for edge in extent)
 
 
 def _references(references: Sequence[str], unit: Unit) -> str:

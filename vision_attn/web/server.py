@@ -134,13 +134,14 @@ def _described(model: Model | Explainer) -> dict[str, str]:
 
 def details(result: Displayable) -> dict[str, Any]:
     """The numbers behind a result: of a caption its `words`, each with `log_prob` in nats and its `map`, rows of
-    weights that sum to 1; of a class the `probabilities` of all, and the `locations` (x, y) of glimpses, from -1 to 1.
-    """
+    weights that sum to 1, and the `extent` of maps on the image: their left, top, right and bottom edge, from -1 to 1;
+    of a class the `probabilities` of all, and the `locations` (x, y) of glimpses, from -1 to 1."""
     if isinstance(result, CaptionResult):
         maps = [None] * len(result.words) if result.alpha is None else result.alpha.tolist()
         log_prob = result.log_prob or [None] * len(result.words)
         parts = zip(result.words, log_prob, maps, strict=True)
-        return {"words": [{"word": word, "log_prob": number, "map": rows} for word, number, rows in parts]}
+        words = [{"word": word, "log_prob": number, "map": rows} for word, number, rows in parts]
+        return {"words": words, "extent": list(result.extent)}
     if isinstance(result, ClassificationResult):
         names = result.names or [str(number) for number in range(result.probabilities.shape[1])]
         where = None if result.locations is None else result.locations.tolist()
