@@ -1,1 +1,1 @@
-"""How to attend: scores, soft, hard and monotonic attention, glimpses, DRAW's filterbank, REINFORCE."""
+"""How to attend: scores, soft, hard and monotonic attention, glimpses, filterbanks, REINFORCE."""

@@ -1,4 +1,4 @@
-"""The page of `vision-attn serve`: drop a photograph, or draw a digit, and watch where a model looks."""
+"""The page of `vision-attn serve`: drop a photograph or draw a digit; see where a model looks."""
 
 from vision_attn.web.server import make_server
 
