@@ -12,6 +12,7 @@ from PIL import Image
 from torchvision.transforms import functional
 
 from vision_attn.data.images.convert import in_rgb, white_of
+from vision_attn.data.images.held import HeldPixels
 from vision_attn.data.images.squares import Pixels, View, in_threads, open_photograph, read_image
 
 
@@ -210,6 +211,28 @@ def test_pixels_are_read_in_order_and_the_unreadable_named(picture, tmp_path, ca
         seen = pixels.gather(np.array([4, 5]))
         assert seen[0].any() and not seen[1].any() and list(pixels.unreadable) == ["bad.png"]
     assert caplog.text.count("bad.png: not a readable image") == 1
+
+
+@pytest.mark.parametrize("room", [0, 2, 100])
+def test_held_pixels_are_those_of_the_files_each_read_once(room, tmp_path, monkeypatch, caplog):
+    """Whether there is room for none, some or all of them; a photograph and its mirror image share a place."""
+    dice = np.random.default_rng(0)
+    for number in range(5):
+        Image.fromarray(dice.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "bad.png").write_bytes(b"")
+    names = [*(f"{number}.png" for number in range(5)), "bad.png"]
+    views = [View(name, tmp_path / name, mirrored) for mirrored in (False, True) for name in names]
+    plain, held = Pixels(views, 16), HeldPixels(views, 16, torch.device("cpu"), room=room * 3 * 16 * 16)
+    batches = [np.array(rows) for rows in ([3, 9, 1, 3], [0, 1, 2, 3, 4, 5], [11, 10, 9, 8, 7, 6], [4])]
+    expected, read = [plain.gather(rows) for rows in batches], []
+    original = View.read
+    monkeypatch.setattr(View, "read", lambda view, size: read.append(view) or original(view, size))
+    for _ in range(2):
+        for rows, images in zip(batches, expected, strict=True):
+            found = held.gather(rows)
+            assert torch.equal(found, images) and found.is_contiguous(memory_format=torch.channels_last)
+    assert list(held.unreadable) == ["bad.png"] and not any(view.mirrored for view in read)
+    assert len(held.places) == min(room, len(names)) and (room < 6 or len(read) <= len(names) + 2)
 
 
 def test_threads_keep_order_and_pass_errors_on():

@@ -72,7 +72,9 @@ class Pixels:
         return torch.stack(list(pictures)).contiguous(memory_format=torch.channels_last)
 
     def _read(self, row: int) -> UInt8[Tensor, "3 S S"]:
-        view = self.views[row]
+        return self._read_view(self.views[row])
+
+    def _read_view(self, view: View) -> UInt8[Tensor, "3 S S"]:
         try:
             return view.read(self.resolution)
         except ValueError as error:

@@ -12,6 +12,7 @@ from torch import nn
 
 from vision_attn.contracts import END, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.held import pixels
 from vision_attn.data.images.squares import Pixels
 from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.photographs.batches import Batches, CaptionTable
@@ -164,7 +165,8 @@ class Captions(VocabularySource):
         if self.features:
             self._pictures: Features | Pixels | Vectors = self._given(encoder, views)
         elif frozen is None:
-            self._pictures = Pixels(views, encoder.resolution)
+            device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
+            self._pictures = pixels(views, encoder.resolution, device, repeated=self._only is None)
         else:
             parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
             folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]
