@@ -244,6 +244,28 @@ def test_the_numbers_of_the_readme_are_those_of_the_results() -> None:
         assert (numbers or "%" in ours) and set(numbers) <= results, (ours, paper)
 
 
+def test_the_tables_of_each_paper_sum_up_the_runs_below_them() -> None:
+    """Every number above "Runs" in docs/results.md occurs below it, and every config named there exists."""
+    above, below = (ROOT / "docs" / "results.md").read_text().split("\n## Runs\n")
+    numbers, measured = (set(re.findall(r"\d+\.\d+", text)) for text in ("".join(ROW.findall(above)), below))
+    named = set(re.findall(r"`([a-z]\w+_\w+)`", above))
+    assert len(numbers) > 80 and numbers <= measured, numbers - measured
+    assert len(named) > 20 and all((ROOT / "configs" / f"{name}.yaml").is_file() for name in named)
+
+
+def test_links_to_headings_lead_to_one() -> None:
+    """As GitHub names them: in lower case, spaces as hyphens, without punctuation."""
+    missing = []
+    for path in (ROOT / "README.md", CONTRIBUTING, *(ROOT / "docs").glob("*.md")):
+        for name, heading in re.findall(r"\]\(([\w./]*)#([\w-]+)\)", path.read_text()):
+            target = path.parent / name if name else path
+            if target.suffix == ".md":
+                headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+                missing += [] if heading in anchors else [f"{path.name}: {name}#{heading}"]
+    assert not missing, missing
+
+
 def commands(path: Path) -> Iterator[list[str]]:
     """The words of each command `vision-attn ...` in a document's blocks."""
     for block in re.findall(r"```bash\n(.*?)```", path.read_text(), re.DOTALL):
