@@ -106,7 +106,7 @@ def test_kernels_compile_for_a_gpu(name, half, monkeypatch) -> None:
         int: "i32",
         float: "fp32",
     }
-    listed = launches(monkeypatch, import_module(f"vision_attn.kernels.{name.split(',')[0].replace(' ', '_')}"))
+    listed = launches(monkeypatch, import_module(f"vision_attn.kernels.{name.split(',')[0]}_triton"))
     calls(half)[name]()
     for function, arguments, options in listed:
         given = dict(zip(function.arg_names, arguments, strict=True))
