@@ -144,8 +144,8 @@ class Captioner(nn.Module):
     num_glimpses: int = 0
     """Glimpses that are taken for each word; 0 for a model that sees all regions."""
     ways: tuple[str, ...] = ()
-    """The ways to look at test time, where there are several: names for `looking`. Three have a meaning elsewhere:
-    self-critical training uses "expectation", pictures "mode" instead of it, and the variance of REINFORCE "sample"."""
+    """The modes of attention at test time, where there are several: names for `looking`. Other code relies on three
+    names: self-critical training uses "expectation", pictures "mode", and the variance of REINFORCE "sample"."""
     max_length: int | None = None
     """The largest number of words in a caption, END included; None: unlimited."""
 

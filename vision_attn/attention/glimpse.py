@@ -167,8 +167,8 @@ class Retina(nn.Module):
     def _corners(
         self, locations: Float[Tensor, "B R 2"], extents: Int[Tensor, "#B 2"] | Float[Tensor, "#B 2"]
     ) -> Float[Tensor, "B R K 2"]:
-        """The top left corner of each patch in pixels (x, y). A patch wholly outside the image is moved to where it
-        touches the image from there: it is as empty. So is one at no number."""
+        """The top left corner of each patch in pixels (x, y). A patch wholly outside the image is moved until it
+        touches the image: it stays all zeros. A location that is NaN gives zeros too."""
         reaches = self.reaches.to(locations.device)
         corners = ((locations + 1) / 2 * extents[:, None])[:, :, None] - reaches / 2
         return corners.fmax(-reaches).fmin(extents[:, None, None])

@@ -57,7 +57,7 @@ class Images:
 
     @property
     def shape(self) -> tuple[int]:
-        """(B,): as of tensors, the first number is that of images."""
+        """(B,): like the shape of a tensor of images, it begins with their number."""
         return (len(self),)
 
     def __getitem__(self, part: slice) -> "Images":

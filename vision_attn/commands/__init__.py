@@ -151,7 +151,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> tuple[traceback.FrameSummary, Literal["ours", "theirs"]]:
-    """The last place on the way to an error that is not in a library, and whose code it is in."""
+    """The innermost frame of the traceback outside libraries, and whose code it is."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [(frame, owner) for frame in frames if (owner := _owner(frame.filename))]
     return places[-1] if places else (frames[-1], "ours")

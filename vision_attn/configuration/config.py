@@ -24,7 +24,7 @@ from vision_attn.system.files import scratch, shipped
 from vision_attn.system.mistakes import suggest
 
 OURS = ("vision_attn", "torch.nn", "torch.optim", "torchvision")
-"""What the user's own config may name without saying where it comes from. For run folders see `trust`."""
+"""Packages whose classes a user's own config may name without `--trust`. For run folders see `trust`."""
 
 
 HEAD = "# Written by vision-attn: the whole config of this run, defaults included.\n"

@@ -37,9 +37,9 @@ class SelfCritical(Criterion):
     frequencies are counted on the training captions. They lie in checkpoints, and a run that is resumed with other
     captions or another vocabulary is refused.
 
-    A captioner of likelihood covers all that people say of an image. Its samples are then far worse than its captions
-    of most likely words, and training spends its first epochs on the difference. A temperature below 1 spares them:
-    captions of most likely words stay as they are, and samples come near them.
+    A captioner trained by likelihood has a high entropy, since it covers everything that people say of an image. Its
+    samples are then far worse than its greedy captions, and training spends its first epochs on the difference. A
+    temperature below 1 saves these epochs: greedy captions stay as they are, and samples come close to them.
 
     Samples come from the captioner as it is at test time: without dropout, and with the expectation over regions. They
     may hold the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, which

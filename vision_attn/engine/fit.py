@@ -93,7 +93,8 @@ def fit(
 
 
 def nothing_left(folder: Path, run: Run, plan: dict) -> bool:
-    """Whether all that the run promised is written. What an earlier version finished counts where best/ is there."""
+    """Whether training is finished and all outputs of the run are written. A checkpoint of an earlier version does
+    not say so; it counts as finished if best/ exists."""
     position = checkpoint.peek(folder)
     if position is None:
         return False
@@ -130,7 +131,8 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
 
 
 def settings(run: Run, schedule: Callable | None) -> dict:
-    """What a run must keep to go on exactly. A schedule is drawn over all epochs; without one, more may be added.
+    """The settings that may not change when a run is resumed. `epochs` is one of them only with a schedule, which
+    spans all epochs.
 
     With `precision: auto`, a run keeps what was chosen when it began, also on another device (where
     `computed` may replace bf16).

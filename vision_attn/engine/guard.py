@@ -31,8 +31,8 @@ def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Col
 
 
 def check_untrained(task: Task) -> None:
-    """Raise ValueError if the loss can only improve trained weights; print a line if a part of it can only do that.
-    For runs that start from no weights."""
+    """Check a run that starts from random weights. Raises ValueError if its loss only improves trained weights;
+    prints a line if only one term of it does."""
     if task.fine_tunes:
         raise ValueError(
             "the loss of this config only improves a model that is trained already: name its run with "

@@ -100,8 +100,8 @@ def can_be_captured(optimizer: Optimizer) -> bool:
 
 
 def make_capturable(optimizer: Optimizer, *, captured: bool) -> None:
-    """Hold the optimizer's step counts on the device if `captured`. A loaded state says how the run before held them,
-    so call this after loading too."""
+    """Hold the optimizer's step counts on the device if `captured`. Loading a state
+    overwrites this with the choice of the saved run, so call it after loading too."""
     for group in optimizer.param_groups:
         if "capturable" in optimizer.defaults:
             group["capturable"] = bool(captured and group["params"][0].is_cuda) or optimizer.defaults["capturable"]

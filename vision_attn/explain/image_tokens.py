@@ -45,7 +45,7 @@ def find_tokens(
 
     given: the number of tokens of text before the first generated one.
     positions: the tokens of the image among those of the text; None: they are the keys of cross-attention (BLIP), or
-        come before the text (GIT). With several grids in cross-attention, those of the last layer are taken.
+        come before the text (GIT). If layers of cross-attention differ in their grids, that of the last one is taken.
     queries: of a model that sees the image through learned queries, which have these `positions`: the grid of its
         patches, and what each query took from them.
 

@@ -40,7 +40,7 @@ class _ShapesOnly(TorchFunctionMode):
 
 
 def _like(operand: Any, first: Tensor) -> bool:
-    """Whether an operand leaves the type of a result to `first`: a number, or another of its kind."""
+    """Whether the result of an operation on `first` and this operand has the dtype of `first`."""
     if isinstance(operand, Tensor):
         return operand.is_meta and operand.dtype == first.dtype and operand.is_floating_point()
     return isinstance(operand, int | float)

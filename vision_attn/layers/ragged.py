@@ -66,8 +66,8 @@ def unpacked_schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
 
 
 def spread(packed: Tensor, step: Step | None) -> Float[Tensor, "B R *sizes"]:
-    """Packed rows by image and row. A caption without a word gets those of some other. Without `step`, they are so
-    already."""
+    """Arrange packed rows by image and row. A caption that has no word at this step gets the row of another caption.
+    Without `step`, rows are in this order already."""
     if step is None:
         return packed
     rows = packed if step.sources is None else packed.index_select(0, step.sources)

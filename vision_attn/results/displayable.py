@@ -71,7 +71,7 @@ class InteractiveResult(Displayable):
     @property
     @abstractmethod
     def text(self) -> str:
-        """What is said of it, in a line."""
+        """The answer in one line: a caption, or the names of classes."""
 
     @property
     @abstractmethod

@@ -13,7 +13,7 @@ from vision_attn.data.photographs.vectors import read_boxes
 from vision_attn.viz.objects import over_photograph
 
 PICTURE = 896
-"""Pixels that a side of a photograph keeps for pictures: twice what they show."""
+"""The least side in pixels to which a photograph is reduced for pictures: twice the size at which they show it."""
 
 
 def pictured(
