@@ -26,8 +26,8 @@ from vision_attn.configuration.config import build, read
 from vision_attn.contracts import END
 from vision_attn.decode import Decoded, beam_search, greedy, replay
 from vision_attn.decode import sample as sample_words
-from vision_attn.decode.replay import eager_searches
 from vision_attn.engine.batches import on_device
+from vision_attn.kernels.graphs import without_graphs
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.transformer import Transformer
@@ -282,7 +282,7 @@ def test_samples_are_the_same_captured_or_not() -> None:
     torch.manual_seed(0)
     model, regions, found = SMALL_SAT(11, 8).eval().to(DEVICE), torch.randn(16, 9, 8, device=DEVICE), []
     for eager in (True, False):
-        with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16), eager_searches(eager):
+        with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16), without_graphs(eager):
             for seed in range(4):
                 torch.manual_seed(seed)
                 words = sample_words(model, regions, rows=5, max_words=12).words

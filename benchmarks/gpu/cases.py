@@ -21,7 +21,7 @@ from benchmarks.shapes import Shapes, random_batch
 from benchmarks.show_attend_tell import Side, Step, hard, ours, plain, training_step
 from vision_attn.configuration.config import build, read
 from vision_attn.decode import beam_search, greedy
-from vision_attn.decode.replay import eager_searches
+from vision_attn.kernels.graphs import without_graphs
 from vision_attn.models.transformer import Transformer
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -187,7 +187,7 @@ def inference(
         model, input, call = make()
 
         def run() -> object:
-            with torch.no_grad(), torch.autocast(device, torch.bfloat16), eager_searches(not captured):
+            with torch.no_grad(), torch.autocast(device, torch.bfloat16), without_graphs(not captured):
                 return call()
 
         size = {"number": number, "unit": "images", "operations": operations(run)}

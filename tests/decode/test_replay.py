@@ -9,17 +9,18 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
+from toy import Plane
 
 from tests.decode.test_decode import OneWord
-from tests.engine.test_capture import PlainGraph, TapeGraph
+from tests.engine.test_capture import PlainGraph, TapeGraph, train
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.scores import Additive, ContentLocation
 from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode import Decoded, beam_search, greedy, replay, sample
-from vision_attn.decode.replay import MOST, eager_searches
+from vision_attn.decode.replay import MOST
 from vision_attn.decode.search import EVERY
 from vision_attn.kernels.choice import without_loops
-from vision_attn.kernels.graphs import Later
+from vision_attn.kernels.graphs import Later, graphs_unwanted, without_graphs
 from vision_attn.layers import linear
 from vision_attn.models.ensemble import Ensemble, Share
 from vision_attn.models.show_and_tell import ShowAndTell
@@ -116,7 +117,7 @@ def test_samples_are_the_same_replayed_or_not(graphs):
     captioner, found = model("soft"), []
     for eager in (True, False):
         generator = torch.Generator().manual_seed(5)
-        with eager_searches(eager):
+        with without_graphs(eager):
             found.append(
                 [
                     sample(
@@ -268,6 +269,19 @@ def test_buffers_serve_one_search_at_a_time(graphs):
     again = greedy(captioner, images(1))
     assert graphs.made[0].replays > before and torch.equal(again.words, greedy(captioner, images(1)).words)
     assert_same(found, eagerly(greedy, captioner, images(0)))
+
+
+def test_a_run_without_capture_replays_no_search(tmp_path):
+    asked = []
+
+    class Asking(Plane):
+        def forward(self, *batch):
+            asked.append(graphs_unwanted())
+            return super().forward(*batch)
+
+    for number, capture in enumerate((False, "auto")):
+        train(tmp_path / str(number), task=Asking, capture=capture, epochs=1, validate_every=0)
+    assert set(asked[: len(asked) // 2]) == {True} and set(asked[len(asked) // 2 :]) == {False}
 
 
 def test_a_number_is_read_later():

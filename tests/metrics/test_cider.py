@@ -8,6 +8,7 @@ import pytest
 import torch
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
+from tests.engine.test_capture import TapeGraph
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.metrics.cider import AT_ONCE, CiderD, ReferenceTable, padded, word_ids
 
@@ -162,3 +163,18 @@ def test_a_table_finds_what_is_padded_batch_by_batch():
         assert found.shape == (B, max(map(len, coded)), max(len(ids) for image in coded for ids in image))
         assert torch.equal(found[:, :M, :S], expected) and not found[:, M:].any() and not found[:, :, S:].any()
     assert table.find([images[0], ("another",)]) is None
+
+
+def test_scores_can_be_recorded_and_replayed():
+    """As a CUDA graph would: with other captions in the same memory, and nothing read from the device."""
+    candidates, references = made_up(60, seed=4)
+    known = {f"word{number}": 3 + number for number in range(8)}
+    coded = [[word_ids(caption, known) for caption in image] for image in references]
+    captions, cider, graph = padded([[word_ids(caption, known)] for caption in candidates]), CiderD(), TapeGraph()
+    cider.count(coded)
+    some, texts = captions[:30].clone(), padded(coded)[:30].clone()
+    graph.capture(lambda: cider(some, texts))
+    some.copy_(captions[30:])
+    texts.copy_(padded(coded)[30:])
+    torch.testing.assert_close(graph.replay(), cider(some.clone(), texts.clone()), rtol=0, atol=0)
+    assert graph.replay().std() > 0.5

@@ -3,7 +3,6 @@
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from functools import partial
 from threading import Lock
 from weakref import WeakKeyDictionary
@@ -16,7 +15,7 @@ from vision_attn.contracts import Captioner
 from vision_attn.decode.rows import Choose, Decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.decode.search import Growing, Search
-from vision_attn.kernels.graphs import CUDAGraph, Graph, reason
+from vision_attn.kernels.graphs import CUDAGraph, Graph, graphs_unwanted, reason
 from vision_attn.layers.cast import HeldCasts
 from vision_attn.layers.nested import Nested, tensors_of
 from vision_attn.system.console import say
@@ -32,19 +31,6 @@ REMEMBERED = 256
 def has_graphs(device: torch.device) -> bool:
     """Whether searches on `device` are those of this module."""
     return CUDAGraph.available(device)
-
-
-_eager: ContextVar[bool] = ContextVar("eager", default=False)
-
-
-@contextmanager
-def eager_searches(wanted: bool = True) -> Iterator[None]:
-    """Within this context, if `wanted`, no search is recorded or replayed."""
-    token = _eager.set(wanted)
-    try:
-        yield
-    finally:
-        _eager.reset(token)
 
 
 @torch.inference_mode(False)  # buffers that are made in inference mode could not be written to outside of it
@@ -68,7 +54,7 @@ def replayed(
         return None
     memory, state = captioner.start(regions, rows)
     recording = regions.is_cuda and torch.cuda.is_current_stream_capturing()  # of a graph around this search
-    free = not (recording or _eager.get() or graphs.refused) and graphs.lock.acquire(blocking=False)
+    free = not (recording or graphs_unwanted() or graphs.refused) and graphs.lock.acquire(blocking=False)
     try:
         recorded = graphs.find(captioner, memory, state, rules, choose) if free else None
         search = Search(captioner, memory, state, rules, choose) if recorded is None else recorded.search

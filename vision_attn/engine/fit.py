@@ -26,6 +26,7 @@ from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.engine.start import keep_start, restore_start, started
 from vision_attn.engine.step import Step
 from vision_attn.engine.training import Training, trained
+from vision_attn.kernels.graphs import without_graphs
 from vision_attn.system.console import complain, say
 from vision_attn.task import Source, Task
 
@@ -48,7 +49,11 @@ def fit(
     """
     keep_freed_memory()
     folder = Path(run.folder)
-    with join(run.device) as world, claim(folder) if world.first else nullcontext():
+    with (
+        without_graphs(run.capture is False),
+        join(run.device) as world,
+        claim(folder) if world.first else nullcontext(),
+    ):
         if world.share(world.first and nothing_left(folder, run, settings(run, schedule))):
             return world.share(best_metrics(folder) if world.first else None)
         position = world.share(checkpoint.find(folder) if world.first else None)

@@ -3,7 +3,9 @@ kernel from Python. Training (`engine.capture`) and decoding (`decode.replay`) u
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,6 +13,24 @@ from torch import Tensor
 
 Result = Any
 """What a recorded function returns: tensors, which each replay overwrites."""
+
+
+_unwanted: ContextVar[bool] = ContextVar("unwanted", default=False)
+
+
+@contextmanager
+def without_graphs(wanted: bool = True) -> Iterator[None]:
+    """Within this context, if `wanted`, no search is recorded or replayed."""
+    token = _unwanted.set(wanted)
+    try:
+        yield
+    finally:
+        _unwanted.reset(token)
+
+
+def graphs_unwanted() -> bool:
+    """Whether this is within `without_graphs`."""
+    return _unwanted.get()
 
 
 class Graph:
