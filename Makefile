@@ -1,5 +1,6 @@
 # make demo | test | lint | bench | chaos: each makes .venv when it is missing or out of date, and works from there.
-.PHONY: demo test lint bench chaos
+# make test-oldest: the same with .venv-oldest, which has the oldest versions that pyproject.toml allows.
+.PHONY: demo test test-oldest lint bench chaos
 SHELL := /bin/bash
 
 # An activated environment or a PYTHONPATH of the caller must not leak into .venv.
@@ -15,6 +16,13 @@ demo: .venv/.made
 test: .venv/.made
 	.venv/bin/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=10
 
+# What versions can break. First what is compiled, which does not mix with shape checks.
+test-oldest: .venv-oldest/.made
+	VISION_ATTN_SHAPES=0 .venv-oldest/bin/python -m pytest -m compile
+	.venv-oldest/bin/python -m pytest $(OLDEST:%=tests/test_%.py)
+
+OLDEST := autograd_functions contracts checkpoint migrate resume export decode decode_extras
+
 lint: .venv/.made
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -28,3 +36,6 @@ bench: .venv/.made
 
 .venv/.made: pyproject.toml constraints.txt
 	.ci/venv
+
+.venv-oldest/.made: pyproject.toml constraints-oldest.txt
+	.ci/venv .venv-oldest constraints-oldest.txt

@@ -53,14 +53,27 @@ def test_everything_imported_is_declared() -> None:
     assert {name: path for name, path in undeclared.items() if name not in sys.stdlib_module_names} == {}
 
 
-def test_every_requirement_is_pinned_exactly() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    assert all(re.fullmatch(r'[\w.-]+==[\w.!]+(?: ; python_version (?:<|>=) "3\.11")?', line) for line in lines)
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
+def test_every_requirement_is_pinned_exactly(name: str) -> None:
+    lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
+    python = r'python_version (?:<|>=) "3\.1[0-3]"'
+    assert all(re.fullmatch(rf"[\w.-]+==[\w.!]+(?: ; {python}(?: and {python})?)?", line) for line in lines)
     pinned = {line.split("==")[0].lower() for line in lines}
     needed = re.findall(
         r'"([\w-]+)(?:\[\w+\])?(?:[><=]=[\d.]+)?"', PROJECT.split("dependencies = [")[1].split("[tool")[0]
     )
     assert {"torch", "torchvision", "pytest"} <= set(needed) and set(needed) <= pinned
+
+
+def test_lower_bounds_are_the_versions_that_are_tested() -> None:
+    """Of what everyone installs, on the Python of which constraints-oldest.txt speaks."""
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    pinned = dict(line.split(" ;")[0].split("==") for line in reversed(lines) if "==" in line)  # first is for 3.11
+    needed = PROJECT.split("dependencies = [")[1].split("\n]")[0]
+    for name, bound in re.findall(r'^\s+"([\w-]+)(?:\[\w+\])?(?:>=([\d.]+))?"', needed, re.MULTILINE):
+        parts = [int(part) for part in pinned[name.lower()].split(".")]
+        asked = [int(part) for part in bound.split(".")] if bound else []
+        assert bound and parts[: len(asked)] == asked, f"{name}: at least {bound or 'anything'}, tested {pinned[name]}"
 
 
 def test_no_addresses_of_indexes_and_no_paths_of_machines() -> None:

@@ -16,6 +16,7 @@ from vision_attn.attention.soft import (
     fits,
     normalised,
 )
+from vision_attn.layers.buffers import value_before
 from vision_attn.layers.nested import Nested
 from vision_attn.system.checks import check_range
 
@@ -58,7 +59,7 @@ class Hard(Attention):
     def sample_expectation_mask(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
         if not self.training or self.expectation_probability == self.soft_start == 0:
             return None
-        soft = self.batches < self.soft_start
+        soft = value_before(self.batches) < self.soft_start
         self.batches += 1
         return (torch.rand(num_images, device=like.device) < self.expectation_probability) | soft
 

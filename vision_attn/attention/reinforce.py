@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vision_attn.layers.buffers import value_before
 from vision_attn.system.checks import check_range
 
 Returns = Float[Tensor, "B R T"]
@@ -60,7 +61,9 @@ class MovingAverage(nn.Module):
     def forward(self, returns: Returns, terms: Returns, choice: Choice) -> Returns:
         total = (returns / terms.clamp(min=1)).where(choice.sampled, 0).sum()
         number = choice.sampled.sum().to(total.dtype)
-        value = torch.where(self.number > 0, self.total / self.number, total / number.clamp(min=1))
+        total_before, number_before = value_before(self.total), value_before(self.number)
+        mean_before = total_before / number_before
+        value = torch.where(number_before > 0, mean_before, total / number.clamp(min=1))
         if self.training:  # sums, not means, so that the sums of two processes average to those of one process
             self.total.lerp_(total.to(self.total), 1 - self.decay)
             self.number.lerp_(number.to(self.number), 1 - self.decay)

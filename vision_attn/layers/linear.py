@@ -115,6 +115,8 @@ def _arranged(input: Tensor, weight: Tensor) -> Tensor:
 
 def _halved(input: Tensor, layer: nn.Linear) -> Tensor | None:
     """`layer(input)` as autocast to bfloat16 computes it, if weights are constant and oneDNN serves it."""
+    if torch.compiler.is_compiling():  # torch 2.11 compiles no context variable
+        return None
     arranged, weight, bias = _constant.get(), layer.weight, layer.bias
     if arranged is None or torch.is_grad_enabled() or not isinstance(weight, nn.Parameter):
         return None

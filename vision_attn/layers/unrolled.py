@@ -52,7 +52,8 @@ _casts: ContextVar[Casts | None] = ContextVar("casts", default=None)
 def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
     """layer(inputs side by side), as a loop over time steps calls it, in the precision of autocast on a GPU, and in
     float32 or the dtype of the weights elsewhere."""
-    first, loop = inputs[0], _loop.get()
+    first = inputs[0]
+    loop = None if torch.compiler.is_compiling() else _loop.get()  # torch 2.11 compiles no context variable
     if loop is not None and _collects(layer, first):
         return loop.collected(layer, inputs)
     if loop is None or _unsupported(first):

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Choice
+from vision_attn.layers.buffers import value_before
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.precision import at_least_float32
 
@@ -61,7 +62,7 @@ class Gaussian(nn.Module):
         """The current standard deviation of each coordinate; at test time, that after the schedule."""
         if not self.training:
             return torch.full_like(self.batches, self.final)
-        remaining = (1 - self.batches / max(1, self.batches_to_sigma)).clamp(min=0)
+        remaining = (1 - value_before(self.batches) / max(1, self.batches_to_sigma)).clamp(min=0)
         return self.final * (self.first / self.final) ** remaining
 
     def restart(self) -> None:
