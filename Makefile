@@ -19,9 +19,10 @@ test: .venv/.made
 # What versions can break. First what is compiled, which does not mix with shape checks.
 test-oldest: .venv-oldest/.made
 	VISION_ATTN_SHAPES=0 .venv-oldest/bin/python -m pytest -m compile
-	.venv-oldest/bin/python -m pytest $(OLDEST:%=tests/test_%.py)
+	.venv-oldest/bin/python -m pytest $(OLDEST)
 
-OLDEST := autograd_functions contracts checkpoint migrate resume export decode decode_extras
+OLDEST := tests/test_contracts.py tests/kernels/test_autograd_functions.py tests/configuration/test_moves.py \
+	tests/engine/test_checkpoint.py tests/engine/test_resume.py tests/export tests/decode
 
 lint: .venv/.made
 	.venv/bin/ruff check .
