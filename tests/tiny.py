@@ -35,9 +35,10 @@ scores depend on biases in the second order alone.)"""
 SIDES = {"ConvNet": 28, "Backbone": 64}
 """Resolutions of these encoders."""
 FROZEN = Namespace(
-    class_path="vision_attn.encoders.precomputed.Precomputed", init_args=Namespace(region_size=16, grid=[2, 3])
+    class_path="vision_attn.encoders.precomputed.Precomputed", init_args=Namespace(region_size=16, grid=[2, 4])
 )
-"""In place of an encoder that is not trained: of its annotation vectors only the size counts."""
+"""In place of an encoder that is not trained: of its annotation vectors only the size counts. Their number differs from
+other sizes, since a compiler begins again where two sizes are the same for one batch alone."""
 SAMPLED = "vision_attn.criteria.self_critical.SelfCritical"
 SCORES, LOOKS = "--task.model.score=vision_attn.attention", "--task.criteria.looks.baseline=vision_attn.attention"
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -51,11 +52,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "straight through": ("sat_soft_scenes", "--task.model.attention=vision_attn.attention.hard.StraightThrough"),
     "one gate per feature": ("sat_soft_scenes", "--task.model.num_gates=16"),
-    "annotation vectors that are given": (
-        "sat_soft_scenes", "--task.encoder=vision_attn.encoders.precomputed.Precomputed",
-        "--task.encoder.region_size=8",
-        "--task.encoder.grid=[2,3]",
-    ),
     "a moving average": ("sat_hard_scenes", f"{LOOKS}.reinforce.MovingAverage"),
     "a learned baseline": ("sat_hard_scenes", f"{LOOKS}.reinforce.Learned"),
     "self-critical, greedy": (
