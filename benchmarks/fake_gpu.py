@@ -1,5 +1,4 @@
-"""A GPU that does not compute: code takes its path for CUDA, and the kernels that it would launch while a graph is
-captured are counted.
+"""A GPU that does not compute: code takes its path for CUDA, and the kernels that it would launch are counted.
 
 Tensors are torch's fake tensors on "cuda": they have shapes and no numbers. Every operation that is not a view counts
 as one kernel, except those in `KERNELS`. The counts of captured steps on an H200 are within a tenth of these, as
@@ -135,8 +134,6 @@ def fake_gpu() -> Iterator[None]:
         for target, name, value in (
             ("torch.cuda.amp.common", "amp_definitely_not_available", lambda: False),
             ("torch.cuda", "is_bf16_supported", lambda *_, **__: True),
-            ("torch.cuda", "is_current_stream_capturing", lambda: True),
-            ("vision_attn.kernels.graphs.CUDAGraph", "available", staticmethod(lambda _: True)),
         ):
             stack.enter_context(mock.patch(f"{target}.{name}", value))
         is_cuda = property(lambda tensor: tensor.device.type == "cuda")

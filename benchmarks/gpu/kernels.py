@@ -6,6 +6,7 @@ them take one to five microseconds, whatever they compute.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,11 @@ from benchmarks.shapes import Shapes, random_batch
 from benchmarks.show_attend_tell import captioning_loss, hard, ours
 from vision_attn.attention.reinforce import MovingAverage, Reinforce
 from vision_attn.configuration.config import build, read
-from vision_attn.decode import beam_search, greedy
+from vision_attn.decode.beams import Beam
+from vision_attn.decode.one_by_one import Likeliest
+from vision_attn.decode.rules import Rules
+from vision_attn.decode.search import Search
+from vision_attn.layers.cast import HeldCasts
 
 DIGITS = {
     "RAM 28": ("ram_mnist28", 256),
@@ -86,13 +91,22 @@ def _decoding(shapes: Shapes, beams: int) -> Counter[str]:
     with fake_gpu():
         ending, regions, words = Ending(moved(model), like(ends)), like(regions), ends.shape[1]
 
-        def search() -> object:
-            with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-                if beams == 1:
-                    return greedy(ending, regions, max_words=words)
-                return beam_search(ending, regions, beams=beams, max_words=words)
+        casts = HeldCasts(ending, torch.bfloat16)
+        rules = Rules(ending, regions.device, max_words=words, never=(), min_words=0, no_repeat=0)
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+            choose = Likeliest() if beams == 1 else Beam(beams, diversity=0.0, groups=1)
+            search = Search(ending, *ending.start(regions, beams), rules, choose)
 
-        return launches(search)
+        def replayed() -> object:
+            """As `decode.replay` does after the first searches of a shape."""
+            with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+                search.start(*ending.start(regions, beams))
+                casts.renew()
+                with casts.in_use():
+                    number = search.run(partial(search.advance, ending), whole=True)
+                return search.decoded(number)
+
+        return launches(replayed)
 
 
 def _most(counted: Counter[str]) -> str:

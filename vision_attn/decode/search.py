@@ -48,7 +48,6 @@ class Search:
         self.position = torch.zeros(1, dtype=torch.long, device=rules.device)
         self.total = torch.zeros(images, rows, **kind)
         self.ended = torch.zeros_like(self.word, dtype=torch.bool)
-        self.over = torch.zeros((), dtype=torch.bool, device=rules.device)
         self.before = self.word.new_zeros(images, rows, T) if rules.no_repeat else None
         self.uniform = torch.empty(T, images, rows, 1, device=rules.device) if choose.samples else None
         self.words, self.gained = self.word.new_empty(T, images, rows), torch.empty(T, images, rows, **kind)
@@ -59,7 +58,7 @@ class Search:
     def start(self, memory: Nested, state: Nested, generator: torch.Generator | None = None) -> None:
         """Begin with other images, of the same shapes."""
         _copy([*tensors_of(self.memory), *tensors_of(self.state)], [*tensors_of(memory), *tensors_of(state)])
-        for buffer in (self.word, self.ended, self.over, self.position, self.total):
+        for buffer in (self.word, self.ended, self.position, self.total):
             buffer.zero_()
         if self.parents is not None:  # all beams of a group begin as one
             self.total.unflatten(1, (self.choose.groups, -1))[..., 1:] = -torch.inf
@@ -82,8 +81,8 @@ class Search:
         before = self.before
         if chosen.parent is not None:
             state, before = take_rows((state, before), chosen.parent)
-        buffers = [self.word, self.total, self.ended, self.over, *tensors_of(self.state)]
-        parts = [chosen.word, chosen.total, chosen.ended, chosen.ended.all(), *tensors_of(state)]
+        buffers = [self.word, self.total, self.ended, *tensors_of(self.state)]
+        parts = [chosen.word, chosen.total, chosen.ended, *tensors_of(state)]
         if self.before is not None:
             buffers.append(self.before)
             parts.append(before.index_copy(2, self.position, chosen.word[..., None]))
@@ -103,7 +102,7 @@ class Search:
             if not whole and number % EVERY == 0:
                 if noted is not None and noted.read():
                     break
-                noted = Later(self.over)
+                noted = Later(self.ended.all())
         return number
 
     def decoded(self, number: int, length_power: float = 0.0) -> Decoded:
@@ -152,8 +151,10 @@ def _empty(part: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def _copy(buffers: list[Tensor], parts: list[Tensor]) -> None:
     """Copy `parts` to `buffers`, those of one dtype by one kernel. A part may be a buffer, also another one."""
+    pairs = [(buffer, part) for buffer, part in zip(buffers, parts, strict=True) if buffer is not part]
     own = {buffer.untyped_storage()._cdata for buffer in buffers}
-    parts = [part.clone() if part.untyped_storage()._cdata in own else part for part in parts]
+    buffers = [buffer for buffer, _ in pairs]
+    parts = [part.clone() if part.untyped_storage()._cdata in own else part for _, part in pairs]
     dtypes = [(buffer.dtype, part.dtype) for buffer, part in zip(buffers, parts, strict=True)]
     for one in dict.fromkeys(dtypes):
         chosen = [index for index, each in enumerate(dtypes) if each == one]
