@@ -74,10 +74,10 @@ def imported(path: Path) -> Iterator[str]:
 def test_nothing_is_needed_beyond_the_wheels_that_are_packed() -> None:
     """What is imported inside functions, such as pycocoevalcap, belongs to commands that are not run there."""
     elsewhere = {"caption_onnx.py", "self_critical.py"}  # a captioner without torch, and a benchmark of rewards
-    modules = [*(ROOT / "vision_attn").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    modules = [*(ROOT / "vision_attn").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
     modules = [path for path in modules if path.name not in elsewhere or path.parent.name == "criteria"]
     tests = ("conftest", "test_gpu", "fake_mnist", "whole_runs", "test_resume", "toy")
-    modules += [ROOT / "tests" / f"{name}.py" for name in tests]
+    modules += [next((ROOT / "tests").rglob(f"{name}.py")) for name in tests]
     of_these = {"numpy", "PIL", "filelock", "triton"}  # with torch and torchvision
     optional = {"numba", "llvmlite"}  # imported where they are there
     known = {name.replace("-", "_") for name in (*THERE, *WHEELS)} | {"yaml"} | of_these | optional

@@ -38,7 +38,7 @@ def check(options: Options) -> Iterator[Row]:
 
 def modules() -> list[str]:
     """The test modules that use the marker: collecting all others would take longer than running these."""
-    paths = sorted((ROOT / "tests").glob("test_*.py"))
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
     return [str(path.relative_to(ROOT)) for path in paths if "mark.gpu" in path.read_text(encoding="utf-8")]
 
 

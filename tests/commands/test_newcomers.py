@@ -45,7 +45,7 @@ class Talker(Captioning):
         torch.nn.Module.__init__(self)
         self.texts = iter(texts)
 
-    def describe(self, images: torch.Tensor) -> list[DecodedCaption]:
+    def describe(self, images: torch.Tensor, *, placed: bool = True) -> list[DecodedCaption]:
         texts = [next(self.texts) for _ in images]
         return [
             DecodedCaption(t, t.split(), [-1.0] * len(t.split()), torch.ones(len(t.split()), 2, 2), None) for t in texts
@@ -495,7 +495,7 @@ def test_captions_that_are_all_the_same_are_said_to_be(tmp_path: Path, say, caps
 
 
 def test_training_ends_with_what_to_do_where_all_captions_are_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
-    assert config.fit  # its signature is the schema of configs, so it must be imported before `fit` is replaced
+    import vision_attn.engine.fit  # noqa: F401  (so that `fit` can be replaced there)
     for share, said in ((0.9, True), (0.2, False)):
         monkeypatch.setattr(
             "vision_attn.engine.fit.fit", lambda share=share, **parts: {"nll": 3.0, "same_caption": share}

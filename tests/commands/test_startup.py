@@ -29,7 +29,8 @@ def test_help_needs_no_torch() -> None:
 def test_a_captioner_is_built_opened_and_writes_captions_without_torchvision_and_compiler(tmp_path: Path) -> None:
     code = """
 import torch
-from vision_attn.configuration.config import build, open_run, read
+from vision_attn.configuration.config import build, read
+from vision_attn.configuration.run_folder import open_run
 parts = build(read(sys.argv[1]))
 task = parts["task"](parts["data"])
 assert type(task).__name__ == "Captioning" and next(iter(task.parameters())).device.type == "cpu"

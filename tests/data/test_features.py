@@ -303,9 +303,9 @@ WRITER = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-import test_features
+import tests.data.test_features
 from tests.data.test_features import Pool
-from vision_attn.data import features
+from vision_attn.data.photographs import features
 from vision_attn.data.images.squares import View
 
 class Slow(Pool):

@@ -365,7 +365,7 @@ def test_spice_answers_are_averaged(spice_files, fake_java):
         "spice-1.0.jar", f"while [ $1 != -out ]; do shift; done; echo '[{item % 0.25}, {item % 0.75}]' > $2; exit 0"
     )
     found = caption_metrics({1: "a", 2: "b"}, {1: ["a"], 2: ["b"]}, names=["SPICE"])
-    assert found == Report({"SPICE": 0.5}, {})
+    assert found == Report({"SPICE": 0.5}, {}, each={1: {"SPICE": 0.25}, 2: {"SPICE": 0.75}})
 
 
 def test_mistakes_are_named():
