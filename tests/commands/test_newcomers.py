@@ -496,6 +496,7 @@ def test_captions_that_are_all_the_same_are_said_to_be(tmp_path: Path, say, caps
 
 def test_training_ends_with_what_to_do_where_all_captions_are_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
     import vision_attn.engine.fit  # noqa: F401  (so that `fit` can be replaced there)
+
     for share, said in ((0.9, True), (0.2, False)):
         monkeypatch.setattr(
             "vision_attn.engine.fit.fit", lambda share=share, **parts: {"nll": 3.0, "same_caption": share}
