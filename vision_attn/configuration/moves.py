@@ -4,7 +4,7 @@ names."""
 import re
 from typing import Any
 
-from vision_attn.system.console import say
+from vision_attn.system.console import complain
 
 MODULES = {
     "vision_attn.criteria.looks": "vision_attn.criteria.reinforce_attention",
@@ -86,4 +86,4 @@ def _arguments(arguments: dict[str, Any], where: Any) -> dict[str, Any]:
 def _tell(old: str, new: str, where: Any) -> None:
     if where is not None and old != new and old not in _told:
         _told.add(old)
-        say(f"{where}: {old} is now {new}")
+        complain(f"{where}: {old} is now {new}")
