@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Pyramid, Retina, Unprepared
 from vision_attn.attention.reinforce import Choice
@@ -163,4 +162,4 @@ class DRAM(Captioner):
 def _look(location: Float[Tensor, "B R 2"], columns: int) -> AttentionMap:
     """The column at which a glimpse is centred."""
     column = ((location[..., 0].clamp(-1, 1) + 1) / 2 * columns).long().clamp(max=columns - 1)
-    return AttentionMap(F.one_hot(column, columns).to(location.dtype), column)
+    return AttentionMap((column[..., None] == torch.arange(columns, device=column.device)).to(location.dtype), column)
