@@ -329,7 +329,7 @@ def test_a_mapped_array_is_not_read_as_a_whole(tmp_path, monkeypatch):
     pixels.flush()
     model = vision_attn.load(ROOT / "weights" / "ram_cluttered60", device="cpu")
     expected = model.classify(tmp_path / "scan.npy")
-    monkeypatch.setattr("vision_attn.api.whole", None)
+    monkeypatch.setattr("vision_attn.results.model.whole", None)
     found = model.classify(np.load(tmp_path / "scan.npy", mmap_mode="r"))
     assert torch.equal(torch.as_tensor(found.probabilities), torch.as_tensor(expected.probabilities))
     assert found.name == expected.name
