@@ -75,15 +75,15 @@ def in_two_processes(argv: list[str], change: Callable[[], None]) -> None:
     assert [process.exitcode for process in both] == [0, 0]
 
 
-def assert_close(one: Path, other: Path, *, number: int, besides: Collection[str] = ()) -> None:
+def assert_close(one: Path, other: Path, *, number: int, besides: Collection[str] = (), near: float = 1e-7) -> None:
     """All lines of the log, those of `number` steps among them, and every weight `besides` these are the same up to
-    rounding."""
+    rounding. near: how much numbers of the log may differ in any case."""
     assert len(steps(one)) == number
     for line, again in zip(lines(one), lines(other), strict=True):
         for each in (line, again):
             each.pop("seconds", None), each.pop("items_per_second", None)
         # How far maps move is a sum of differences of weights near 1/196, each rounded by up to 3e-10.
-        assert again == pytest.approx(line, rel=1e-5, abs=1e-7)
+        assert again == pytest.approx(line, rel=1e-5, abs=near)
     weights = [load_file(folder / "last/model.safetensors") for folder in (one, other)]
     assert weights[0].keys() == weights[1].keys() and weights[0].keys() >= set(besides)
     for name in weights[0].keys() - set(besides):

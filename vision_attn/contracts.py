@@ -220,13 +220,21 @@ class Captioner(nn.Module):
 class Criterion(nn.Module):
     """One term of the loss of a captioner. Constructed with the captioner.
 
-    Override `forward`; a criterion that samples captions overrides `explore` instead.
+    Override `forward`; a criterion that samples captions overrides `explore` instead, or its two halves, `sample` and
+    `learn`.
     """
 
     num_runs: int = 1
     """How often each caption must be run, with independent samples."""
     samples: bool = False
     """Whether it samples captions from the captioner: `explore` is called in place of `forward`."""
+
+    @property
+    def uncapturable(self) -> str:
+        """Why its steps cannot be captured in CUDA graphs (see `Task.uncapturable`)."""
+        whole = self.samples and type(self).sample is Criterion.sample
+        return "it samples captions in `explore`, without `sample` and `learn`" if whole else ""
+
     estimates: bool = False
     """Whether it estimates the gradient for what a captioner samples while it looks (`Captioner.reinforced`)."""
     highest_rate: float | None = None
@@ -247,6 +255,18 @@ class Criterion(nn.Module):
         self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
     ) -> dict[str, Tensor]:
         """Sample captions of images with these references, and return named scalars as `forward` does."""
+        return self.learn(model, regions, self.sample(model, regions, references))
+
+    def sample(
+        self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
+    ) -> tuple[Tensor, ...]:
+        """The first half of `explore`: sample captions without a gradient. Returns what `learn` needs of them."""
+        raise NotImplementedError
+
+    def learn(
+        self, model: Captioner, regions: Float[Tensor, "B L D"], sampled: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        """The second half of `explore`, which a CUDA graph can capture: the scalars of what `sample` returned."""
         raise NotImplementedError
 
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:

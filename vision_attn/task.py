@@ -36,6 +36,11 @@ def equal_part(size: int, rank: int, world: int) -> slice:
     return slice(rank, None, world)
 
 
+class Static(tuple):
+    """Plain numbers in a batch that the work of a step depends on, as it does on shapes, such as the lengths of rows.
+    Batches in which they differ are captured in graphs of their own."""
+
+
 Batch = Any
 """A NamedTuple of tensors and plain values. Its field `ids`, if it has one, names the images in error messages."""
 
@@ -143,9 +148,14 @@ class Task(nn.Module):
     highest_rate: float | None = None
     """The learning rate above which the loss is known to harm trained weights; None: there is no such rate."""
 
-    static_shapes: bool = False
-    """Whether training batches have the same few shapes, `forward` reads nothing of them but their tensors, and it
-    neither waits for the device nor keeps state outside tensors. Its steps can then be captured in CUDA graphs."""
+    costly_images: bool = False
+    """Whether a training step takes long for each image, however few of its captions are in the batch: its encoder is
+    trained, or captions of it are sampled. A source then lets all captions of an image meet in one batch."""
+
+    uncapturable: str = "it does not say that they can be"
+    """Why steps of this task cannot be captured in CUDA graphs; empty if they can. They can if `forward` reads nothing
+    of a training batch that `captured_batch` returned but its tensors and `Static` numbers, and neither waits for the
+    device nor keeps state outside tensors. A part of the task, such as a model or a criterion, may have this too."""
 
     @property
     def resolution(self) -> int | None:
@@ -183,6 +193,11 @@ class Task(nn.Module):
 
         before: the task in the config of the other run, as class_path and init_args; empty if there is no config.
         """
+
+    def captured_batch(self, batch: Batch) -> Batch:
+        """Return a training batch as steps that are captured get it, in one of a few shapes. What cannot be captured is
+        computed here, without a gradient, before each step. Called only if steps are captured."""
+        return batch
 
     def forward(self, *batch: Any) -> dict[str, Tensor]:
         """Compute scalars, on the device, for one training batch; the optimiser minimises `loss`.

@@ -377,5 +377,5 @@ def test_two_processes_equal_one_with_the_joined_batch(start, tmp_path, monkeypa
     sample_the_first_words(monkeypatch.setattr)
     assert main(command(tmp_path / "one", start, **settings)) == 0
     in_two_processes(command(tmp_path / "two", start, **settings), partial(sample_the_first_words, setattr))
-    assert_close(tmp_path / "one", tmp_path / "two", number=8)
+    assert_close(tmp_path / "one", tmp_path / "two", number=8, near=1e-6)  # the loss is a sum of differences
     assert all(step["reward_std"] > 0 for step in steps(tmp_path / "one"))

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from vision_attn.contracts import Caption, Results
 from vision_attn.criteria.ctc import CTCLoss
 from vision_attn.decode import beam_search
 from vision_attn.decode.ctc import align, best_path, prefix_beam_search
 from vision_attn.metrics.evaluators import ReferenceLikelihood
-from vision_attn.models.ctc import CTC
+from vision_attn.models.ctc import CTC, forward_variables
 
 B, L, D, V = 3, 6, 4, 5  # words 3 and 4 are characters
 CHARACTERS = (3, 4)
@@ -195,3 +196,19 @@ def test_what_does_not_fit_does_not_count_in_the_likelihood_of_references(region
     alone = ReferenceLikelihood()
     alone.update(Batch(words[:1]), Results(Caption(log_prob[:1]), [], {}, frozenset()))
     assert math.isnan(alone.compute()["nll"])
+
+
+def test_forward_variables_are_the_loss_of_torch() -> None:
+    """Which waits for a GPU. Also for repeated characters, padding, no character at all, and too few columns."""
+    torch.manual_seed(0)
+    frames = torch.randn(6, 6, 5, dtype=torch.float64, requires_grad=True)  # (L, N, V)
+    words = torch.tensor([[2, 3, 2, 0], [4, 4, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0], [3, 3, 3, 3], [2, 3, 4, 2]])
+    length = (words != 0).sum(dim=1)
+    columns = torch.full_like(length, 6)
+    log_prob = frames.log_softmax(dim=-1)
+    expected = F.ctc_loss(log_prob, words, columns, length, reduction="none", zero_infinity=True)
+    found = forward_variables(log_prob, words, length)
+    torch.testing.assert_close(found, expected)
+    assert found[4] == 0  # four equal characters need seven columns
+    gradients = [torch.autograd.grad(loss.sum(), frames, retain_graph=True)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*gradients)

@@ -22,7 +22,7 @@ from vision_attn.commands.train import trial_folder
 from vision_attn.configuration.run import Run
 from vision_attn.configuration.weights import check_weights, load_weights, save_weights
 from vision_attn.engine.average import Average
-from vision_attn.engine.choices import compiler_works, compiles, precision_for
+from vision_attn.engine.choices import FIRST, LONG, compiled_from, compiler_works, precision_for
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.log import Log
@@ -597,14 +597,17 @@ def test_precision_of_a_device(monkeypatch, device, capability, precision):
     assert precision_for(torch.device(device)) == precision
 
 
-def test_long_runs_on_cuda_are_compiled_where_a_compiler_works(monkeypatch):
+def test_long_captured_runs_on_cuda_are_compiled_where_a_compiler_works(monkeypatch):
     run, cuda, works = Run(folder="x"), torch.device("cuda"), True
     monkeypatch.setattr("vision_attn.engine.choices.compiler_works", lambda device: works)
-    assert compiles(run, cuda, 2000) and not compiles(run, cuda, 1999) and not compiles(run, torch.device("cpu"), 2000)
-    assert compiles(Run(folder="x", compile=True), torch.device("cpu"), 1)
-    assert not compiles(Run(folder="x", compile=False), cuda, 2000)
+    assert compiled_from(run, cuda, LONG, captured=True) == FIRST
+    assert compiled_from(run, cuda, LONG - 1, captured=True) is None
+    assert compiled_from(run, cuda, LONG, captured=False) is None
+    assert compiled_from(run, torch.device("cpu"), LONG, captured=True) is None
+    assert compiled_from(Run(folder="x", compile=True), torch.device("cpu"), 1, captured=False) == 0
+    assert compiled_from(Run(folder="x", compile=False), cuda, LONG, captured=True) is None
     works = False
-    assert not compiles(run, cuda, 2000)
+    assert compiled_from(run, cuda, LONG, captured=True) is None
 
 
 def test_a_compiler_that_does_not_work_is_found_out(monkeypatch):

@@ -4,14 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vision_attn.attention.reinforce import Choice, LeaveOneOut, Reinforce
 from vision_attn.contracts import PAD, Captioner, Criterion
+from vision_attn.data.grouping import rounded
 from vision_attn.decode import greedy, sample
 from vision_attn.decode.replay import has_graphs
 from vision_attn.layers.likelihood import weighted_words
@@ -19,6 +21,20 @@ from vision_attn.metrics.cider import CiderD, ReferenceTable, padded, word_ids
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
 from vision_attn.task import Source
+
+
+class Sampled(NamedTuple):
+    """Captions that were sampled, sorted as `longest_first` does, and their rewards."""
+
+    words: Int[Tensor, "B R T"]
+    image: Int[Tensor, "B"]
+    """Of which image of the batch."""
+    gained: Float[Tensor, "B R"]
+    """The reward, with a greedy baseline less that of the most likely words."""
+    reward: Float[Tensor, ""]
+    """The mean over all samples."""
+    spread: Float[Tensor, ""]
+    """The standard deviation within an image, a mean over images."""
 
 
 class SelfCritical(Criterion):
@@ -100,27 +116,33 @@ class SelfCritical(Criterion):
         if self.temperature < 1:
             model.sharpen(self.temperature)
 
-    def explore(
-        self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
-    ) -> dict[str, Tensor]:
+    def sample(self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]) -> Sampled:
         texts = self.texts(references, regions.device)
-        with as_at_test(model):
+        with torch.no_grad(), as_at_test(model):
             words = sample(model, regions, rows=self.num_samples, max_words=self.max_words).words
             reward = self.cider(words, texts).float()
-            image, row = longest_first(words)
-            words, gained = words[image[:, None], row], reward[image[:, None], row]
-            # cuDNN differentiates an LSTM only in training mode.
-            with torch.backends.cudnn.flags(enabled=False), weighted_words():
-                log_prob = model(regions[image], words).log_prob
-            if self.entropy_weight:
-                gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
+            gained = reward
             if self.greedy:
                 most_likely = greedy(model, regions, max_words=self.max_words).words
-                gained = gained - self.cider(most_likely, texts).float()[image]
+                gained = gained - self.cider(most_likely, texts).float()
+        image, row = longest_first(words)
+        words, gained = (part[image[:, None], row] for part in (words, gained))
+        length = min(rounded(words.shape[2]), self.max_words)
+        words = F.pad(words, (0, length - words.shape[2]))
+        return Sampled(words, image, gained, reward.mean(), reward.std(dim=1).mean())
+
+    def learn(
+        self, model: Captioner, regions: Float[Tensor, "B L D"], sampled: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        words, image, gained, reward, spread = sampled
+        # cuDNN differentiates an LSTM only in training mode.
+        with as_at_test(model), torch.backends.cudnn.flags(enabled=False), weighted_words():
+            log_prob = model(regions[image], words).log_prob
+        if self.entropy_weight:
+            gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
         nothing = log_prob.new_zeros(*words.shape, 0)
         choice = Choice(log_prob, torch.zeros_like(log_prob), words != PAD, nothing)
-        spread = reward.std(dim=1).mean()
-        return {"loss": self.reinforce(choice, gained).loss.mean(), "reward": reward.mean(), "reward_std": spread}
+        return {"loss": self.reinforce(choice, gained).loss.mean(), "reward": reward, "reward_std": spread}
 
     def texts(self, references: Sequence[Sequence[str]], device: torch.device) -> Int[Tensor, "B M S"]:
         """The word ids of references, filled up with PAD."""

@@ -8,11 +8,14 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD
+from vision_attn.task import Static
 
 
 class CaptionBatch(NamedTuple):
     """Images with R captions each. Images are sorted by their longest caption, longest first, and so are the captions
     of an image. At each time step the finished captions therefore come last, and a model can skip them.
+
+    Training batches have few shapes: see `data.grouping`.
     """
 
     images: Float[Tensor, "B L D"] | UInt8[Tensor, "B 3 S S"]
@@ -28,6 +31,9 @@ class CaptionBatch(NamedTuple):
     """For each image the boxes of the objects that words name, {word: [(x0, y0, x1, y1)]}; None if unknown."""
     vectors: tuple = ()
     """The file of each image's annotation vectors, which may hold the boxes of regions; () where there is none."""
+    lengths: Static | None = None
+    """The most words of each row, END included, of which the first is T; in training, of all batches of one shape.
+    None: each row may have T words."""
 
 
 def padded_words(encoded: Sequence[Sequence[int]]) -> Int[Tensor, "B 1 T"]:

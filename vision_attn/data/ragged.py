@@ -76,10 +76,11 @@ class Ragged:
         """The lengths of the lists `numbers`, in their shape."""
         return self.starts[numbers + 1] - self.starts[numbers]
 
-    def padded(self, numbers: NDArray[np.int64], padding: int) -> NDArray:
-        """The lists `numbers` in their shape, followed by `padding` up to the longest: (*numbers, longest)."""
+    def padded(self, numbers: NDArray[np.int64], padding: int, longest: int | None = None) -> NDArray:
+        """The lists `numbers` in their shape, followed by `padding` up to `longest`, by default the length of the
+        longest: (*numbers, longest)."""
         lengths = self.lengths(numbers)[..., None]
-        place = np.arange(lengths.max(initial=0))
+        place = np.arange(lengths.max(initial=0) if longest is None else longest)
         inside = place < lengths
         return np.where(inside, self.values[np.where(inside, self.starts[numbers][..., None] + place, 0)], padding)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vision_attn.attention.images import Images
-from vision_attn.task import Batch
+from vision_attn.task import Batch, Static
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
@@ -22,8 +22,8 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def few(batch: Batch, number: int) -> Batch:
-    """Return the first `number` images of a batch whose fields each hold one entry per image, or None."""
-    return like(batch, [part if part is None else part[:number] for part in batch])
+    """Return the first `number` images of a batch whose fields each hold one entry per image, or `Static`, or None."""
+    return like(batch, [part if part is None or isinstance(part, Static) else part[:number] for part in batch])
 
 
 def like(batch: Batch, parts: list) -> Batch:

@@ -12,18 +12,21 @@ from torch import Tensor
 from vision_attn.engine.batches import like
 from vision_attn.kernels.graphs import CUDAGraph, Graph, reason
 from vision_attn.system.console import say
-from vision_attn.task import Batch
+from vision_attn.task import Batch, Static
 
 Scalars = dict[str, Tensor]
 Work = Callable[[Iterable[Batch], int], Scalars]
 """All device work of a step over that number of batches. Returns its scalars."""
 
-WARM_UP = 3
-"""Steps of each signature before its capture: they compile, choose algorithms and create the optimizer's state."""
-MOST = 8
+RARE = 2
+"""Steps of each signature that run eagerly, as those of a rare one always do: they compile, choose algorithms and
+create the optimizer's state."""
+WARM_UP = RARE + 1
+"""Steps of each signature before its capture. The last one is a rehearsal."""
+MOST = 24
 """Graphs of one run. Each keeps the memory of its inputs; batches with further signatures run eagerly."""
 
-PLAIN = (type(None), bool, int, float, str)
+PLAIN = (type(None), bool, int, float, str, Static)
 """Parts of a batch that belong to its signature as they are."""
 
 
@@ -31,7 +34,7 @@ class Recorded:
     """The graph of one signature, with the buffers from which it reads its batches."""
 
     def __init__(self, batches: list[Batch], device: torch.device, graph: Graph) -> None:
-        self.graph, self.rehearsals, self.ready = graph, 0, False
+        self.graph, self.ready = graph, False
         self.buffers = [
             [torch.empty_like(part, device=device) if isinstance(part, Tensor) else None for part in batch]
             for batch in batches
@@ -58,38 +61,49 @@ class Recorded:
 class Captured:
     """Does the work of a step by replaying a graph, one for each signature of its batches.
 
-    The first steps of a signature run eagerly, as a warm-up; they train as any other step does. Work that cannot be
-    captured runs eagerly from then on, and a line says why.
+    The first steps of a signature run eagerly, so that a rare one costs no more than that; the next one is rehearsed,
+    and then its graph is captured. All of them train as any other step does. Work that cannot be captured runs eagerly
+    from then on, and a line says why.
 
     The scalars that it returns are overwritten by the next step.
     """
 
     def __init__(self, work: Work, device: torch.device, *, graph: Callable[..., Graph] | None = None) -> None:
         self.work, self.device, self.graph = work, device, graph or CUDAGraph
+        self.seen: dict[tuple, int] = {}
+        """The steps of each signature so far that were no replays."""
         self.recorded: dict[tuple, Recorded] = {}
         self.refused = self.full = False
+        self.prepared = False
+        """Whether the latest step prepared others that are like it, and so took longer than these will."""
 
     def __call__(self, batches: Iterable[Batch], number: int) -> Scalars:
+        self.prepared = False
         if self.refused:
             return self.work(batches, number)
         batches = list(batches)
         key = tuple(signature(batch) for batch in batches)
-        if key not in self.recorded and len(self.recorded) == MOST:
+        if key in self.recorded:
+            return self._run(self.recorded[key], batches, number)
+        if len(self.recorded) == MOST:
             if not self.full:
                 say(f"there are {MOST} captured graphs: batches with further shapes run eagerly")
             self.full = True
             return self.work(batches, number)
-        if key not in self.recorded:
-            first = next(iter(self.recorded.values()), None)
-            self.recorded[key] = Recorded(batches, self.device, self.graph(first and first.graph))
-        return self._run(self.recorded[key], batches, number)
+        self.seen[key] = self.seen.get(key, 0) + 1
+        if self.seen[key] <= RARE:
+            self.prepared = self.seen[key] == 1  # it may have compiled
+            return self.work(batches, number)
+        first = next(iter(self.recorded.values()), None)
+        self.recorded[key] = one = Recorded(batches, self.device, self.graph(first and first.graph))
+        one.fill(batches)
+        self.prepared = True
+        return one.graph.rehearse(lambda: self.work(one.inputs(batches, bare=False), number))
 
     def _run(self, one: Recorded, batches: list[Batch], number: int) -> Scalars:
         one.fill(batches)
-        if one.rehearsals < WARM_UP:
-            one.rehearsals += 1
-            return one.graph.rehearse(lambda: self.work(one.inputs(batches, bare=False), number))
         if not one.ready:
+            self.prepared = True
             try:
                 one.graph.capture(lambda: self.work(one.inputs(batches, bare=True), number))
             except Exception as error:

@@ -10,8 +10,11 @@ from vision_attn.engine.optimizers import can_be_captured
 from vision_attn.system.machine import multiplies_bf16
 from vision_attn.task import Task
 
-LONG = 2000
-"""Optimiser steps from which compiling, which takes up to two minutes, pays."""
+LONG = 50_000
+"""Optimiser steps from which compiling pays. Captured steps start at once; compiling takes one to two minutes, and
+makes a captured step 1 to 2.5 ms shorter (H200, `docs/gpu.md`), so that it has paid after about as many steps."""
+FIRST = 1000
+"""Steps before a run of that length is compiled: what is wrong with a run shows in the first ones."""
 
 
 def precision_for(device: torch.device) -> str:
@@ -31,11 +34,16 @@ def computed(precision: str, device: torch.device) -> str:
     return "fp32" if slow else precision
 
 
-def compiles(run: Run, device: torch.device, total: int) -> bool:
-    """Return whether to compile a run of `total` steps. `auto` compiles long runs on CUDA, if a compiler works."""
+def compiled_from(run: Run, device: torch.device, total: int, *, captured: bool) -> int | None:
+    """Return the step from which a run of `total` steps is compiled; None: never.
+
+    `auto` compiles long runs whose steps are captured, from step `FIRST`. Steps that are not captured are slower when
+    they are compiled: they are limited by how fast Python launches kernels, and guards are checked there too.
+    """
     if run.compile != "auto":
-        return run.compile
-    return device.type == "cuda" and total >= LONG and compiler_works(device)
+        return 0 if run.compile else None
+    pays = device.type == "cuda" and captured and total >= LONG
+    return FIRST if pays and compiler_works(device) else None
 
 
 def compiler_works(device: torch.device) -> bool:
@@ -57,17 +65,20 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer) -> str:
         return "with fp16, the gradient scaler decides on the CPU whether to update the weights"
     if not can_be_captured(optimizer):
         return f"{type(optimizer).__name__} computes on the CPU in each step"
-    if run.capture == "auto" and not task.static_shapes:
-        return f"the batches of this {task.kind} differ in shape"
+    reasons = ((type(part).__name__, getattr(part, "uncapturable", "")) for part in task.modules())
+    first = next(((name, reason) for name, reason in reasons if reason), None)
+    if run.capture == "auto" and first:
+        return f"steps of {first[0]} cannot be captured: {first[1]}"
     return ""
 
 
-def described(device: torch.device, asked: str, chosen: dict[str, str | bool]) -> str:
+def described(device: torch.device, asked: str, chosen: dict[str, str | bool], compiled_from: int | None = None) -> str:
     """Return one line on where and how a run trains, such as "training on cpu in fp32, eagerly". `asked`: the precision
-    of the run, which `computed` may have replaced."""
+    of the run, which `computed` may have replaced; `compiled_from`: the step from which it is compiled."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    how = [word for setting, word in (("compile", "compiled"), ("capture", "captured")) if chosen[setting]]
-    line = f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}"
+    later = f" from step {compiled_from:,}" if compiled_from else ""
+    how = [word for setting, word in (("capture", "captured"), ("compile", "compiled")) if chosen[setting]]
+    line = f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}{later}"
     if chosen["precision"] == asked:
         return line
     return f"{line}; not in {asked}, which is many times slower on this processor"

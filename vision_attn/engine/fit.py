@@ -16,7 +16,7 @@ from vision_attn.configuration.weights import load_weights
 from vision_attn.engine import checkpoint
 from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
-from vision_attn.engine.choices import compiles, computed, described, precision_for
+from vision_attn.engine.choices import computed, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
 from vision_attn.engine.folders import claim
 from vision_attn.engine.guard import check_rate, check_untrained, keep_to
@@ -76,18 +76,24 @@ def fit(
         total = run.epochs * -(-batches // run.accumulate)
         asked = position.plan["precision"]
         precision = world.share(computed(asked, world.device))
-        run = replace(run, precision=precision, compile=compiles(run, world.device, total))
+        run = replace(run, precision=precision)
         step = Step(model, optimizer=optimizer, schedule=schedule, run=run, world=world, total=total)
         if fresh and world.first:
             check_rate(model, step.optimizer)
-        position.chosen = {"precision": run.precision, "compile": run.compile, "capture": step.captured}
+        position.chosen = {
+            "precision": run.precision,
+            "compile": step.compiled_from is not None,
+            "capture": step.captured,
+        }
         log = Log(folder, world, run, position.logged)
         try:
             with Interrupt() as interrupt:
                 training = Training(run, folder, world, data, model, batches, step, log, position, interrupt)
                 training.start()
                 if world.first and not trained(position, run):
-                    for line in filter(None, (data.summary, described(world.device, asked, position.chosen))):
+                    for line in filter(
+                        None, (data.summary, described(world.device, asked, position.chosen, step.compiled_from))
+                    ):
                         say(line)
                     for line in data.remarks:
                         complain(line)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from vision_attn.configuration.run import Run
 from vision_attn.engine.average import Average
 from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.capture import Captured, Work
-from vision_attn.engine.choices import uncaptured
+from vision_attn.engine.choices import compiled_from, uncaptured
+from vision_attn.engine.compiling import clear_of_compiler_errors, quiet_compiler
 from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
 from vision_attn.system.console import printable, say
@@ -52,17 +53,20 @@ class Step:
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=run.precision == "fp16")
         self.average = Average(self.parameters, run.average) if run.average else None
-        if run.compile:
-            task.compile()
-        self.model: nn.Module = distribute(task) if world.size > 1 else task
         self.number = torch.zeros((), dtype=torch.long, device=world.device)
         """The number of the current step, on the device."""
         self.trouble = torch.full((2,), -1, device=world.device)
         """The first step whose loss, and the first whose gradient, was not finite; -1 if there is none."""
         self.captured = self._capture()
         """Whether steps are captured in graphs, as far as the task permits it."""
+        self.compiled_from = compiled_from(run, world.device, total, captured=self.captured)
+        """The step from which on steps are compiled; None: none is."""
+        self.compiled = False
         self.rates = Rates(self.optimizer, world.device)
-        self.work: Work = Captured(self.compute, world.device) if self.captured else self.compute
+        self.work: Work = self._work()
+        if self.compiled_from == 0:
+            self._compile()
+        self.model: nn.Module = distribute(task) if world.size > 1 else task
         self.ids: dict[int, list] = {}
         """The image ids of each step since the last `check`."""
         self.items = 0
@@ -79,10 +83,27 @@ class Step:
         self.ids[step], self.items = [], 0
         if self.captured:
             self.rates.fill()
+        refused = isinstance(self.work, Captured) and self.work.refused  # see `compiled_from`
+        if self.compiled_from is not None and step >= self.compiled_from and not (self.compiled or refused):
+            self._compile()
         totals = self.work(self._noted(batches, number, step), number)
         if self.schedule is not None:
             self.schedule.step()
         return totals, self.items
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the latest step prepared others, by compiling or capturing, and so took longer than these will."""
+        return isinstance(self.work, Captured) and self.work.prepared
+
+    def _compile(self) -> None:
+        """Compile the task from this step on, and capture its graphs again."""
+        quiet_compiler()
+        self.task.compile()
+        self.compiled, self.work = True, self._work()
+
+    def _work(self) -> Work:
+        return Captured(self.compute, self.world.device) if self.captured else self.compute
 
     def _noted(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
         """Yield the next `number` batches, noting their image ids and counting their items."""
@@ -91,6 +112,9 @@ class Step:
             taken += 1
             self.ids[step] += getattr(batch, "ids", None) or ()
             self.items += size(batch)
+            if isinstance(self.work, Captured) and not self.work.refused:
+                with self.autocast():
+                    batch = self.task.captured_batch(batch)
             yield batch
         if taken < number:
             raise ValueError("the data source yielded fewer training batches than its length")
@@ -148,7 +172,8 @@ class Step:
         """Decide whether steps are captured, and prepare the optimizer for it."""
         reason = uncaptured(self.run, self.task, self.world, self.optimizer)
         captured = not reason and self.run.capture is not False
-        if reason and self.run.capture is True and self.world.first:
+        asked = self.run.capture is True or (self.run.capture == "auto" and self.world.device.type == "cuda")
+        if reason and asked and self.world.first:
             say(f"run.capture: {reason}; steps run eagerly")
         if captured:  # Warm-up steps run without a graph, and torch would say so.
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
@@ -232,18 +257,6 @@ class Step:
         for name in ("schedule", "average"):
             if getattr(self, name) is not None and state[name] is not None:
                 getattr(self, name).load_state_dict(state[name])
-
-
-@contextmanager
-def clear_of_compiler_errors() -> Iterator[None]:
-    """Turn errors of torch.compile into a ValueError with their first line."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-            raise
-        said = str(error).strip().split("\n")[0]
-        raise ValueError(f"run.compile: {said} (install what is missing, or remove run.compile)") from error
 
 
 def distribute(task: Task) -> nn.Module:

@@ -25,7 +25,7 @@ from vision_attn.engine.log import Log
 from vision_attn.engine.memory import return_freed_memory
 from vision_attn.engine.predictions import Stopped, batches_of, predictions
 from vision_attn.engine.step import Step
-from vision_attn.system.console import progress, reason_of, say
+from vision_attn.system.console import leave_out, progress, reason_of, say
 from vision_attn.task import Batch, Source, Task
 
 
@@ -122,7 +122,10 @@ class Training:
             while position.batch < self.batches:
                 number = min(run.accumulate, self.batches - position.batch)
                 rate = self.step.optimizer.param_groups[0]["lr"]
+                began = time.monotonic()
                 self.log.add(*self.step(batches, number, position.step))
+                if self.step.prepared:
+                    leave_out(bar, time.monotonic() - began)
                 position.step += 1
                 position.batch += number
                 bar.update(number)

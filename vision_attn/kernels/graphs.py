@@ -2,10 +2,12 @@
 kernel from Python. Training (`engine.capture`) and decoding (`decode.replay`) use them.
 """
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -112,9 +114,18 @@ class CUDAGraph(Graph):
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of the original error, before any that was raised while the capture ended."""
+    """Return the first line of the original error, before any that was raised while the capture ended, and the place in
+    what was recorded that raised it."""
     cause = error.__context__ or error
-    return str(cause).strip().split("\n")[0] or type(cause).__name__
+    said = str(cause).strip().split("\n")[0] or type(cause).__name__
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _recorded(frame.filename)]
+    return f"{said}, in {frames[-1].filename}, line {frames[-1].lineno}" if frames else said
+
+
+def _recorded(file: str) -> bool:
+    """Whether a file belongs to neither torch, nor this module, nor the engine, but to a model or a task."""
+    others = Path(torch.__file__).parent, Path(__file__), Path(__file__).parents[1] / "engine"
+    return not any(Path(file).is_relative_to(other) for other in others)
 
 
 class Later:

@@ -5,6 +5,9 @@ have a word at a time step come first. A time step computes only these leading i
 image only the captions among them that have a word: its *packed* rows, in the order of images and rows.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
@@ -32,12 +35,49 @@ class Step(NamedTuple):
     """The packed row for each place of a flattened (B, R), any for a caption without a word."""
 
 
+_row_lengths: ContextVar[Sequence[int] | None] = ContextVar("row_lengths", default=None)
+
+
+@contextmanager
+def row_lengths(lengths: Sequence[int] | None) -> Iterator[None]:
+    """Within this context, row r of each image of a batch has at most lengths[r] words, in descending order; None: each
+    may have T words. What is known beforehand need not be read from a GPU."""
+    token = _row_lengths.set(lengths)
+    try:
+        yield
+    finally:
+        _row_lengths.reset(token)
+
+
+def lengths_of(words: Int[Tensor, "B R T"]) -> list[int]:
+    """The most words of each row that is known without reading `words`. A row may be repeated, once for each run."""
+    _, R, T = words.shape
+    known = _row_lengths.get()
+    if not known or R % len(known) or known[0] > T:
+        return [T] * R
+    return [length for length in known for _ in range(R // len(known))]
+
+
+def readable(words: Tensor) -> bool:
+    """Whether words can be read without waiting for a device."""
+    return words.device.type == "cpu"
+
+
+def places_of_words(words: Int[Tensor, "B R T"]) -> Int[Tensor, "N"]:
+    """The positions in `words.flatten()` that hold a word; on a GPU those that may, by `row_lengths`."""
+    if readable(words):
+        return words.flatten().nonzero().squeeze(1)
+    index = torch.arange(words.numel(), device=words.device).view(words.shape)
+    return torch.cat([index[:, row, :length].flatten() for row, length in enumerate(lengths_of(words))])
+
+
 def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
     """The time steps in which any caption has a word.
 
-    On a GPU every time step computes all captions: there a synchronisation costs more than padding.
+    On a GPU every time step computes all images, and the rows that may have a word: see `row_lengths`. There a
+    synchronisation costs more than padding.
     """
-    if words.device.type != "cpu":
+    if not readable(words):
         return unpacked_schedule(words)
     B, R, _ = words.shape
     index = torch.arange(words.numel()).view(words.shape)
@@ -59,10 +99,17 @@ def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
 
 
 def unpacked_schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
-    """All captions in all time steps."""
+    """All captions that may have a word at each time step, by `row_lengths` alone."""
     B, R, T = words.shape
-    index = torch.arange(words.numel(), device=words.device).view(-1, T)
-    return [Step(B, R, index[:, t], None, None, None) for t in range(T)]
+    index = torch.arange(words.numel(), device=words.device).view(words.shape)
+    places = torch.arange(B * R, device=words.device)
+    lengths, steps, before = lengths_of(words), [], R
+    for t in range(lengths[0]):
+        rows = sum(t < length for length in lengths)
+        kept = None if rows == before else places[: B * before].view(B, before)[:, :rows].flatten()
+        steps.append(Step(B, rows, index[:, :rows, t].flatten(), kept, None, None))
+        before = rows
+    return steps
 
 
 def spread(packed: Tensor, step: Step | None) -> Float[Tensor, "B R *sizes"]:
@@ -106,11 +153,11 @@ def padded(steps: list[Tensor], words: Int[Tensor, "B R T"]) -> Tensor:
 def packed(words: Int[Tensor, "B R T"]) -> Int[Tensor, "B Q"]:
     """The indices of the words of each image in its part of `words.flatten(1)`, one caption after the other.
 
-    Q is the number of words of the image that has the most; padding fills the rows of the others. On a GPU it is R T,
-    in any case: there a synchronisation costs more than padding.
+    Q is the number of words of the image that has the most; padding fills the rows of the others. On a GPU it is the
+    most that there can be, by `row_lengths`: there a synchronisation costs more than padding.
     """
     said = words.flatten(1) != 0
-    longest = said.shape[1] if words.device.type != "cpu" else int(said.sum(dim=1).amax())
+    longest = int(said.sum(dim=1).amax()) if readable(words) else sum(lengths_of(words))
     return said.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]
 
 

@@ -80,12 +80,15 @@ class CTC(Captioner):
         flat = words.flatten(0, 1)
         length = (flat > END).sum(dim=-1)
         columns = torch.full_like(length, len(frames))
-        nll = F.ctc_loss(frames, flat, columns, length, blank=BLANK, reduction="none", zero_infinity=True)
+        cut = (length > 0) & (flat != END).all(dim=-1)
+        if frames.device.type == "cpu":
+            total = -F.ctc_loss(frames, flat, columns, length, blank=BLANK, reduction="none", zero_infinity=True)
+            if len(some := cut.nonzero().squeeze(1)):
+                total = total.index_copy(0, some, forward_variables(frames[:, some], flat[some])[1])
+        else:  # torch's loss waits for a GPU to read the lengths, so that no graph could capture it
+            whole, begun = forward_variables(frames, flat)
+            total = torch.where(cut, begun, whole)
         repeated = ((flat[:, 1:] == flat[:, :-1]) & (flat[:, 1:] > END)).sum(dim=-1)
-        total = -nll
-        cut = ((length > 0) & (flat != END).all(dim=-1)).nonzero().squeeze(1)
-        if len(cut):
-            total = total.index_copy(0, cut, begun(frames[:, cut], flat[cut]))
         total = torch.where(length + repeated <= columns, total, -torch.inf)
         spoken = (flat != PAD).sum(dim=-1)
         last = torch.arange(T, device=words.device) == spoken[:, None] - 1
@@ -139,11 +142,18 @@ class CTC(Captioner):
         return State(torch.stack(blanks, dim=-1), torch.stack(characters, dim=-1), word)
 
 
-def begun(frames: Float[Tensor, "L N V"], words: Int[Tensor, "N T"]) -> Float[Tensor, "N"]:
-    """log p of all transcripts that begin with the characters of `words`, at least one: the sum over the column at
-    which the last of them begins, since labels after it are free (Graves et al. 2006, section 3.2)."""
+def forward_variables(
+    frames: Float[Tensor, "L N V"], words: Int[Tensor, "N T"]
+) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
+    """log p of the transcripts of these characters, and of all that begin with them, at least one.
+
+    By the forward variables alpha_t(s) of Graves et al. 2006 (eq. 6 to eq. 8), over the characters with blanks between
+    them. What follows the beginning is free: its probability is the sum over the column at which its last character
+    begins (section 3.2).
+    """
     words = words * (words > END)
     labels = torch.stack([torch.full_like(words, BLANK), words], dim=-1).flatten(1)  # blank, y_1, blank, y_2, ..
+    labels = F.pad(labels, (0, 1), value=BLANK)
     skips = (labels != BLANK) & (labels != F.pad(labels, (2, 0))[:, :-2])
     emitted = frames.gather(-1, labels.expand(len(frames), -1, -1))
     value = torch.full_like(emitted[0], NEVER).index_fill(1, labels.new_zeros(1), 0)  # before the first column
@@ -154,7 +164,9 @@ def begun(frames: Float[Tensor, "L N V"], words: Int[Tensor, "N T"]) -> Float[Te
         value = torch.logaddexp(value + column, arrives)
         arrivals.append(arrives)
     last = 2 * (words > 0).sum(dim=-1, keepdim=True) - 1
-    return torch.stack(arrivals).logsumexp(dim=0).gather(1, last).squeeze(1)
+    character = value.gather(1, last.clamp(min=0)).where(last > 0, NEVER)  # no transcript ends with it if there is none
+    whole = torch.logaddexp(value.gather(1, last + 1), character).squeeze(1)
+    return whole, torch.stack(arrivals).logsumexp(dim=0).gather(1, last.clamp(min=0)).squeeze(1)
 
 
 def _before(state: State) -> Float[Tensor, "B R L"]:

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -62,8 +61,8 @@ class ShowAndTell(Captioner):
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         _, state = self.start(regions, words.shape[1])
         hidden, _ = self._lstm(F.pad(words, (1, -1)), state)
-        position = torch.arange(words.numel(), device=words.device)
-        return Caption(ragged.caption_log_prob(self.output, hidden.flatten(0, 2), words, position))
+        position = ragged.places_of_words(words)
+        return Caption(ragged.caption_log_prob(self.output, hidden.flatten(0, 2)[position], words, position))
 
     def _lstm(self, words: Int[Tensor, "B R T"], state: State) -> tuple[Float[Tensor, "B R T H"], State]:
         """The LSTM over `words` (eq. 11 and eq. 12), with dropout before and after it."""

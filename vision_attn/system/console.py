@@ -37,6 +37,13 @@ def progress(
     )  # fmt: skip
 
 
+def leave_out(bar: tqdm, seconds: float) -> None:
+    """Leave out the latest `seconds` of the time from which `bar` estimates what is left."""
+    if not bar.disable:
+        bar.start_t += seconds
+        bar.last_print_t += seconds
+
+
 def say(*columns: str) -> None:
     """Print one line on standard output, above any progress bar; columns are separated by tabs."""
     if sys.stdout is not None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vision_attn.attention.places import WHOLE
 from vision_attn.contracts import END, PAD, Captioner, Criterion, DecodedCaption, Encoder, Evaluator, Results
@@ -15,14 +16,16 @@ from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.reinforce_attention import ReinforceAttention
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.grouping import rounded
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.layers.padding import real_regions
+from vision_attn.layers.ragged import row_lengths
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood, measures
 from vision_attn.system.checks import check_range, require
 from vision_attn.system.console import complain
-from vision_attn.task import Batch, Source, Task
+from vision_attn.task import Batch, Source, Static, Task
 from vision_attn.tasks.pictured import pictured
 from vision_attn.viz.captions import write_pictures
 
@@ -114,6 +117,10 @@ class Captioning(Task):
         names = ("beams", "max_words", "min_words", "no_repeat", "length_power")
         return {name: getattr(self.decoding, name) for name in names}
 
+    @property
+    def costly_images(self) -> bool:
+        return self.encoder.trainable or bool(self.sampling)
+
     def rates(self) -> list[tuple[nn.Module, float]]:
         return [(self.encoder, self.encoder.rate)]
 
@@ -145,19 +152,53 @@ class Captioning(Task):
         self.encoder.compile(**options)
         self.model.compile(**options)
 
+    @property
+    def uncapturable(self) -> str:
+        return "several of its criteria sample captions" if len(self.sampling) > 1 else ""
+
+    @torch.no_grad()
+    def captured_batch(self, batch: Batch) -> tuple:
+        """The fields of a batch in the order of `forward`, with words padded to one of few lengths, and after them what
+        a criterion samples, which cannot be captured."""
+        images, words = batch.images, batch.words
+        lengths = getattr(batch, "lengths", None)
+        if lengths is None:
+            most = self.model.max_length or rounded(words.shape[2])
+            words = F.pad(words, (0, max(0, min(rounded(words.shape[2]), most) - words.shape[2])))
+        sampled: tuple[Tensor, ...] = ()
+        for criterion in self.sampling:
+            images = images.to(next(self.parameters()).device)
+            sampled = tuple(criterion.sample(self.model, self.regions(images), batch.references))
+        if not self.given:  # words are not used, and may have any shape
+            words, lengths = words[:, :1, :1], None
+        return images, words, (), (), (), (), (), lengths, *sampled
+
     def forward(
-        self, images: Tensor, words: Int[Tensor, "B R T"], ids: tuple = (), references: tuple = (), *_
+        self,
+        images: Tensor,
+        words: Int[Tensor, "B R T"],
+        ids: tuple = (),
+        references: tuple = (),
+        files: tuple = (),
+        boxes: tuple = (),
+        vectors: tuple = (),
+        lengths: Static | None = None,
+        *sampled: Tensor,
     ) -> dict[str, Tensor]:
+        """`sampled`: what a criterion sampled for this batch, if `captured_batch` did so."""
         regions = self.regions(images)
         terms, statistics = [], {}
         if self.given:
             runs = {"runs": self.num_runs} if self.num_runs > 1 else {}
-            caption = self.model(regions, words, **runs)
+            with row_lengths(lengths):
+                caption = self.model(regions, words, **runs)
             words = words.repeat_interleave(self.num_runs, dim=1) if runs else words
             terms += [criterion(caption, words) for criterion in self.given]
             if caption.alpha is not None:
                 statistics = map_statistics(caption.alpha.detach(), words != PAD)
-        terms += [criterion.explore(self.model, regions, references) for criterion in self.sampling]
+        for criterion in self.sampling:
+            learned = sampled and criterion.learn(self.model, regions, sampled)
+            terms.append(learned or criterion.explore(self.model, regions, references))
         for criterion, term in zip([*self.given, *self.sampling], terms, strict=True):
             name = type(criterion).__name__
             if not isinstance(term, dict) or (term and "loss" not in term):

@@ -100,9 +100,8 @@ class Classification(Task):
         return {"at_test": self.at_test, "test_copies": self.test_copies} if self.model.stochastic else {}
 
     @property
-    def static_shapes(self) -> bool:
-        """Whether images are a tensor of one shape."""
-        return 0 not in self.image_shape
+    def uncapturable(self) -> str:
+        return "its images differ in size" if 0 in self.image_shape else ""
 
     def prepare(self, source: Source) -> None:
         source.check_labels()

@@ -50,7 +50,7 @@ class Generation(Task):
     """
 
     kind = "generator of images"
-    static_shapes = True
+    uncapturable = ""
     renamed = {"model.encoder.": "model.encoder_gates.", "model.decoder.": "model.decoder_gates."}
 
     def __init__(

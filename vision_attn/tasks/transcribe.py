@@ -7,10 +7,12 @@ import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from vision_attn.attention.places import WHOLE
 from vision_attn.contracts import Evaluator
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.grouping import rounded
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
@@ -36,6 +38,12 @@ class Transcription(Captioning):
     kind = "reader of lines"
     chosen_by = None
     sees_squares = False
+
+    @torch.no_grad()
+    def captured_batch(self, batch: CaptionBatch) -> tuple:
+        """The fields of a batch, with strips padded on the right with black to one of few widths."""
+        images, *others = super().captured_batch(batch)
+        return F.pad(images, (0, rounded(images.shape[-1]) - images.shape[-1])), *others
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []

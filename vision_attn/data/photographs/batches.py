@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,6 +17,15 @@ from vision_attn.data.photographs.features import Features
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.photographs.vectors import Vectors
 from vision_attn.data.vocabulary import PAD, Vocabulary
+from vision_attn.task import Static
+
+
+class Part(NamedTuple):
+    """The photographs of a batch and their captions, as positions in a table."""
+
+    members: Int[np.ndarray, "B"]
+    captions: Int[np.ndarray, "B R"]
+    lengths: Static | None
 
 
 class CaptionTable:
@@ -49,33 +60,31 @@ class Batches:
         self,
         table: CaptionTable,
         pictures: Features | Pixels | Vectors,
-        members: Sequence[NDArray[np.int64]],
-        captions: NDArray[np.int64],
+        parts: Sequence[Part],
         rows: NDArray[np.int64],
         *,
         may_skip: bool = False,
     ) -> None:
-        """`members`: photographs of each batch; `captions`, `rows`: captions and picture index of each photograph.
-        may_skip: leave out a batch of which no photograph can be read; that is an error if it is so of all batches,
-        and otherwise of any."""
-        self.table, self.pictures, self.members, self.captions, self.rows = table, pictures, members, captions, rows
+        """`rows`: the picture index of each photograph. may_skip: leave out a batch of which no photograph can be read;
+        that is an error if it is so of all batches, and otherwise of any."""
+        self.table, self.pictures, self.parts, self.rows = table, pictures, parts, rows
         self.may_skip = may_skip
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self.parts)
 
     def __iter__(self) -> Iterator[CaptionBatch]:
         # Allocated here, in the caller's thread: CUDA calls in other threads would disturb the capture of a graph.
-        jobs = ((members, self.pictures.space(len(members))) for members in self.members)
+        jobs = ((part, self.pictures.space(len(part.members))) for part in self.parts)
         found = False
         for batch in self._all(jobs):
             if batch is not None:
                 found = True
                 yield batch
-        if not found and len(self.members):
-            raise _unreadable(self.table.photographs[int(self.members[0][0])])
+        if not found and len(self.parts):
+            raise _unreadable(self.table.photographs[int(self.parts[0].members[0])])
 
-    def _all(self, jobs: Iterator[tuple[NDArray[np.int64], Tensor | None]]) -> Iterator[CaptionBatch | None]:
+    def _all(self, jobs: Iterator[tuple[Part, Tensor | None]]) -> Iterator[CaptionBatch | None]:
         if self.pictures.on_device:
             yield from (self._batch(*job) for job in jobs)
             return
@@ -88,8 +97,8 @@ class Batches:
             if pending is not None:
                 yield pending.result()
 
-    def _batch(self, members: NDArray[np.int64], space: Tensor | None) -> CaptionBatch | None:
-        table, captions = self.table, self.captions[members]
+    def _batch(self, part: Part, space: Tensor | None) -> CaptionBatch | None:
+        table, members, captions = self.table, part.members, part.captions
         lengths = table.words.lengths(captions)
         longest_first = np.argsort(-lengths, axis=1, kind="stable")
         captions = np.take_along_axis(captions, longest_first, axis=1)
@@ -105,14 +114,16 @@ class Batches:
         if len(kept) < len(photographs):
             images, captions = images[kept], captions[kept]
             photographs, rows = [photographs[number] for number in kept], rows[kept]
+        longest = part.lengths[0] if part.lengths else None
         return CaptionBatch(
             images=images,
-            words=torch.from_numpy(table.words.padded(captions, PAD).astype(np.int64)),
+            words=torch.from_numpy(table.words.padded(captions, PAD, longest).astype(np.int64)),
             ids=tuple(photograph.id for photograph in photographs),
             references=tuple(photograph.captions for photograph in photographs),
             files=tuple(photograph.file for photograph in photographs),
             boxes=(None,) * len(photographs),
             vectors=tuple(self.pictures.files[row] for row in rows) if isinstance(self.pictures, Vectors) else (),
+            lengths=part.lengths,
         )
 
 

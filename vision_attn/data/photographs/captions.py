@@ -12,10 +12,11 @@ from torch import nn
 
 from vision_attn.contracts import END, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.grouping import Grouping
 from vision_attn.data.images.held import pixels
 from vision_attn.data.images.squares import Pixels
 from vision_attn.data.photographs.annotations import read_annotations
-from vision_attn.data.photographs.batches import Batches, CaptionTable
+from vision_attn.data.photographs.batches import Batches, CaptionTable, Part
 from vision_attn.data.photographs.caption_files import Photograph
 from vision_attn.data.photographs.features import Features, cached_features, complete_in
 from vision_attn.data.photographs.remarks import remarks
@@ -68,7 +69,9 @@ class Captions(VocabularySource):
             max_words: the maximum number of words; None: no limit.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
                 end. `references` keep all.
-            batch_size: images per training batch, over all processes together.
+            batch_size: images per training batch, over all processes together, if all `rows` captions of an image meet.
+                Where annotation vectors are cached, the longest and the shortest captions of an image are in different
+                batches, which hold more images and as many captions: see `data.grouping`.
             evaluation_batch_size: images per validation or test batch.
             rows: captions per image in a batch; an image with fewer captions repeats them.
             cache: the folder for what the frozen part of an encoder computes, and for the captions of large annotation
@@ -176,6 +179,8 @@ class Captions(VocabularySource):
         if self._pictures.unreadable:
             self._leave_out(self._pictures.unreadable)
         self._tables: dict[str, CaptionTable] = {}
+        self._groups: Grouping | None = None
+        self._whole = task.costly_images or isinstance(self._pictures, Pixels)
         self._prepared = encoder
 
     def _given(self, encoder: Encoder, views: Views) -> Vectors:
@@ -217,23 +222,38 @@ class Captions(VocabularySource):
             )
 
     def __len__(self) -> int:
-        return max(1, len(self._table("train").photographs) // self.batch_size)
+        return len(self._grouping)
+
+    @property
+    def _grouping(self) -> Grouping:
+        """How training captions meet in batches: all of a photograph in one, where each photograph takes long."""
+        table = self._table("train")
+        if self._groups is None:
+            lengths = -np.sort(-table.words.lengths(table.pick(self.rows)), axis=1)
+            self._groups = Grouping(lengths, len(lengths), self.batch_size, whole=self._whole)
+        return self._groups
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         table, rng = self._table("train"), np.random.default_rng([seed % 2**64, epoch])
-        order, captions = rng.permutation(len(table.photographs)), table.pick(self.rows, rng)
-        mirrored = self.flips & (rng.integers(0, 2, len(order)) == 1)
+        captions = table.pick(self.rows, rng)
+        mirrored = self.flips & (rng.integers(0, 2, len(captions)) == 1)
         rows = np.where(mirrored, self._views.mirrors(table.rows), table.rows)
-        size = min(self.batch_size, len(order))
-        mine = equal_part(size, rank, world)
-        parts = [order[number * size : (number + 1) * size][mine] for number in range(skip, len(self))]
-        return iter(Batches(table, self._pictures, parts, captions, rows))
+        lengths = table.words.lengths(captions)
+        longest_first = np.argsort(-lengths, axis=1, kind="stable")
+        captions, lengths = (np.take_along_axis(each, longest_first, axis=1) for each in (captions, lengths))
+        parts = []
+        for group in self._grouping.epoch(lengths, rng)[skip:]:
+            mine = group.members[equal_part(len(group.members), rank, world)]
+            parts.append(Part(mine, captions[mine][:, group.rows], group.shape))
+        return iter(Batches(table, self._pictures, parts, rows))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Batches:
         table, size = self._table(known_split(name)), self.evaluation_batch_size
         everyone = np.arange(len(table.photographs))
-        members = [everyone[start : start + size] for start in range(rank * size, len(everyone), world * size)]
-        return Batches(table, self._pictures, members, table.pick(self.rows), table.rows, may_skip=True)
+        captions = table.pick(self.rows)
+        starts = range(rank * size, len(everyone), world * size)
+        parts = [Part(everyone[start : start + size], captions[start : start + size], None) for start in starts]
+        return Batches(table, self._pictures, parts, table.rows, may_skip=True)
 
     def _members(self, split: str) -> Photographs:
         members = self.photographs[split]

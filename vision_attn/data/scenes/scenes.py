@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import inf
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -21,7 +22,7 @@ from vision_attn.data.scenes import grammar
 from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, VocabularySource
 from vision_attn.system.checks import check_range
-from vision_attn.task import SPLITS, Task, equal_part, known_split
+from vision_attn.task import SPLITS, Static, Task, equal_part, known_split
 
 REFERENCES = 2000
 """Scenes whose captions stand for those of all training scenes, which are new in every epoch."""
@@ -95,7 +96,7 @@ class Scenes(VocabularySource):
             ids = range(
                 (epoch * len(self) + index) * self.batch_size, (epoch * len(self) + index + 1) * self.batch_size
             )
-            yield self.batch(scenes.take(mine), ids[mine])
+            yield self.batch(scenes.take(mine), ids[mine], self.longest)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """Fixed scenes, the same in every run. "train" yields as many as "val", with combinations of training."""
@@ -109,19 +110,35 @@ class Scenes(VocabularySource):
     def arrange(self, split: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:
         return arrange(stream(*numbers), num_images, split, self.mixture, self.size)
 
-    def batch(self, scenes: Arrangement, ids: Sequence[int]) -> CaptionBatch:
-        """Draw these scenes and write their captions. Images with the longest caption come first, and so do the longest
-        captions of an image."""
+    @cached_property
+    def longest(self) -> Static:
+        """The shape of all training batches: the most words of each row, of `REFERENCES` scenes.
+
+        Scenes of like captions do not meet (`data.grouping`): they hold like objects, and captioners learn less from
+        batches of one kind (docs/log.md).
+        """
+        scenes = self.arrange("train", (FIXED, SPLITS.index("train")), REFERENCES)
+        texts = [captions(scenes, image)[: self.rows] for image in range(REFERENCES)]
+        lengths = -np.sort([[-1 - len(text.split()) for text in each] for each in texts])
+        return Static(lengths.max(axis=0).tolist())
+
+    def batch(self, scenes: Arrangement, ids: Sequence[int], shape: Static | None = None) -> CaptionBatch:
+        """Draw these scenes and write their captions, padded to `shape` or longer. Images with the longest caption come
+        first, and so do the longest captions of an image."""
         references = [captions(scenes, image) for image in range(len(ids))]
         words = [sorted(map(self.encode, texts[: self.rows]), key=len, reverse=True) for texts in references]
         order = sorted(range(len(ids)), key=lambda image: -len(words[image][0]))
+        if shape:
+            own = (max(map(len, rows)) for rows in zip(*words, strict=True))
+            shape = Static(map(max, shape, own))
         return CaptionBatch(
             images=torch.from_numpy(draw(scenes, self.size)[order]),
-            words=padded([words[image] for image in order]),
+            words=padded([words[image] for image in order], shape[0] if shape else None),
             ids=tuple(ids[image] for image in order),
             references=tuple(references[image] for image in order),
             files=(None,) * len(order),
             boxes=tuple(boxes(scenes, image, self.size) for image in order),
+            lengths=shape,
         )
 
     def encode(self, caption: str) -> list[int]:
@@ -159,7 +176,7 @@ def boxes(scenes: Arrangement, image: int, size: int) -> dict[str, list[tuple[fl
     return found
 
 
-def padded(words: list[list[list[int]]]) -> Int[Tensor, "B R T"]:
-    """Word ids as one tensor, padded to the length of the first, which is the longest caption."""
-    longest = len(words[0][0])
+def padded(words: list[list[list[int]]], longest: int | None = None) -> Int[Tensor, "B R T"]:
+    """Word ids as one tensor, padded to `longest`, by default the length of the first, which is the longest caption."""
+    longest = longest or len(words[0][0])
     return torch.tensor([[row + [PAD] * (longest - len(row)) for row in rows] for rows in words])

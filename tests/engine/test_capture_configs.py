@@ -1,0 +1,77 @@
+"""With default settings on CUDA the step of every config is captured: forward passes on tensors that only claim to be
+there.
+
+Such a tensor has a device, a shape and no numbers. An operation that reads numbers, whose result depends on them in its
+shape, or that mixes devices, fails as it does while a graph is captured. `test_capture_tasks` has whole steps.
+"""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import AdamW
+
+from tests.tiny import CASES, made
+from vision_attn.attention import additive
+from vision_attn.configuration.run import Run
+from vision_attn.criteria.self_critical import Sampled
+from vision_attn.engine import capture
+from vision_attn.engine.batches import like, on_device
+from vision_attn.engine.capture import signature
+from vision_attn.engine.choices import uncaptured
+from vision_attn.engine.distributed import World
+from vision_attn.kernels import launch
+from vision_attn.task import Static, Task
+
+CUDA = torch.device("cuda", 0)
+EAGER = {"ram_cluttered2000": "steps of Classification cannot be captured: its images differ in size"}
+"""What is not captured, and what is said of it."""
+
+
+def moved(part: Any) -> Any:
+    """A tensor that claims to be on a GPU."""
+    return torch.empty(part.shape, dtype=part.dtype, device=CUDA) if isinstance(part, Tensor) else part
+
+
+def move(task: Task) -> None:
+    for module in task.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                module._parameters[name] = torch.nn.Parameter(moved(weight), requires_grad=weight.requires_grad)
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = moved(buffer)
+
+
+def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> Sampled:
+    B = len(regions)
+    rewards = (torch.zeros(shape, device=CUDA) for shape in ((B, rows), (), ()))
+    image = torch.zeros(B, dtype=torch.long, device=CUDA)
+    return Sampled(torch.ones(B, rows, 8, dtype=torch.long, device=CUDA), image, *rewards)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_config_is_captured_by_default_on_cuda(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (additive, launch):  # a kernel needs an address
+        monkeypatch.setattr(module, "TRITON", False)
+    monkeypatch.setattr(capture.CUDAGraph, "available", staticmethod(lambda device: True))
+    task, batch = made(case)
+    run, world = Run(folder="x", precision="bf16"), World(0, 1, CUDA)
+    optimizer = AdamW([parameter for parameter in task.parameters() if parameter.requires_grad])
+    assert uncaptured(run, task, world, optimizer) == EAGER.get(case, "")
+    if case in EAGER:
+        return
+    if hasattr(batch, "words"):
+        lengths = (batch.words != 0).sum(dim=2).amax(dim=0).tolist()
+        batch = batch._replace(lengths=Static(sorted(lengths, reverse=True)))
+    for criterion in getattr(task, "sampling", ()):  # searches are captured by themselves
+        monkeypatch.setattr(criterion, "sample", partial(sampled, criterion.num_samples))
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, torch.backends.cudnn.flags(enabled=False):  # cuDNN asks the device
+        move(task)
+        batch = on_device(task.captured_batch(like(batch, [*map(moved, batch)])), CUDA)
+        scalars = task(*batch)
+    assert all(isinstance(part, Tensor | Static | type(None)) or part == () for part in batch) and signature(batch)
+    assert all(value.numel() == 1 and value.device == CUDA for value in scalars.values())
