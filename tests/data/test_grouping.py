@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from vision_attn.encoders.given import Given
 
 from vision_attn.attention.hard import Hard
 from vision_attn.contracts import END, PAD
 from vision_attn.data.grouping import SHAPES, Grouping, grouped, padding, shapes_of
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.scenes.scenes import Scenes
+from vision_attn.encoders.precomputed import Precomputed
 from vision_attn.engine.batches import few
 from vision_attn.engine.capture import signature
 from vision_attn.layers import ragged
@@ -101,7 +101,7 @@ def captions_of(folder, *, costly: bool) -> Captions:
         batch_size=8, min_count=1,
     )  # fmt: skip
     task = Looking()
-    task.encoder, task.costly_images = Given(grid=(2, 2), region_size=3), costly
+    task.encoder, task.costly_images = Precomputed(grid=(2, 2), region_size=3), costly
     source.prepare(task)
     return source
 

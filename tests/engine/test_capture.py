@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from toy import Plane, Points, adam, cosine, momentum, toy_run
 
-from vision_attn.engine import capture
+from vision_attn.engine import capture, compiling
+from vision_attn.engine import step as step_module
 from vision_attn.engine.capture import MOST, RARE, WARM_UP, Captured, CUDAGraph, Graph, signature
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
@@ -373,3 +374,36 @@ def test_a_rehearsal_finds_out_what_waits_for_the_device(monkeypatch):
         graph.capture(waiting)
     graph.rehearse(dict)  # What happened in an earlier rehearsal, such as compiling, does not count.
     assert not graph.trouble
+
+
+class Counted(Plane):
+    """Counts the calls of its compiled form."""
+
+    uncapturable, calls = "", 0
+
+    def compile(self, **options):
+        def backend(graph, inputs):
+            def called(*inputs):
+                Counted.calls += 1
+                return graph(*inputs)
+
+            return called
+
+        super().compile(backend=backend)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_faster_of_compiled_and_captured_steps_is_kept(tmp_path, monkeypatch, capsys, slow):
+    """By a trial in the run, after steps that are only captured. The clock counts calls of the compiled task."""
+    monkeypatch.setattr(capture, "CUDAGraph", PlainGraph)
+    monkeypatch.setattr(step_module, "compiled_from", lambda *arguments, captured: 4)
+    monkeypatch.setattr(compiling, "WINDOW", 3)
+    monkeypatch.setattr(Counted, "calls", 0)
+    ticks = iter(range(100))
+    speed = 10 if slow else 0.1
+    monkeypatch.setattr(compiling.Trial, "_now", lambda trial: next(ticks) * (speed if trial.kind == "compiled" else 1))
+    train(tmp_path, task=Counted, data=Points(), capture=True, compile="auto", epochs=10)
+    said = [line for line in capsys.readouterr().out.splitlines() if "times as fast" in line]
+    assert len(said) == 1 and said[0].endswith("go on as before" if slow else "go on compiled")
+    steps = lines(tmp_path)[-1]["step"]
+    assert steps == 60 and ((0 < Counted.calls < 12) if slow else (steps - 16 < Counted.calls < steps))

@@ -37,8 +37,9 @@ def computed(precision: str, device: torch.device) -> str:
 def compiled_from(run: Run, device: torch.device, total: int, *, captured: bool) -> int | None:
     """Return the step from which a run of `total` steps is compiled; None: never.
 
-    `auto` compiles long runs whose steps are captured, from step `FIRST`. Steps that are not captured are slower when
-    they are compiled: they are limited by how fast Python launches kernels, and guards are checked there too.
+    `auto` compiles long runs whose steps are captured, from about step `FIRST`, and goes on so if that is faster (see
+    `compiling.Trial`). Steps that are not captured are slower when they are compiled: they are limited by how fast
+    Python launches kernels, and guards are checked there too.
     """
     if run.compile != "auto":
         return 0 if run.compile else None

@@ -1,10 +1,15 @@
-"""What the compiler of torch says, and what of it reaches the user."""
+"""torch.compile in training: whether it pays, and what of its messages reaches the user."""
 
 import logging
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import torch
+
+from vision_attn.system.console import say
 
 LOGGERS = ("torch._dynamo", "torch._inductor", "torch.fx")
 
@@ -16,6 +21,52 @@ def quiet_compiler() -> None:
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module=name.replace(".", r"\.") + r"($|\.)")
+
+
+WINDOW = 200
+"""Steps that are timed together."""
+
+
+class Trial:
+    """Measures in the run whether compiled steps are faster than steps that are only captured.
+
+    Times `WINDOW` steps in a row of each kind, of which none prepares others. `kind`: "captured", then "compiled", then
+    "kept" or "left", which is the decision.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.kind = device, "captured"
+        self.seconds: dict[str, float] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        self.steps, self.began = 0, 0.0
+
+    def note(self, *, prepared: bool) -> bool:
+        """Note that a step was done. Returns whether the trial goes on to the next kind."""
+        if prepared:
+            self.restart()
+            return False
+        if not self.steps:
+            self.began = self._now()
+        self.steps += 1
+        if self.steps <= WINDOW:
+            return False
+        self.seconds[self.kind] = self._now() - self.began
+        if self.kind == "captured":
+            self.kind = "compiled"
+        else:
+            ratio = self.seconds["captured"] / self.seconds["compiled"]
+            self.kind = "kept" if ratio > 1 else "left"
+            then = "go on compiled" if ratio > 1 else "go on as before"
+            say(f"compiled steps are {ratio:.2f} times as fast as steps that are only captured: they {then}")
+        self.restart()
+        return True
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.monotonic()
 
 
 @contextmanager

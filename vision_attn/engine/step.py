@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import set_stance
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
@@ -19,7 +20,7 @@ from vision_attn.engine.average import Average
 from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.capture import Captured, Work
 from vision_attn.engine.choices import compiled_from, uncaptured
-from vision_attn.engine.compiling import clear_of_compiler_errors, quiet_compiler
+from vision_attn.engine.compiling import Trial, clear_of_compiler_errors, quiet_compiler
 from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
 from vision_attn.system.console import printable, say
@@ -62,6 +63,10 @@ class Step:
         self.compiled_from = compiled_from(run, world.device, total, captured=self.captured)
         """The step from which on steps are compiled; None: none is."""
         self.compiled = False
+        """Whether steps are compiled. Compiled parts of the task are run as they are in other steps."""
+        self.trial = Trial(world.device) if self.compiled_from else None
+        self.before: Work | None = None
+        """The graphs of steps that are not compiled, while the trial runs."""
         self.rates = Rates(self.optimizer, world.device)
         self.work: Work = self._work()
         if self.compiled_from == 0:
@@ -83,10 +88,9 @@ class Step:
         self.ids[step], self.items = [], 0
         if self.captured:
             self.rates.fill()
-        refused = isinstance(self.work, Captured) and self.work.refused  # see `compiled_from`
-        if self.compiled_from is not None and step >= self.compiled_from and not (self.compiled or refused):
-            self._compile()
         totals = self.work(self._noted(batches, number, step), number)
+        if self.trial is not None and step >= self.compiled_from:
+            self._try()
         if self.schedule is not None:
             self.schedule.step()
         return totals, self.items
@@ -97,10 +101,23 @@ class Step:
         return isinstance(self.work, Captured) and self.work.prepared
 
     def _compile(self) -> None:
-        """Compile the task from this step on, and capture its graphs again."""
+        """Compile the task from the next step on, and capture its graphs again."""
         quiet_compiler()
         self.task.compile()
         self.compiled, self.work = True, self._work()
+
+    def _try(self) -> None:
+        """Find out whether compiling pays: see `Trial`."""
+        if isinstance(self.work, Captured) and self.work.refused:  # then it does not: see `compiled_from`
+            self.trial = None
+        elif self.trial.note(prepared=self.prepared):
+            if self.trial.kind == "compiled":
+                self.before = self.work
+                self._compile()
+                return
+            if self.trial.kind == "left":
+                self.compiled, self.work = False, self.before
+            self.trial = self.before = None
 
     def _work(self) -> Work:
         return Captured(self.compute, self.world.device) if self.captured else self.compute
@@ -143,7 +160,8 @@ class Step:
     def _backward(self, batch: Batch, number: int, *, last: bool) -> dict[str, Tensor]:
         quiet = nullcontext() if last or self.world.size == 1 else self.model.no_sync()
         with quiet:
-            with self.autocast(), clear_of_compiler_errors():
+            stance = nullcontext() if self.compiled or self.compiled_from is None else set_stance("force_eager")
+            with self.autocast(), clear_of_compiler_errors(), stance:
                 scalars = self.model(*batch)
             self.scaler.scale(scalars["loss"] / number).backward()
         return scalars
