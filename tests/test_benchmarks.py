@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import captions as many_captions
-from benchmarks import measure, scale
+from benchmarks import graphs, measure, scale
 from benchmarks.__main__ import TABLES, main
 from benchmarks.peers import operations
 from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
@@ -158,3 +158,10 @@ def test_nominal_operations_are_those_of_the_products_of_a_step(monkeypatch) -> 
             loss = side.loss()
         loss.backward()
     assert counter.get_total_flops() == operations(shapes, 4 * shapes.captions)
+
+
+@pytest.mark.parametrize(
+    "config, expected", [("sat_soft_scenes", "2 | 1 | 0 | 0.0%"), ("ram_cluttered2000", "not captured")]
+)
+def test_the_graphs_of_an_epoch_are_counted(config: str, expected: str) -> None:
+    assert expected in graphs.row(config, 2, ["--data.batch_size=4"])

@@ -24,11 +24,11 @@ class Run:
     CUDA device that has it, otherwise fp32. A run that is resumed keeps the setting that it began with. On a CPU for
     which oneDNN has no bfloat16, such as an x86 processor without AVX-512, bf16 is computed in fp32."""
     compile: bool | Literal["auto"] = "auto"
-    """Call `task.compile()`, which compiles all of `forward` unless the task overrides it. `auto`: in runs of at least
-    2,000 steps on CUDA, if a compiler works."""
+    """Call `task.compile()`, which compiles all of `forward` unless the task overrides it. `auto`: in captured runs of
+    at least 50,000 steps on CUDA, after 1,000 of them, if a compiler works and a trial finds compiled steps faster."""
     capture: bool | Literal["auto"] = "auto"
-    """Replay whole steps as CUDA graphs, one for each shape of batch. `auto`: if the task says that all batches have
-    the same few shapes. Not with fp16, and not with several processes."""
+    """Replay whole steps as CUDA graphs, one for each shape of batch. `auto`: if all parts of the task permit it, as
+    those of the package do. Not with fp16, and not with several processes."""
     clip: float | None = None
     """Largest L2 norm of the whole gradient; a larger gradient is scaled down to it. None does not clip."""
     accumulate: int = 1

@@ -59,10 +59,7 @@ class Grouping:
         self.num_images = num_images
         self.rows = [slice(start, end) for start, end in zip(edges[:-1], edges[1:], strict=True)]
         self.sizes = [part_size(num_images, batch_size, num_rows, part.stop - part.start) for part in self.rows]
-        self.shapes = [
-            shapes_of(sample[:, part], -(-SHAPES * part.stop // num_rows) + (-SHAPES * part.start // num_rows))
-            for part in self.rows
-        ]
+        self.shapes = [shapes_of(sample[:, part], SHAPES // parts) for part in self.rows]
 
     def __len__(self) -> int:
         """The number of batches of an epoch; an incomplete last one of each kind is left out."""

@@ -1,0 +1,91 @@
+"""How many CUDA graphs an epoch of each config needs: `python -m benchmarks.graphs [CONFIG ...]`. Needs no GPU.
+
+A row for each config: the batches of an epoch; their signatures, of which each may have a graph; the signatures that
+are captured, because they are seen often enough; the share of steps that these replay or prepare; and the share of padding
+among the words that a GPU computes, in brackets with batches in random order. No model runs; photographs are not read.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vision_attn.configuration.config import build, read
+from vision_attn.data.grouping import Grouping, padding
+from vision_attn.data.photographs.batches import CaptionTable
+from vision_attn.data.photographs.captions import Captions
+from vision_attn.engine.capture import WARM_UP, signature
+from vision_attn.system.console import say
+from vision_attn.task import Task
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+Found = tuple[list, str]
+"""The signature of each batch, and the share of padding."""
+
+
+def photographs(source: Captions, task: Task) -> Found:
+    """Of an epoch of photographs, from their captions alone."""
+    members = source.photographs["train"]
+    table = CaptionTable(members, np.arange(len(members)), source.vocabulary, source.max_length)
+    lengths = -np.sort(-table.words.lengths(table.pick(source.rows)), axis=1)
+    whole = task.costly_images or source.cache is None
+    grouping, rng = Grouping(lengths, len(lengths), source.batch_size, whole=whole), np.random.default_rng(0)
+    groups = grouping.epoch(lengths, rng)
+    size = min(source.batch_size, len(lengths))
+    order = rng.permutation(len(lengths))[: len(lengths) // size * size].reshape(-1, size)
+    before = 1 - lengths[order].sum() / (lengths[order].max(axis=(1, 2)).sum() * size * source.rows)
+    share = f"{padding(groups, lengths):.1%} ({before:.1%})" if task.given else "no words"
+    return [(len(group.members), group.shape if task.given else None) for group in groups], share
+
+
+def generated(batches: Iterable[Any], task: Task) -> Found:
+    """Of batches that are generated."""
+    signatures, words, computed = [], 0, 0
+    for batch in batches:
+        given = task.captured_batch(batch)
+        signatures.append(signature(given))
+        if getattr(task, "given", ()):
+            images, rows, length = given[1].shape
+            words += int((batch.words != 0).sum())
+            computed += images * (sum(batch.lengths) if batch.lengths else rows * length)
+    return signatures, f"{1 - words / computed:.1%}" if computed else "no words"
+
+
+def row(config: str, most: int, overrides: list[str]) -> str:
+    """A row of the table, of at most this number of batches if they are generated."""
+    parts = build(read(CONFIGS / f"{config}.yaml", overrides))
+    source, task = parts["data"], parts["task"](parts["data"])
+    for criterion in getattr(task, "sampling", ()):  # the lengths of samples are multiples of four
+        criterion.sample = lambda model, regions, references: ()
+    if task.uncapturable:
+        return f"| `{config}` | not captured: {task.uncapturable} | | | | |"
+    if isinstance(source, Captions):
+        signatures, share = photographs(source, task)
+    else:
+        source.prepare(task)
+        signatures, share = generated(islice(source.train(0, seed=0), most), task)
+    counts = Counter(signatures).values()
+    often = [count for count in counts if count >= WARM_UP]
+    replayed = sum(often) / len(signatures)
+    return f"| `{config}` | {len(signatures)} | {len(counts)} | {len(often)} | {replayed:.1%} | {share} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("configs", nargs="*", default=sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+    parser.add_argument("--most", type=int, default=800, help="batches of generated data that are looked at")
+    arguments, overrides = parser.parse_known_args()
+    say("| Config | batches | shapes | graphs | steps with these | padding |\n|---|---|---|---|---|---|")
+    for config in arguments.configs:
+        try:
+            say(row(config, arguments.most, overrides))
+        except ValueError as error:
+            say(f"| `{config}` | {error} | | | | |")
+
+
+if __name__ == "__main__":
+    main()
