@@ -1,8 +1,9 @@
 """How many CUDA graphs an epoch of each config needs: `python -m benchmarks.graphs [CONFIG ...]`. Needs no GPU.
 
 A row for each config: the batches of an epoch; their signatures, of which each may have a graph; the signatures that
-are captured, because they are seen often enough; the share of steps that these replay or prepare; and the share of padding
-among the words that a GPU computes, in brackets with batches in random order. No model runs; photographs are not read.
+are captured, because they are seen often enough; the share of steps that these replay or prepare; and the share of
+padding among the words that a GPU computes, in brackets with batches in random order. No model runs; photographs are
+not read.
 """
 
 import argparse
