@@ -1,6 +1,6 @@
 # make demo | test | lint | bench | chaos: each makes .venv when it is missing or out of date, and works from there.
 # make test-oldest: the same with .venv-oldest, which has the oldest versions that pyproject.toml allows.
-.PHONY: demo test test-oldest lint bench chaos
+.PHONY: demo test test-oldest test-oldest-compiled test-oldest-plain lint bench chaos
 SHELL := /bin/bash
 
 # An activated environment or a PYTHONPATH of the caller must not leak into .venv.
@@ -16,9 +16,13 @@ demo: .venv/.made
 test: .venv/.made
 	.venv/bin/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=10
 
-# What versions can break. First what is compiled, which does not mix with shape checks.
-test-oldest: .venv-oldest/.made
+# What versions can break: what is compiled, which does not mix with shape checks, and the rest.
+test-oldest: test-oldest-compiled test-oldest-plain
+
+test-oldest-compiled: .venv-oldest/.made
 	VISION_ATTN_SHAPES=0 .venv-oldest/bin/python -m pytest -m compile
+
+test-oldest-plain: .venv-oldest/.made
 	.venv-oldest/bin/python -m pytest $(OLDEST)
 
 OLDEST := tests/test_contracts.py tests/kernels/test_autograd_functions.py tests/configuration/test_moves.py \
