@@ -155,7 +155,7 @@ def _captions(task: Task, captions: tuple[tuple[str, ...], ...]) -> CaptionBatch
     words = torch.nn.utils.rnn.pad_sequence([one for texts in lists for one in texts], batch_first=True)
     rows, columns = encoder.grid
     if columns < 0:  # a strip of any width
-        images = torch.randint(256, (B, 3, encoder.resolution, 24), dtype=torch.uint8)
+        images = torch.randint(256, (B, 3, encoder.resolution, 32), dtype=torch.uint8)
     elif encoder.trainable:
         images = torch.randint(256, (B, 3, encoder.resolution, encoder.resolution), dtype=torch.uint8)
     else:
