@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vision_attn.configuration.config import build, read
-from vision_attn.data.grouping import Grouping, padding
+from vision_attn.data.grouping import Stratified, padding
 from vision_attn.data.photographs.batches import CaptionTable
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.engine.capture import WARM_UP, signature
@@ -32,15 +32,14 @@ def photographs(source: Captions, task: Task) -> Found:
     """Of an epoch of photographs, from their captions alone."""
     members = source.photographs["train"]
     table = CaptionTable(members, np.arange(len(members)), source.vocabulary, source.max_length)
-    lengths = -np.sort(-table.words.lengths(table.pick(source.rows)), axis=1)
-    whole = task.costly_images or source.cache is None
-    grouping, rng = Grouping(lengths, len(lengths), source.batch_size, whole=whole), np.random.default_rng(0)
-    groups = grouping.epoch(lengths, rng)
-    size = min(source.batch_size, len(lengths))
-    order = rng.permutation(len(lengths))[: len(lengths) // size * size].reshape(-1, size)
+    rng = np.random.default_rng(0)
+    lengths = -np.sort(-table.words.lengths(table.pick(source.rows, rng)), axis=1)
+    groups = Stratified(table.most_words(source.rows), source.batch_size).epoch(rng)
+    size = len(groups[0].members)
+    order = rng.permutation(len(lengths))[: len(groups) * size].reshape(-1, size)
     before = 1 - lengths[order].sum() / (lengths[order].max(axis=(1, 2)).sum() * size * source.rows)
     share = f"{padding(groups, lengths):.1%} ({before:.1%})" if task.given else "no words"
-    return [(len(group.members), group.shape if task.given else None) for group in groups], share
+    return [group.shape if task.given else None for group in groups], share
 
 
 def generated(batches: Iterable[Any], task: Task) -> Found:
@@ -52,7 +51,7 @@ def generated(batches: Iterable[Any], task: Task) -> Found:
         if getattr(task, "given", ()):
             images, rows, length = given[1].shape
             words += int((batch.words != 0).sum())
-            computed += images * (sum(batch.lengths) if batch.lengths else rows * length)
+            computed += sum(map(sum, batch.lengths)) if batch.lengths else images * rows * length
     return signatures, f"{1 - words / computed:.1%}" if computed else "no words"
 
 

@@ -139,7 +139,7 @@ def run(tmp_path_factory) -> Path:
 def test_the_smallest_captioner_trains_and_is_pictured(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "loss" in line]
-    assert len(steps) == 8 and steps[-1]["nll"] < steps[0]["nll"]
+    assert len(steps) == 8 and steps[-1]["loss"] < steps[0]["loss"]
     assert all("first_word" in step and "entropy" not in step for step in steps)
     assert all("val/mean_words" in line and "val/pointing" not in line for line in lines if "val/nll" in line)
     pictures = {path.suffix for path in (run / "pictures").iterdir()}

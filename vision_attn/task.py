@@ -148,10 +148,6 @@ class Task(nn.Module):
     highest_rate: float | None = None
     """The learning rate above which the loss is known to harm trained weights; None: there is no such rate."""
 
-    costly_images: bool = False
-    """Whether a training step takes long for each image, however few of its captions are in the batch: its encoder is
-    trained, or captions of it are sampled. A source then lets all captions of an image meet in one batch."""
-
     uncapturable: str = "it does not say that they can be"
     """Why steps of this task cannot be captured in CUDA graphs; empty if they can. They can if `forward` reads nothing
     of a training batch that `captured_batch` returned but its tensors and `Static` numbers, and neither waits for the

@@ -309,8 +309,8 @@ def test_batches_hold_what_the_contract_says(folder):
         assert batch.images.shape == (4, 16, 3) and batch.images.dtype == torch.float16
         assert batch.words.shape[:2] == (4, 3) and batch.boxes == (None,) * 4
         lengths = (batch.words != PAD).sum(2)
-        assert (lengths.diff(dim=1) <= 0).all() and (lengths[:, 0].diff() <= 0).all()  # longest first, twice
-        assert batch.words.shape[2] == lengths.max() and (batch.words == END).sum() == 12
+        assert (lengths.diff(dim=1) <= 0).all() and (lengths <= torch.tensor(batch.lengths)).all()
+        assert batch.words.shape[2] == max(map(max, batch.lengths)) and (batch.words == END).sum() == 12
         for image, references, file, rows, vectors in zip(
             batch.ids, batch.references, batch.files, batch.words.tolist(), batch.images, strict=True
         ):
@@ -343,9 +343,9 @@ def test_order_depends_on_seed_and_epoch_alone(folder, options):
     next(captions.train(9, seed=9))  # a reader left early disturbs nothing
     again = list(source(folder, **options).train(3, seed=5))
     assert all(same(one, other) for one, other in zip(whole, again, strict=True))
-    for skip in (1, 2, len(whole)):
+    for skip in (1, 2, 3):
         rest = list(captions.train(3, seed=5, skip=skip))
-        assert len(rest) == len(whole) - skip == len(captions) - skip
+        assert len(rest) == 3 - skip
         assert all(same(one, other) for one, other in zip(whole[skip:], rest, strict=True))
     orders = {
         tuple(image for batch in captions.train(epoch, seed=seed) for image in batch.ids)
@@ -365,20 +365,18 @@ def test_parts_of_all_processes_are_the_whole_batch(folder):
         for part in (mine, other):
             for image, words in zip(part.ids, part.words, strict=True):
                 expected = batch.words[batch.ids.index(image)]
-                assert torch.equal(words, expected)
-            assert part.lengths == batch.lengths
+                assert torch.equal(words, expected[:, : words.shape[1]]) and not expected[:, words.shape[1] :].any()
+        assert (mine.lengths, other.lengths) == (batch.lengths[::2], batch.lengths[1::2])
     with pytest.raises(ValueError, match="a batch of 4 cannot be split evenly among 3"):
         captions.train(0, seed=0, world=3)
 
 
 def test_a_set_smaller_than_a_batch_is_one_batch(folder):
-    captions = source(folder, batch_size=64, rows=3)
+    captions = source(folder, batch_size=64)
     (batch,) = captions.train(0, seed=0)
     assert len(batch.ids) == 12 and len(captions) == 1
-    dropped = source(folder, batch_size=5, rows=3)
+    dropped = source(folder, batch_size=5)
     assert [len(batch.ids) for batch in dropped.train(0, seed=0)] == [5, 5] and len(dropped) == 2
-    two = source(folder, batch_size=64)  # the two longest captions of each photograph, and the others
-    assert sorted(batch.words.shape[:2] for batch in two.train(0, seed=0)) == [(12, 2), (12, 3)] and len(two) == 2
 
 
 def test_evaluation_sees_each_image_once_in_order(folder):
@@ -413,7 +411,7 @@ def test_without_a_cache_batches_carry_photographs(folder, options):
 
 @pytest.mark.parametrize("options", [{}, {"cache": None}])
 def test_flips_mirror_half_of_the_training_images_only(folder, options):
-    captions = source(folder, flips=True, batch_size=12, rows=3, **options)
+    captions = source(folder, flips=True, batch_size=12, **options)
 
     def left(batch) -> list[float]:
         images = batch.images.float()

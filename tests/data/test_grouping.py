@@ -1,7 +1,9 @@
-"""Batches of few shapes: captions of nearly the same length meet."""
+"""Batches of few shapes, with captions of all lengths in the same proportions."""
 
 import json
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from vision_attn.attention.hard import Hard
 from vision_attn.contracts import END, PAD
-from vision_attn.data.grouping import SHAPES, Grouping, grouped, padding, shapes_of
+from vision_attn.data.grouping import SHAPES, Stratified, padding, strata
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.encoders.precomputed import Precomputed
@@ -20,7 +22,7 @@ from vision_attn.layers.ragged import row_lengths
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.transformer import Transformer
-from vision_attn.task import Task
+from vision_attn.task import Static, Task
 
 
 def lengths(num_images: int, num_rows: int, seed: int = 0) -> np.ndarray:
@@ -31,46 +33,36 @@ def lengths(num_images: int, num_rows: int, seed: int = 0) -> np.ndarray:
     return -np.sort(-np.clip(words.round().astype(int), 3, 26), axis=1)
 
 
-@pytest.mark.parametrize("whole, share", [(False, 0.14), (True, 0.17)])
-def test_few_shapes_leave_little_padding(whole, share):
+def test_few_shapes_leave_little_padding():
     given = lengths(3000, 5)
-    grouping = Grouping(given, 3000, 64, whole=whole)
-    groups = grouping.epoch(given, np.random.default_rng(1))
-    assert len(groups) == len(grouping) and len({group.shape for group in groups}) <= SHAPES
-    assert padding(groups, given) < share < 1 - given.mean() / 26
-    captions = [len(group.members) * len(group.shape) for group in groups]
-    assert 0.85 * 320 <= min(captions) <= max(captions) <= 320
+    grouping = Stratified(given, 64)
+    groups = grouping.epoch(np.random.default_rng(1))
+    assert len(groups) == len(grouping) == 46 and len({group.shape for group in groups}) == SHAPES
+    assert padding(groups, given) < 0.12 < 0.5 < 1 - given.mean() / given.max()
     for group in groups:
-        assert (given[group.members][:, group.rows] <= group.shape).all()
+        assert len(group.members) == 64 and (given[group.members] <= np.array(group.shape)).all()
+        assert all(one[0] >= other[0] for one, other in pairwise(group.shape))  # longest first
+        assert given[group.members].mean() == pytest.approx(given.mean(), rel=0.06)  # a fair sample
 
 
-@pytest.mark.parametrize("num_images, batch_size, num_rows", [(3000, 64, 5), (200, 64, 5), (12, 4, 5), (100, 8, 8)])
-def test_every_image_is_left_out_as_seldom(num_images, batch_size, num_rows):
-    given = lengths(num_images, num_rows)
-    grouping = Grouping(given, num_images, batch_size, whole=False)
-    seen = np.zeros((num_images, num_rows), dtype=int)
-    for epoch in range(8):
-        for group in grouping.epoch(given, np.random.default_rng(epoch)):
-            assert len(set(group.members)) == len(group.members)
-            seen[group.members, group.rows] += 1
-    assert seen.max() == 8 and seen.mean() > 0.95 * 8
-    longest, others = seen[given[:, 0] >= np.median(given[:, 0])], seen[given[:, 0] < np.median(given[:, 0])]
-    assert longest.mean() == pytest.approx(others.mean(), abs=0.3)
+@pytest.mark.parametrize("num_images, batch_size", [(3000, 64), (200, 64), (12, 4), (100, 8), (13, 5), (3, 8)])
+def test_every_image_is_in_an_epoch_once_or_left_out(num_images, batch_size):
+    given = lengths(num_images, 3)
+    grouping, seen = Stratified(given, batch_size), np.zeros(num_images, dtype=int)
+    for epoch in range(40):
+        members = np.concatenate([group.members for group in grouping.epoch(np.random.default_rng(epoch))])
+        assert len(set(members)) == len(members) == len(grouping) * min(batch_size, num_images)
+        seen[members] += 1
+    assert seen.min() > 0
 
 
-def test_an_image_is_in_the_smallest_shape_that_holds_it_if_batches_fill():
-    given = np.repeat([[9, 9], [9, 5], [5, 5], [3, 2]], 8, axis=0)
-    shapes = shapes_of(given, 4)
-    assert sorted(map(tuple, shapes.tolist())) == [(3, 2), (5, 5), (9, 5), (9, 9)]
-    groups = grouped(given, shapes, 8, np.random.default_rng(0))
-    assert sorted(tuple(shape) for _, shape in groups) == [(3, 2), (5, 5), (9, 5), (9, 9)]
-    assert all((given[members] == shape).all() for members, shape in groups)
-
-
-def test_longer_rows_than_those_that_shapes_are_found_from_lengthen_the_longest_shape():
-    shapes = shapes_of(np.array([[5, 4], [3, 3]]), 2)
-    groups = grouped(np.array([[4, 4], [3, 3], [2, 2], [9, 1]]), shapes, 2, np.random.default_rng(0))
-    assert sorted(tuple(shape) for _, shape in groups) in ([(3, 3), (9, 4)], [(5, 4), (9, 4)], [(9, 4), (9, 4)])
+def test_strata_have_the_sizes_asked_for_and_like_lengths():
+    given = np.repeat([[9, 9], [9, 5], [5, 5], [3, 2]], 3, axis=0)
+    given = given[np.random.default_rng(0).permutation(12)]
+    found = strata(given, [3, 3, 3, 3])
+    assert sorted(np.concatenate(found)) == [*range(12)]
+    assert all((given[members] == given[members[0]]).all() for members in found)
+    assert [len(members) for members in strata(given, [1, 4, 2, 5])] == [1, 4, 2, 5]
 
 
 @pytest.fixture(scope="module")
@@ -95,42 +87,36 @@ class Looking(Task):
     """As much of a task as a source needs."""
 
 
-def captions_of(folder, *, costly: bool) -> Captions:
+def captions_of(folder: Path, rows: int) -> Captions:
     source = Captions(
         images=str(folder), annotations=str(folder / "captions.json"), features=str(folder / "vectors"),
-        batch_size=8, min_count=1,
+        batch_size=8, min_count=1, rows=rows,
     )  # fmt: skip
     task = Looking()
-    task.encoder, task.costly_images = Precomputed(grid=(2, 2), region_size=3), costly
+    task.encoder = Precomputed(grid=(2, 2), region_size=3)
     source.prepare(task)
     return source
 
 
-def test_captions_of_cached_photographs_meet_by_length(photographs):
-    source = captions_of(photographs, costly=False)
-    batches = list(source.train(0, seed=0))
-    assert len(batches) == len(source)
-    for batch in batches:
-        B, R, T = batch.words.shape
-        used = (batch.words != PAD).sum(dim=2)
-        assert batch.lengths[0] == T and len(batch.lengths) == R
-        assert (used <= torch.tensor(batch.lengths)).all() and (batch.words == END).sum() == B * R
-    counts = {image: [] for image in range(56)}
-    for batch in batches:
-        for image, words in zip(batch.ids, batch.words, strict=True):
-            counts[image] += (words != PAD).sum(dim=1).tolist()
-    whole = [image for image, found in counts.items() if len(found) == 5]
-    texts = {one.id: one.captions for one in source.photographs["train"]}
-    assert len(whole) > 40
-    for image in whole:
-        assert sorted(counts[image]) == sorted(len(text.split()) + 1 for text in texts[image])
-
-
-def test_photographs_that_take_long_meet_with_all_their_captions(photographs):
-    source = captions_of(photographs, costly=True)
-    batches = list(source.train(0, seed=0))
-    assert len(batches) == len(source) == 7 and all(batch.words.shape[:2] == (8, 5) for batch in batches)
-    assert len({image for batch in batches for image in batch.ids}) == 56
+@pytest.mark.parametrize("rows", [2, 5, 7])
+def test_photographs_have_places_in_batches(photographs, rows):
+    """Also where an epoch chooses some of their captions, or repeats them."""
+    source = captions_of(photographs, rows)
+    shapes = set()
+    for epoch in range(3):
+        batches = list(source.train(epoch, seed=0))
+        assert len(batches) == len(source) == 7
+        assert len({image for batch in batches for image in batch.ids}) == 56
+        for batch in batches:
+            used = (batch.words != PAD).sum(dim=2)
+            assert batch.words.shape == (8, rows, max(map(max, batch.lengths)))
+            assert (used <= torch.tensor(batch.lengths)).all() and (used.diff(dim=1) <= 0).all()
+        shapes |= {batch.lengths for batch in batches}
+    assert len(shapes) <= SHAPES
+    parts = [list(source.train(2, seed=0, rank=rank, world=2)) for rank in (0, 1)]
+    for whole, one, other in zip(batches, *parts, strict=True):
+        assert sorted(whole.ids) == sorted(one.ids + other.ids)
+        assert (one.lengths, other.lengths) == (whole.lengths[::2], whole.lengths[1::2])
 
 
 def test_batches_of_scenes_have_one_shape():
@@ -138,14 +124,17 @@ def test_batches_of_scenes_have_one_shape():
     batches = list(scenes.train(1, seed=2))
     assert len({(batch.words.shape, batch.lengths) for batch in batches}) == 1
     assert all(((batch.words != PAD).sum(dim=2) <= torch.tensor(batch.lengths)).all() for batch in batches)
+    assert (
+        1 - sum(int((batch.words != PAD).sum()) for batch in batches) / (10 * sum(map(sum, batches[0].lengths))) < 0.4
+    )
     parts = [list(scenes.train(1, seed=2, rank=rank, world=2)) for rank in (0, 1)]
     for whole, one, other in zip(batches, *parts, strict=True):
-        assert one.lengths == other.lengths == whole.lengths and one.words.shape[2] == whole.words.shape[2]
+        assert one.lengths + other.lengths == whole.lengths and one.words.shape[2] == whole.words.shape[2]
 
 
 def test_lengths_of_rows_are_part_of_what_a_graph_depends_on():
     batch = next(Scenes(batch_size=4, epoch_images=8).train(0, seed=0))
-    other = batch._replace(lengths=type(batch.lengths)([*batch.lengths[:-1], 1]))
+    other = batch._replace(lengths=Static([*batch.lengths[:-1], (1,) * 5]))
     assert signature(batch) != signature(other)
     assert few(batch._replace(images=batch.images), 2).lengths == batch.lengths
 
@@ -175,9 +164,9 @@ def test_captioners_skip_rows_of_which_lengths_are_known(name, runs, monkeypatch
     gradients = [one.grad for one in model.parameters()]
     model.zero_grad()
     monkeypatch.setattr(ragged, "readable", lambda words: False)
-    with row_lengths((7, 4, 2)):
+    with row_lengths(Static([(7, 4, 2), (6, 4, 2), (7, 5, 2)])):
         assert len(ragged.places_of_words(words)) == sum(len(step.position) for step in ragged.schedule(words)) == 39
-        assert ragged.packed(words).shape == (3, 13)
+        assert ragged.packed(words).shape == (3, 14)
         found = model(regions, words, **given)
     assert len(ragged.places_of_words(words)) == 63  # outside nothing is known
     found.log_prob.sum().backward()

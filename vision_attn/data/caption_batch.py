@@ -13,7 +13,8 @@ from vision_attn.task import Static
 
 class CaptionBatch(NamedTuple):
     """Images with R captions each. Images are sorted by their longest caption, longest first, and so are the captions
-    of an image. At each time step the finished captions therefore come last, and a model can skip them.
+    of an image. At each time step the finished captions therefore come last, and a model can skip them. With `lengths`,
+    images are sorted by these.
 
     Training batches have few shapes: see `data.grouping`.
     """
@@ -32,8 +33,8 @@ class CaptionBatch(NamedTuple):
     vectors: tuple = ()
     """The file of each image's annotation vectors, which may hold the boxes of regions; () where there is none."""
     lengths: Static | None = None
-    """The most words of each row, END included, of which the first is T; in training, of all batches of one shape.
-    None: each row may have T words."""
+    """For each image the most words of each row, END included: those of all batches of this shape. None: any row may
+    have T words."""
 
 
 def padded_words(encoded: Sequence[Sequence[int]]) -> Int[Tensor, "B 1 T"]:

@@ -1,15 +1,16 @@
-"""Groups of captions of nearly equal length, so that batches have few shapes and little padding.
+"""Batches of few shapes with little padding, in which captions of all lengths meet.
 
-The captions of an image are its *rows*, longest first. A *shape* is the number of words of each row, END included: row
-r of every image of a batch is padded to number r of its shape. A few shapes serve a whole data set: `shapes_of` finds
-them, and `grouped` divides the images of an epoch into batches of one shape each.
+The captions of an image are its *rows*, longest first. A *shape* is a number of words for each row of each image of a
+batch, END included, to which the row is padded. On a GPU a step is captured as a graph for each shape, and computes the
+words of its shape. So batches should have few shapes, of few words more than their captions.
 
-Kiros et al. trained on captions of one length at a time, as did the code of Xu et al. 2015. The five captions of a
-photograph differ in length, so only up to `TOGETHER` of them meet in a batch, where an image costs little.
+Differs from the code of Xu et al. 2015, which trains on captions of one length at a time: a captioner learns less from
+such batches (docs/log.md). Here images are divided into *strata*, sets of nearly the same lengths, and place i of every
+batch is taken by an image of stratum i. Every batch is then a fair sample of the data, and the shapes are always the
+same.
 """
 
 from collections.abc import Sequence
-from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -18,142 +19,80 @@ from numpy.typing import NDArray
 
 from vision_attn.task import Static
 
-SHAPES = 16
-"""The most shapes of the batches of a data set. Each takes the capture of a graph on a GPU."""
-TOGETHER = 3
-"""The most rows of an image in a batch, where it costs little to read an image in two batches of an epoch. Captions of
-one image are of more different lengths than those of different ones: five of Flickr8k leave 12% of padding, three or
-two less than 10%. Fewer would take more time on a CPU, which projects annotation vectors once for all rows."""
-SAMPLE = 2048
-"""Images from whose captions shapes are found."""
-CANDIDATES = 500
-WORKERS = 8
-"""Sizes of batches stay multiples of this number, if that of whole images is one, so that processes can share them."""
+SHAPES = 4
+"""The most shapes of the batches of a data set: 7% of padding for five captions per photograph of Flickr8k, and 12%
+with one shape. Each takes a graph."""
+TAIL = 8
+"""One in this number of images of a set stands for its longest, which are few."""
 
 
 class Group(NamedTuple):
-    """The images of one batch."""
+    """The images of one batch, in the order of their places, and its shape."""
 
     members: Int[np.ndarray, "B"]
-    rows: slice
-    """Which rows of these images, where rows are sorted, longest first."""
     shape: Static
-    """The number of words to which each row is padded."""
+    """For each image the number of words of each row."""
 
 
-class Grouping:
+class Stratified:
     """Divides the images of each epoch into batches of few shapes.
 
-    sample: the number of words of each row of some images, longest first, from which shapes are found. What an epoch
-        holds may have rows that are longer.
-    num_images: of an epoch.
-    batch_size: the number of images of a batch of whole images. Batches of fewer rows hold more images, so that the
-        number of captions is nearly the same.
-    whole: all rows of an image meet in one batch, because an image takes long: its encoder is trained.
+    lengths: the number of words of each row of every image, longest first, or more.
+    batch_size: the number of images of a batch.
     """
 
-    def __init__(self, sample: Int[np.ndarray, "N R"], num_images: int, batch_size: int, *, whole: bool) -> None:
-        num_rows = sample.shape[1]
-        parts = 1 if whole else -(-num_rows // TOGETHER)
-        edges = [num_rows * part // parts for part in range(parts + 1)]
-        self.num_images = num_images
-        self.rows = [slice(start, end) for start, end in zip(edges[:-1], edges[1:], strict=True)]
-        self.sizes = [part_size(num_images, batch_size, num_rows, part.stop - part.start) for part in self.rows]
-        self.shapes = [shapes_of(sample[:, part], SHAPES // parts) for part in self.rows]
+    def __init__(self, lengths: Int[np.ndarray, "N R"], batch_size: int) -> None:
+        self.size = min(batch_size, len(lengths))
+        self.batches = len(lengths) // self.size
+        kinds = max(1, min(SHAPES, self.batches))
+        self.counts = [self.batches // kinds + (kind < self.batches % kinds) for kind in range(kinds)]
+        left_out = len(lengths) - self.batches * self.size
+        sizes = np.array([self.counts[place % kinds] for place in range(self.size * kinds)])
+        sizes[:: max(1, len(sizes) // max(1, left_out))][:left_out] += 1  # such a stratum leaves one image out
+        found = strata(lengths, sizes)
+        longest = np.array([lengths[members].max(axis=0) for members in found])
+        order = [np.argsort(-longest[kind::kinds, 0], kind="stable") * kinds + kind for kind in range(kinds)]
+        self.strata = [[found[place] for place in places] for places in order]
+        self.shapes = [Static(map(tuple, longest[places].tolist())) for places in order]
 
     def __len__(self) -> int:
-        """The number of batches of an epoch; an incomplete last one of each kind is left out."""
-        return sum(self.num_images // size for size in self.sizes)
+        """The number of batches of an epoch; an incomplete last one is left out."""
+        return self.batches
 
-    def epoch(self, lengths: Int[np.ndarray, "N R"], rng: np.random.Generator) -> list[Group]:
-        """The batches of an epoch in random order. `lengths`: the number of words of each row, longest first."""
-        found = [
-            Group(members, rows, shape)
-            for rows, size, shapes in zip(self.rows, self.sizes, self.shapes, strict=True)
-            for members, shape in grouped(lengths[:, rows], shapes, size, rng)
-        ]
+    def epoch(self, rng: np.random.Generator) -> list[Group]:
+        """The batches of an epoch in random order."""
+        found = []
+        for places, count, shape in zip(self.strata, self.counts, self.shapes, strict=True):
+            columns = np.stack([rng.permutation(members)[:count] for members in places])
+            found += [Group(members, shape) for members in columns.T]
         return [found[number] for number in rng.permutation(len(found))]
 
 
-def part_size(num_images: int, batch_size: int, num_rows: int, rows: int) -> int:
-    """The number of images of a batch that holds `rows` of their `num_rows`, with which few images are left out."""
-    most = batch_size * num_rows // rows  # as many captions as in a batch of whole images
-    if rows == num_rows or most >= num_images:
-        return min(most, num_images)
-    unit = gcd(batch_size, WORKERS)
-    return max(1, num_images // -(-num_images // most) // unit) * unit
+def strata(lengths: Int[np.ndarray, "N R"], sizes: Sequence[int] | NDArray) -> list[Int[np.ndarray, "n"]]:
+    """Divide images with rows of these lengths into sets of these sizes, whose images have nearly the same lengths.
 
-
-def shapes_of(lengths: Int[np.ndarray, "N R"], number: int) -> Int[np.ndarray, "K R"]:
-    """At most `number` shapes with little padding for images with rows of these lengths, longest first.
-
-    Each image belongs to the shape of fewest words that holds all of its rows. The first shape holds the rows of every
-    image. The others are added one after the other, each time the one that saves most; then each is moved by single
-    words for as long as that saves some.
+    A set is divided in two by the row, or the sum of rows, that leaves the least padding, and so are the halves.
     """
-    rng = np.random.default_rng(0)
-    some = lengths if len(lengths) <= SAMPLE else lengths[rng.choice(len(lengths), SAMPLE, replace=False)]
-    kinds, images = np.unique(some, axis=0, return_counts=True)
-    highest = lengths.max(axis=0)
 
-    def words(shapes: Int[np.ndarray, "K R"]) -> Int[np.ndarray, "kinds K"]:
-        holds = (kinds[:, None] <= shapes).all(axis=2)
-        return np.where(holds, shapes.sum(axis=1), highest.sum() + 1)
+    def divided(members: NDArray, sizes: NDArray) -> list[NDArray]:
+        if len(sizes) == 1:
+            return [members]
+        half = len(sizes) // 2
+        some, cut, total = lengths[members], sizes[:half].sum(), lengths[members].sum(axis=1)
 
-    picked = some[rng.integers(len(some), size=(3, CANDIDATES))]
-    candidates = np.unique(np.concatenate(np.maximum.accumulate(picked)), axis=0)
-    costs, shapes = words(candidates), [highest]
-    cost = np.full(len(kinds), highest.sum())
-    for _ in range(number - 1):
-        best = (images @ np.minimum(costs, cost[:, None])).argmin()
-        cost = np.minimum(cost, costs[:, best])
-        shapes.append(candidates[best])
-    return np.unique(_moved(np.array(shapes), words, images), axis=0)
+        def words(order: NDArray) -> float:
+            return half * _words(some[order[:cut]]) + (len(sizes) - half) * _words(some[order[cut:]])
+
+        best = min((np.lexsort([total, key]) for key in (*some.T, total)), key=words)
+        return divided(members[best[:cut]], sizes[:half]) + divided(members[best[cut:]], sizes[half:])
+
+    return divided(np.arange(len(lengths)), np.asarray(sizes))
 
 
-def _moved(shapes: NDArray, words, images: NDArray) -> NDArray:
-    """Move each shape but the first by one word of one row at a time, for as long as fewer words are computed."""
-    costs, shapes = words(shapes), shapes.copy()
-    best, better = images @ costs.min(axis=1), True
-    steps = np.concatenate([-np.eye(shapes.shape[1], dtype=int), np.eye(shapes.shape[1], dtype=int)])
-    while better:
-        better = False
-        for number in range(1, len(shapes)):
-            others = np.delete(costs, number, axis=1).min(axis=1)
-            near = np.minimum.accumulate(np.clip(shapes[number] + steps, 1, shapes[0]), axis=1)
-            found = words(near)
-            totals = images @ np.minimum(found, others[:, None])
-            if totals.min() < best:
-                one = totals.argmin()
-                best, better = totals[one], True
-                shapes[number], costs[:, number] = near[one], found[:, one]
-    return shapes
-
-
-def grouped(
-    lengths: Int[np.ndarray, "N R"], shapes: Int[np.ndarray, "K R"], size: int, rng: np.random.Generator
-) -> list[tuple[NDArray, Static]]:
-    """Divide images with rows of these lengths into batches of `size` and one shape each; some that do not fill a
-    batch, chosen at random, are left out. Rows that no shape holds lengthen the shape of the most words."""
-    highest = np.maximum(shapes.max(axis=0), lengths.max(axis=0))
-    shapes = shapes[np.argsort(shapes.sum(axis=1), kind="stable")]
-    shapes = np.concatenate([shapes[(shapes < highest).any(axis=1)], highest[None]])
-    holds = (lengths[:, None] <= shapes).all(axis=2)
-    kept = rng.permutation(len(lengths))[: len(lengths) // size * size]
-    own = np.full(len(lengths), -1)
-    own[kept] = holds[kept].argmax(axis=1)
-    found = []
-    for number, shape in enumerate(shapes):
-        members = rng.permutation(np.flatnonzero(own == number))
-        full = len(members) // size * size
-        if full < len(members):  # those that take the fewest words more meet those of the next shape that holds them
-            higher = number + 1 + holds[members, number + 1 :].argmax(axis=1)
-            order = np.argsort(-higher, kind="stable")
-            own[members[order[full:]]] = higher[order[full:]]
-            members = rng.permutation(members[order[:full]])
-        batches = members[:full].reshape(-1, size)
-        found += [(batch, Static(shape.tolist())) for batch in batches]
-    return found
+def _words(lengths: Int[np.ndarray, "n R"]) -> float:
+    """About the number of words to which images of a set are padded."""
+    few = max(1, len(lengths) // TAIL)
+    return float(np.partition(lengths, len(lengths) - few, axis=0)[len(lengths) - few :].mean(axis=0).sum())
 
 
 def rounded(size: int) -> int:
@@ -164,5 +103,5 @@ def rounded(size: int) -> int:
 
 def padding(groups: Sequence[Group], lengths: Int[np.ndarray, "N R"]) -> float:
     """The share of padding among the words of these batches."""
-    words = sum(int(lengths[group.members][:, group.rows].sum()) for group in groups)
-    return 1 - words / sum(len(group.members) * sum(group.shape) for group in groups)
+    words = sum(int(lengths[group.members].sum()) for group in groups)
+    return 1 - words / sum(sum(map(sum, group.shape)) for group in groups)

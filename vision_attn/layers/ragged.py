@@ -5,19 +5,21 @@ have a word at a time step come first. A time step computes only these leading i
 image only the captions among them that have a word: its *packed* rows, in the order of images and rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.layers import accumulate
 from vision_attn.layers.likelihood import word_log_prob
 from vision_attn.layers.nested import Nested, map_tensors
+from vision_attn.task import Static
 
 
 class Step(NamedTuple):
@@ -35,13 +37,13 @@ class Step(NamedTuple):
     """The packed row for each place of a flattened (B, R), any for a caption without a word."""
 
 
-_row_lengths: ContextVar[Sequence[int] | None] = ContextVar("row_lengths", default=None)
+_row_lengths: ContextVar[Static | None] = ContextVar("row_lengths", default=None)
 
 
 @contextmanager
-def row_lengths(lengths: Sequence[int] | None) -> Iterator[None]:
-    """Within this context, row r of each image of a batch has at most lengths[r] words, in descending order; None: each
-    may have T words. What is known beforehand need not be read from a GPU."""
+def row_lengths(lengths: Static | None) -> Iterator[None]:
+    """Within this context, row r of image b of a batch has at most lengths[b][r] words; None: each may have T words.
+    What is known beforehand need not be read from a GPU."""
     token = _row_lengths.set(lengths)
     try:
         yield
@@ -49,39 +51,45 @@ def row_lengths(lengths: Sequence[int] | None) -> Iterator[None]:
         _row_lengths.reset(token)
 
 
-def lengths_of(words: Int[Tensor, "B R T"]) -> list[int]:
-    """The most words of each row that is known without reading `words`. A row may be repeated, once for each run."""
-    _, R, T = words.shape
-    known = _row_lengths.get()
-    if not known or R % len(known) or known[0] > T:
-        return [T] * R
-    return [length for length in known for _ in range(R // len(known))]
-
-
 def readable(words: Tensor) -> bool:
     """Whether words can be read without waiting for a device."""
     return words.device.type == "cpu"
 
 
-def places_of_words(words: Int[Tensor, "B R T"]) -> Int[Tensor, "N"]:
-    """The positions in `words.flatten()` that hold a word; on a GPU those that may, by `row_lengths`."""
-    if readable(words):
-        return words.flatten().nonzero().squeeze(1)
-    index = torch.arange(words.numel(), device=words.device).view(words.shape)
-    return torch.cat([index[:, row, :length].flatten() for row, length in enumerate(lengths_of(words))])
+def _known(words: Int[Tensor, "B R T"]) -> Static | None:
+    """The lengths of the rows of `words`, of which each may be repeated, once for each run."""
+    lengths, (B, R, T) = _row_lengths.get(), words.shape
+    if lengths is None or len(lengths) != B or R % len(lengths[0]) or max(map(max, lengths)) > T:
+        return None
+    runs = R // len(lengths[0])
+    return lengths if runs == 1 else Static(tuple(row for row in rows for _ in range(runs)) for rows in lengths)
 
 
 def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
     """The time steps in which any caption has a word.
 
-    On a GPU every time step computes all images, and the rows that may have a word: see `row_lengths`. There a
-    synchronisation costs more than padding.
+    On a GPU a time step computes the captions that may have a word, by `row_lengths`, or all: there a synchronisation
+    costs more than padding.
     """
-    if not readable(words):
-        return unpacked_schedule(words)
-    B, R, _ = words.shape
-    index = torch.arange(words.numel()).view(words.shape)
-    said = words != 0
+    if readable(words):
+        return _steps(words != 0)
+    lengths = _known(words)
+    return unpacked_schedule(words) if lengths is None else list(known_schedule(lengths, words.shape[2], words.device))
+
+
+@lru_cache(maxsize=64)  # a graph that is captured cannot copy from the CPU
+def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[Step, ...]:
+    """The time steps of captions of which row r of image b has lengths[b][r] words."""
+    said = torch.arange(longest) < torch.tensor(lengths)[..., None]
+    return tuple(
+        Step(images, rows, *(None if part is None else part.to(device) for part in parts))
+        for images, rows, *parts in _steps(said)
+    )
+
+
+def _steps(said: Bool[Tensor, "B R T"]) -> list[Step]:
+    B, R, _ = said.shape
+    index = torch.arange(said.numel()).view(said.shape)
     images = (said.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
     rows = (said.any(0) * torch.arange(1, R + 1)[:, None]).amax(0).tolist()
     steps, before = [], torch.ones(B, R, dtype=torch.bool)
@@ -99,17 +107,15 @@ def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
 
 
 def unpacked_schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
-    """All captions that may have a word at each time step, by `row_lengths` alone."""
+    """All captions in all time steps."""
     B, R, T = words.shape
-    index = torch.arange(words.numel(), device=words.device).view(words.shape)
-    places = torch.arange(B * R, device=words.device)
-    lengths, steps, before = lengths_of(words), [], R
-    for t in range(lengths[0]):
-        rows = sum(t < length for length in lengths)
-        kept = None if rows == before else places[: B * before].view(B, before)[:, :rows].flatten()
-        steps.append(Step(B, rows, index[:, :rows, t].flatten(), kept, None, None))
-        before = rows
-    return steps
+    index = torch.arange(words.numel(), device=words.device).view(-1, T)
+    return [Step(B, R, index[:, t], None, None, None) for t in range(T)]
+
+
+def places_of_words(words: Int[Tensor, "B R T"]) -> Int[Tensor, "N"]:
+    """The positions in `words.flatten()` that hold a word; on a GPU those that may."""
+    return torch.cat([step.position for step in schedule(words)])
 
 
 def spread(packed: Tensor, step: Step | None) -> Float[Tensor, "B R *sizes"]:
@@ -157,7 +163,9 @@ def packed(words: Int[Tensor, "B R T"]) -> Int[Tensor, "B Q"]:
     most that there can be, by `row_lengths`: there a synchronisation costs more than padding.
     """
     said = words.flatten(1) != 0
-    longest = int(said.sum(dim=1).amax()) if readable(words) else sum(lengths_of(words))
+    lengths = None if readable(words) else _known(words)
+    most = said.shape[1] if lengths is None else max(map(sum, lengths))
+    longest = int(said.sum(dim=1).amax()) if readable(words) else most
     return said.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]
 
 

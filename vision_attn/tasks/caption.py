@@ -117,10 +117,6 @@ class Captioning(Task):
         names = ("beams", "max_words", "min_words", "no_repeat", "length_power")
         return {name: getattr(self.decoding, name) for name in names}
 
-    @property
-    def costly_images(self) -> bool:
-        return self.encoder.trainable or bool(self.sampling)
-
     def rates(self) -> list[tuple[nn.Module, float]]:
         return [(self.encoder, self.encoder.rate)]
 

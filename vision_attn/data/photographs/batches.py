@@ -40,6 +40,14 @@ class CaptionTable:
         self.first = photographs.starts[photographs.members]
         self.count = photographs.starts[photographs.members + 1] - self.first
 
+    def most_words(self, rows: int) -> NDArray[np.int64]:
+        """The most words of each row of each photograph, longest first, whichever captions `pick` chooses."""
+        columns = np.arange(self.count.max())
+        there = columns < self.count[:, None]
+        lengths = np.where(there, self.words.lengths(np.where(there, self.first[:, None] + columns, 0)), 0)
+        times = -(-rows // self.count)[:, None]  # how often a caption is repeated
+        return np.take_along_axis(-np.sort(-lengths, axis=1), np.arange(rows) // times, axis=1)
+
     def pick(self, rows: int, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
         """Choose `rows` captions of each photograph, in the file's order, or in random order if `rng` is given.
 
@@ -102,8 +110,9 @@ class Batches:
         lengths = table.words.lengths(captions)
         longest_first = np.argsort(-lengths, axis=1, kind="stable")
         captions = np.take_along_axis(captions, longest_first, axis=1)
-        order = np.argsort(-lengths.max(axis=1), kind="stable")
-        members, captions = members[order], captions[order]
+        if part.lengths is None:  # otherwise each image has its place
+            order = np.argsort(-lengths.max(axis=1), kind="stable")
+            members, captions = members[order], captions[order]
         photographs = [table.photographs[member] for member in members.tolist()]
         images, rows = self.pictures.gather(self.rows[members], space), self.rows[members]
         kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
@@ -114,7 +123,8 @@ class Batches:
         if len(kept) < len(photographs):
             images, captions = images[kept], captions[kept]
             photographs, rows = [photographs[number] for number in kept], rows[kept]
-        longest = part.lengths[0] if part.lengths else None
+        places = None if part.lengths is None else Static(part.lengths[number] for number in kept)
+        longest = None if places is None else max(map(max, places))
         return CaptionBatch(
             images=images,
             words=torch.from_numpy(table.words.padded(captions, PAD, longest).astype(np.int64)),
@@ -123,7 +133,7 @@ class Batches:
             files=tuple(photograph.file for photograph in photographs),
             boxes=(None,) * len(photographs),
             vectors=tuple(self.pictures.files[row] for row in rows) if isinstance(self.pictures, Vectors) else (),
-            lengths=part.lengths,
+            lengths=places,
         )
 
 

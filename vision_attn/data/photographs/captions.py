@@ -12,7 +12,7 @@ from torch import nn
 
 from vision_attn.contracts import END, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.grouping import Grouping
+from vision_attn.data.grouping import Stratified
 from vision_attn.data.images.held import pixels
 from vision_attn.data.images.squares import Pixels
 from vision_attn.data.photographs.annotations import read_annotations
@@ -26,7 +26,7 @@ from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
 from vision_attn.system.files import digest, find, sha256
-from vision_attn.task import SPLITS, Task, counted, equal_part, known_split
+from vision_attn.task import SPLITS, Static, Task, counted, equal_part, known_split
 
 LARGE = 2**24
 """Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
@@ -69,9 +69,8 @@ class Captions(VocabularySource):
             max_words: the maximum number of words; None: no limit.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
                 end. `references` keep all.
-            batch_size: images per training batch, over all processes together, if all `rows` captions of an image meet.
-                Where annotation vectors are cached, the longest and the shortest captions of an image are in different
-                batches, which hold more images and as many captions: see `data.grouping`.
+            batch_size: images per training batch, over all processes together. Every batch has captions of all lengths
+                in the same proportions, and one of four shapes: see `data.grouping`.
             evaluation_batch_size: images per validation or test batch.
             rows: captions per image in a batch; an image with fewer captions repeats them.
             cache: the folder for what the frozen part of an encoder computes, and for the captions of large annotation
@@ -179,8 +178,7 @@ class Captions(VocabularySource):
         if self._pictures.unreadable:
             self._leave_out(self._pictures.unreadable)
         self._tables: dict[str, CaptionTable] = {}
-        self._groups: Grouping | None = None
-        self._whole = task.costly_images or isinstance(self._pictures, Pixels)
+        self._groups: Stratified | None = None
         self._prepared = encoder
 
     def _given(self, encoder: Encoder, views: Views) -> Vectors:
@@ -225,12 +223,10 @@ class Captions(VocabularySource):
         return len(self._grouping)
 
     @property
-    def _grouping(self) -> Grouping:
-        """How training captions meet in batches: all of a photograph in one, where each photograph takes long."""
-        table = self._table("train")
+    def _grouping(self) -> Stratified:
+        """How training photographs meet in batches."""
         if self._groups is None:
-            lengths = -np.sort(-table.words.lengths(table.pick(self.rows)), axis=1)
-            self._groups = Grouping(lengths, len(lengths), self.batch_size, whole=self._whole)
+            self._groups = Stratified(self._table("train").most_words(self.rows), self.batch_size)
         return self._groups
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
@@ -238,13 +234,11 @@ class Captions(VocabularySource):
         captions = table.pick(self.rows, rng)
         mirrored = self.flips & (rng.integers(0, 2, len(captions)) == 1)
         rows = np.where(mirrored, self._views.mirrors(table.rows), table.rows)
-        lengths = table.words.lengths(captions)
-        longest_first = np.argsort(-lengths, axis=1, kind="stable")
-        captions, lengths = (np.take_along_axis(each, longest_first, axis=1) for each in (captions, lengths))
-        parts = []
-        for group in self._grouping.epoch(lengths, rng)[skip:]:
-            mine = group.members[equal_part(len(group.members), rank, world)]
-            parts.append(Part(mine, captions[mine][:, group.rows], group.shape))
+        mine = equal_part(self._grouping.size, rank, world)
+        parts = [
+            Part(group.members[mine], captions[group.members[mine]], Static(group.shape[mine]))
+            for group in self._grouping.epoch(rng)[skip:]
+        ]
         return iter(Batches(table, self._pictures, parts, rows))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Batches:

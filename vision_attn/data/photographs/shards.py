@@ -7,19 +7,17 @@ Needs the extra `[scale]`.
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain, cycle, islice, tee
+from itertools import chain, cycle, islice
 from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from vision_attn.contracts import PAD
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.grouping import SAMPLE, SHAPES, grouped, shapes_of
 from vision_attn.data.images.squares import in_threads, read_image
 from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.shard_files import Sample, count, expanded, matching, read
@@ -27,15 +25,11 @@ from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
 from vision_attn.system.files import find
-from vision_attn.task import Static, Task, equal_part, known_split
+from vision_attn.task import Task, equal_part, known_split
 
 JUDGED = 2000
 """Captions that are read before training to see how long they are and what is left out of them."""
 Item = TypeVar("Item")
-Numbered = tuple[Sample, float]
-"""A sample, and the number from which the order of its captions is drawn."""
-WINDOW = 16
-"""Batches whose photographs are grouped by the lengths of their captions. Their files are in memory together."""
 log = logging.getLogger(__name__)
 
 
@@ -154,30 +148,11 @@ class Shards(VocabularySource):
         mine = [paths[index] for index in rng.permutation(len(paths))[rank::world]]
         random = Random(f"{seed} {epoch} {rank} {world}")  # a text is hashed alike in every process
         numbered = ((sample, random.random()) for sample in self._endless(mine, random))
-        shapes, shaped = tee(self._shaped(numbered, size, (seed % 2**64, epoch, rank), skip))
-        each = chain.from_iterable(samples for samples, _ in shaped)
-        decoded = in_threads(self._picked, each, ahead=2 * size)
-        for _, shape in shapes:
+        decoded = in_threads(self._picked, islice(numbered, skip * size, None), ahead=2 * size)
+        for _ in range(skip, len(self)):
             if not (found := _readable(islice(decoded, size))):
                 raise ValueError(f"{self.shards['train']}: no photograph of a whole batch can be read")
-            yield self._batch(list(islice(cycle(found), size)), shape)
-
-    def _shaped(
-        self, numbered: Iterator[Numbered], size: int, seeds: tuple[int, ...], skip: int
-    ) -> Iterator[tuple[list[Numbered], Static]]:
-        """The samples of each batch of an epoch and the lengths of its rows: of those of `WINDOW` batches, those whose
-        captions have nearly the same lengths meet (`data.grouping`)."""
-        for first in range(0, len(self), WINDOW):
-            number = min(WINDOW, len(self) - first)
-            some = list(islice(numbered, number * size))
-            if first + number <= skip:
-                continue
-            lengths = np.array([[len(row) for row in self._words(*one)] for one in some])
-            rng = np.random.default_rng([*seeds, first])
-            found = grouped(lengths, self._shapes, size, rng)
-            for index in rng.permutation(len(found))[max(0, skip - first) :]:
-                members, shape = found[index]
-                yield [some[member] for member in members], shape
+            yield self._batch(list(islice(cycle(found), size)))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> "Split":
         return Split(self, name, rank, world)
@@ -212,27 +187,17 @@ class Shards(VocabularySource):
             pixels = read_image(sample.photograph, self._resolution)
         except ValueError as error:
             return str(error)
-        return Picked(sample.photograph.name, pixels, self._words(sample, number), sample.captions)
-
-    def _words(self, sample: Sample, number: float | None) -> list[list[int]]:
-        """The captions of a sample in a batch, as for `_picked`; the longest come first."""
         captions = list(sample.captions)
         if number is not None:
             Random(number).shuffle(captions)
         texts = islice(cycle(captions), self.rows)
         words = [self.vocabulary.targets(text, self.max_length) for text in texts]
-        return sorted(words, key=len, reverse=True)
+        return Picked(sample.photograph.name, pixels, sorted(words, key=len, reverse=True), sample.captions)
 
-    @cached_property
-    def _shapes(self) -> Int[np.ndarray, "K R"]:
-        """Of the captions of the first training photographs."""
-        samples = islice(chain.from_iterable(map(self._read, self._paths("train"))), SAMPLE)
-        return shapes_of(np.array([[len(row) for row in self._words(one, None)] for one in samples]), SHAPES)
-
-    def _batch(self, items: Sequence[Picked], shape: Static | None = None) -> CaptionBatch:
+    def _batch(self, items: Sequence[Picked]) -> CaptionBatch:
         """Photographs with the longest caption come first."""
         items = sorted(items, key=lambda item: -len(item.words[0]))
-        longest = shape[0] if shape else len(items[0].words[0])
+        longest = len(items[0].words[0])
         words = [[row + [PAD] * (longest - len(row)) for row in item.words] for item in items]
         return CaptionBatch(
             images=torch.stack([item.pixels for item in items]).contiguous(memory_format=torch.channels_last),
@@ -241,7 +206,6 @@ class Shards(VocabularySource):
             references=tuple(item.captions for item in items),
             files=(None,) * len(items),
             boxes=(None,) * len(items),
-            lengths=shape,
         )
 
     def _paths(self, split: str) -> list[Path]:

@@ -96,7 +96,7 @@ class Scenes(VocabularySource):
             ids = range(
                 (epoch * len(self) + index) * self.batch_size, (epoch * len(self) + index + 1) * self.batch_size
             )
-            yield self.batch(scenes.take(mine), ids[mine], self.longest)
+            yield self.batch(scenes.take(mine), ids[mine], longest=self.longest)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """Fixed scenes, the same in every run. "train" yields as many as "val", with combinations of training."""
@@ -111,34 +111,29 @@ class Scenes(VocabularySource):
         return arrange(stream(*numbers), num_images, split, self.mixture, self.size)
 
     @cached_property
-    def longest(self) -> Static:
-        """The shape of all training batches: the most words of each row, of `REFERENCES` scenes.
-
-        Scenes of like captions do not meet (`data.grouping`): they hold like objects, and captioners learn less from
-        batches of one kind (docs/log.md).
-        """
+    def longest(self) -> tuple[int, ...]:
+        """The most words of each row of a scene, longest first, of `REFERENCES` scenes: batches have one shape."""
         scenes = self.arrange("train", (FIXED, SPLITS.index("train")), REFERENCES)
         texts = [captions(scenes, image)[: self.rows] for image in range(REFERENCES)]
         lengths = -np.sort([[-1 - len(text.split()) for text in each] for each in texts])
-        return Static(lengths.max(axis=0).tolist())
+        return tuple(lengths.max(axis=0).tolist())
 
-    def batch(self, scenes: Arrangement, ids: Sequence[int], shape: Static | None = None) -> CaptionBatch:
-        """Draw these scenes and write their captions, padded to `shape` or longer. Images with the longest caption come
-        first, and so do the longest captions of an image."""
+    def batch(self, scenes: Arrangement, ids: Sequence[int], longest: tuple[int, ...] | None = None) -> CaptionBatch:
+        """Draw these scenes and write their captions, whose rows are padded to `longest`. Images with the longest
+        caption come first, and so do the longest captions of an image."""
         references = [captions(scenes, image) for image in range(len(ids))]
         words = [sorted(map(self.encode, texts[: self.rows]), key=len, reverse=True) for texts in references]
         order = sorted(range(len(ids)), key=lambda image: -len(words[image][0]))
-        if shape:
-            own = (max(map(len, rows)) for rows in zip(*words, strict=True))
-            shape = Static(map(max, shape, own))
+        if longest:  # a scene of training may hold more words than those that were looked at
+            longest = tuple(map(max, longest, *(map(len, rows) for rows in words)))
         return CaptionBatch(
             images=torch.from_numpy(draw(scenes, self.size)[order]),
-            words=padded([words[image] for image in order], shape[0] if shape else None),
+            words=padded([words[image] for image in order], longest and longest[0]),
             ids=tuple(ids[image] for image in order),
             references=tuple(references[image] for image in order),
             files=(None,) * len(order),
             boxes=tuple(boxes(scenes, image, self.size) for image in order),
-            lengths=shape,
+            lengths=Static([longest] * len(order)) if longest else None,
         )
 
     def encode(self, caption: str) -> list[int]:
