@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vision_attn.attention.places import WHOLE, Extent, middles
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.contracts import Encoder
+from vision_attn.contracts.places import WHOLE, Extent, middles
 from vision_attn.data.images.squares import read_image
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.system.console import progress

@@ -20,7 +20,7 @@ from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
 from vision_attn.data.images.lazy import open_pixels
 from vision_attn.kernels.choice import without_loops
-from vision_attn.metrics.cost import multiply_adds
+from vision_attn.models.cost import multiply_adds
 from vision_attn.models.dram import ConvolutionalGlimpse
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.ram import RAM, ContextLSTM

@@ -1,6 +1,6 @@
 """The smallest part that fulfils each contract, taken through training, decoding, evaluation and pictures.
 
-Each class here has what its contract in `vision_attn/contracts.py` asks for and nothing more; CONTRIBUTING.md shows the
+Each class here has what its contract in `vision_attn/contracts/` asks for and nothing more; CONTRIBUTING.md shows the
 same ones.
 """
 

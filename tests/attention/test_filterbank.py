@@ -6,7 +6,8 @@ import references_filterbank as reference
 import torch
 
 from vision_attn.attention import filterbank as module
-from vision_attn.attention.filterbank import Filterbank, Window
+from vision_attn.attention.filterbank import Filterbank
+from vision_attn.contracts import Window
 
 B, R, C, Y, X, N, H = 2, 3, 2, 9, 13, 4, 6
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import benchmarks.places
-from vision_attn.attention.fields import Fields, measured_extent, stride
-from vision_attn.attention.places import WHOLE, Extent, cell, centres, middles, nearest
 from vision_attn.contracts import DecodedCaption, Encoder, Results
+from vision_attn.contracts.fields import Fields, measured_extent, stride
+from vision_attn.contracts.places import WHOLE, Extent, cell, centres, middles, nearest
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.concatenated import Concatenated
 from vision_attn.encoders.convnet import ConvNet

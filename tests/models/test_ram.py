@@ -8,9 +8,9 @@ from torch import nn
 from torch.distributions import Normal
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.metrics.cost import multiply_adds
 from vision_attn.models.baselines import Convolutional, FullyConnected
 from vision_attn.models.convolutions import Context
+from vision_attn.models.cost import multiply_adds
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, ContextLSTM, GlimpseNetwork, Rectifier

@@ -11,12 +11,12 @@ from torch import nn
 
 from tests.whole_runs import two_steps
 from vision_attn.attention.glimpse import Retina
-from vision_attn.attention.reinforce import Choice, Learned, LeaveOneOut, MovingAverage, Reinforce
-from vision_attn.contracts import Classifier, ClassifierOutput
+from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage, Reinforce
+from vision_attn.contracts import Choice, Classifier, ClassifierOutput
 from vision_attn.data.digits.mnist import DigitBatch
-from vision_attn.metrics.cost import multiply_adds
 from vision_attn.metrics.errors import predictions, wilson, within
 from vision_attn.models.baselines import FullyConnected
+from vision_attn.models.cost import multiply_adds
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork

@@ -7,7 +7,6 @@ Runs in float32 or wider also under autocast: bfloat16 would round positions nea
 from functools import partial
 from math import log
 from types import ModuleType
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
+from vision_attn.contracts import Window
 from vision_attn.kernels.choice import fused_loops
 from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.precision import at_least_float32
@@ -25,20 +25,6 @@ LARGEST_LOG = 10.0
 """Bound of logarithms: e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares fit into float32."""
 NARROWEST = 0.25
 """The smallest stride of a relative window, in pixels."""
-
-
-class Window(NamedTuple):
-    """Position, spacing and width of a grid of filters, in pixels counted from 1 as in the paper: the centre of the
-    first pixel is at 1, that of the last at X."""
-
-    centre: Float[Tensor, "B R 2"]
-    """(g_X, g_Y), the centre of the grid."""
-    stride: Float[Tensor, "B R"]
-    """delta, the distance between the centres of neighbouring filters."""
-    sigma: Float[Tensor, "B R"]
-    """The standard deviation of each filter."""
-    intensity: Float[Tensor, "B R"]
-    """gamma: reads are multiplied by it, writes are divided by it."""
 
 
 class Filterbank(nn.Module):

@@ -6,18 +6,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vision_attn.attention.reinforce import Choice
 from vision_attn.attention.soft import (
     Attention,
     AttentionOutput,
     attended,
-    check_way,
     expected_context,
     fits,
     normalised,
 )
+from vision_attn.contracts import Choice, check_way
+from vision_attn.contracts.nested import Nested
 from vision_attn.layers.buffers import value_before
-from vision_attn.layers.nested import Nested
 from vision_attn.system.checks import check_range
 
 Way = Literal["expectation", "mode", "sample"]

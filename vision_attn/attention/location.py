@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from vision_attn.attention.scores import ROWS, UNPROJECTED, Additive, Score
+from vision_attn.contracts.nested import Nested
 from vision_attn.layers.linear import Linear
-from vision_attn.layers.nested import Nested
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
 

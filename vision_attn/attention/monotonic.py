@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.hard import Hard, sample
-from vision_attn.attention.soft import Attention, AttentionOutput, check_way, expected_context
+from vision_attn.attention.soft import Attention, AttentionOutput, expected_context
+from vision_attn.contracts import check_way
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range
 

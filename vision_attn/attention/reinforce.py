@@ -13,28 +13,14 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from vision_attn.contracts import Choice
 from vision_attn.layers.buffers import value_before
 from vision_attn.system.checks import check_range
 
 Returns = Float[Tensor, "B R T"]
-
-
-class Choice(NamedTuple):
-    """The samples of all time steps, as a score-function estimator needs them. Zero where nothing was sampled."""
-
-    log_prob: Float[Tensor, "B R T"]
-    """log p of each sample, in nats."""
-    entropy: Float[Tensor, "B R T"]
-    """The entropy of the distribution, in nats; also where its expectation replaced the sample."""
-    sampled: Bool[Tensor, "B R T"]
-    """True where there is a sample; False past the end of a row and where an expectation replaced the sample."""
-    state: Float[Tensor, "B R T H"]
-    """The state that the distribution was computed from, without a gradient: the input of a learned baseline."""
-    mean: Float[Tensor, "B R T 2"] | None = None
-    """Where samples are locations: the means of their distribution, with a gradient."""
 
 
 class MovingAverage(nn.Module):

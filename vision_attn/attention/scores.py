@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from vision_attn.attention.additive import additive_score, exponential, gradient_of_keys
+from vision_attn.contracts.nested import Nested
 from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.linear import Linear
-from vision_attn.layers.nested import Nested
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.unrolled import repeated
 from vision_attn.system.checks import check_range, require

@@ -1,7 +1,6 @@
 """Soft attention, and what every attention over regions promises."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -9,10 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vision_attn.attention.reinforce import Choice
+from vision_attn.contracts import Choice, looking_at_test
+from vision_attn.contracts.nested import Nested
 from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.accumulate import add_product, total_of
-from vision_attn.layers.nested import Nested
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.weighted_sum import weighted_sum
 from vision_attn.system.checks import require
@@ -111,24 +110,6 @@ class Soft(Attention):
 def fits(scores: Tensor, regions: Tensor) -> None:
     """Raise ValueError unless there is a score of each region in each row."""
     require("scores", scores, "B R L", "float", B=regions.shape[0], L=regions.shape[1], hint=": one for each region")
-
-
-def check_way(module: nn.Module, way: str) -> None:
-    """Raise ValueError unless `way` is one of `module.ways`."""
-    if way not in module.ways:
-        ways = f"its ways are {', '.join(module.ways)}" if module.ways else "it has one way to look"
-        raise ValueError(f"{type(module).__name__} cannot look by {way!r}; {ways}")
-
-
-@contextmanager
-def looking_at_test(module: nn.Module, way: str) -> Iterator[None]:
-    """Context manager: `module.at_test` is `way`, one of `module.ways`."""
-    check_way(module, way)
-    before, module.at_test = module.at_test, way
-    try:
-        yield
-    finally:
-        module.at_test = before
 
 
 def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:

@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.attention.reinforce import Choice, LeaveOneOut, Reinforce
-from vision_attn.contracts import PAD, Captioner, Criterion
-from vision_attn.data.grouping import rounded
+from vision_attn.attention.reinforce import LeaveOneOut, Reinforce
+from vision_attn.contracts import PAD, Captioner, Choice, Criterion
 from vision_attn.decode import greedy, sample
 from vision_attn.decode.replay import has_graphs
 from vision_attn.layers.likelihood import weighted_words
+from vision_attn.layers.padding import rounded
 from vision_attn.metrics.cider import CiderD, ReferenceTable, padded, word_ids
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress

@@ -95,12 +95,6 @@ def _words(lengths: Int[np.ndarray, "n R"]) -> float:
     return float(np.partition(lengths, len(lengths) - few, axis=0)[len(lengths) - few :].mean(axis=0).sum())
 
 
-def rounded(size: int) -> int:
-    """The next larger of few sizes: the even numbers to 16, then four for each doubling (20, 24, 28, 32, 40, ..)."""
-    step = max(2, 2 ** ((size - 1).bit_length() - 1) // 4)
-    return -(-size // step) * step
-
-
 def padding(groups: Sequence[Group], lengths: Int[np.ndarray, "N R"]) -> float:
     """The share of padding among the words of these batches."""
     words = sum(int(lengths[group.members].sum()) for group in groups)

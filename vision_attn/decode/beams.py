@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD, AttentionMap, Captioner
+from vision_attn.contracts.nested import take_images
 from vision_attn.decode.replay import has_graphs, replayed
 from vision_attn.decode.rows import Active, Choose, Chosen, Decoded, best_first, maps, stacked, take_rows
 from vision_attn.decode.rules import Rules
 from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.best_words import best_words
 from vision_attn.layers.linear import constant_weights
-from vision_attn.layers.nested import take_images
 
 MOST = 1024
 """Candidates of an image, at most, among which a GPU's kernel chooses; tensor operations take more."""

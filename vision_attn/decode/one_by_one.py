@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD, Captioner
+from vision_attn.contracts.nested import take_images
 from vision_attn.decode.replay import has_graphs, replayed
 from vision_attn.decode.rows import Active, Choose, Chosen, Decoded, best_first, maps, stacked
 from vision_attn.decode.rules import Rules
 from vision_attn.layers.best_words import all_words, best_words
 from vision_attn.layers.linear import constant_weights
-from vision_attn.layers.nested import take_images
 from vision_attn.system.checks import check_range
 
 

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.contracts import Captioner
+from vision_attn.contracts.nested import Nested, tensors_of
 from vision_attn.decode.rows import Choose, Decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.decode.search import Growing, Search
 from vision_attn.kernels.graphs import CUDAGraph, Graph, graphs_unwanted, reason
 from vision_attn.layers.cast import HeldCasts
-from vision_attn.layers.nested import Nested, tensors_of
 from vision_attn.system.console import say
 
 MOST = 4

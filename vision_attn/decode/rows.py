@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vision_attn.contracts import PAD, AttentionMap
-from vision_attn.layers.nested import Nested, map_tensors
+from vision_attn.contracts.nested import Nested, map_tensors
 
 
 class Decoded(NamedTuple):

@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vision_attn.contracts import PAD, Captioner
+from vision_attn.contracts.nested import Nested, tensors_of, with_tensors
 from vision_attn.decode.rows import Choose, Decoded, best_first, maps, take_rows
 from vision_attn.decode.rules import Rules
 from vision_attn.kernels.graphs import Later
-from vision_attn.layers.nested import Nested, tensors_of, with_tensors
 from vision_attn.layers.precision import at_least_float32
 
 EVERY = 3

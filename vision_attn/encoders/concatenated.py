@@ -8,8 +8,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.attention.places import Extent
 from vision_attn.contracts import Encoder
+from vision_attn.contracts.places import Extent
 
 
 class Concatenated(Encoder):

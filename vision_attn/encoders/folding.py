@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx import symbolic_trace
 from torch.fx.experimental.optimization import fuse
 
-from vision_attn.layers.versions import versions
+from vision_attn.contracts.fields import versions
 
 
 class Folded:

@@ -10,8 +10,8 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.attention.fields import Fields
-from vision_attn.attention.places import WHOLE, Extent
+from vision_attn.contracts.fields import Fields
+from vision_attn.contracts.places import WHOLE, Extent
 from vision_attn.explain.models import Model
 from vision_attn.explain.relevance import activation_of, channels_first
 

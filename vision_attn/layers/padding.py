@@ -25,3 +25,9 @@ def mean_region(regions: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | Non
 def without_padding(scores: Float[Tensor, "B R L"], real: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B R L"]:
     """The scores, -inf at padding: its weights are exactly 0."""
     return scores if real is None else scores.masked_fill(~real[:, None], -torch.inf)
+
+
+def rounded(size: int) -> int:
+    """The next larger of few sizes: the even numbers to 16, then four for each doubling (20, 24, 28, 32, 40, ..)."""
+    step = max(2, 2 ** ((size - 1).bit_length() - 1) // 4)
+    return -(-size // step) * step

@@ -1,10 +1,11 @@
 """Precision: conversion to more digits where few are too coarse, and computing with fewer."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
+
+from vision_attn.contracts import Precision
 
 
 def at_least_float32(numbers: Tensor) -> Tensor:
@@ -19,10 +20,6 @@ WITHOUT_DOUBLE = {"mps"}
 def double(numbers: Tensor) -> Tensor:
     """Convert to float64, or to float32 on a device that has no float64."""
     return numbers.float() if numbers.device.type in WITHOUT_DOUBLE else numbers.double()
-
-
-Precision = Literal["fp32", "bf16"]
-"""What a part computes in, whatever the precision of the run: "bf16" is bfloat16, "fp32" that of its surroundings."""
 
 
 def call_in(precision: Precision, network: Callable[[Tensor], Tensor], numbers: Tensor) -> Tensor:

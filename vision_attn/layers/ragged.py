@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vision_attn.contracts.nested import Nested, map_tensors
 from vision_attn.layers import accumulate
 from vision_attn.layers.likelihood import word_log_prob
-from vision_attn.layers.nested import Nested, map_tensors
 from vision_attn.task import Static
 
 

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vision_attn.attention.hard import entropy
-from vision_attn.attention.places import WHOLE, Extent, centres
+from vision_attn.contracts.places import WHOLE, Extent, centres
 
 
 class AttentionCorrectness:
@@ -127,7 +126,7 @@ def map_statistics(alpha: Float[Tensor, "B R T L"], said: Bool[Tensor, "B R T"])
     number = said.sum()
     moved = total_variation(alpha) * said[..., 1:]
     return {
-        "entropy": entropy(alpha).sum() / number.clamp(min=1),
+        "entropy": torch.special.entr(alpha).sum() / number.clamp(min=1),
         "at_mode": alpha.amax(dim=-1).sum() / number.clamp(min=1),
         "movement": moved.sum() / said[..., 1:].sum().clamp(min=1),
     }

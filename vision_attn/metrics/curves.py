@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.attention.places import WHOLE, Extent, nearest
+from vision_attn.contracts.places import WHOLE, Extent, nearest
 
 
 class Curves(NamedTuple):

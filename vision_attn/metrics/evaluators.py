@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vision_attn.attention.places import Extent
 from vision_attn.contracts import PAD, Evaluator, Results
+from vision_attn.contracts.places import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
 from vision_attn.metrics.results import EACH, write_each, write_results

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
-from vision_attn.attention.places import middles
 from vision_attn.contracts import DecodedCaption, Evaluator, Results
+from vision_attn.contracts.places import middles
 from vision_attn.system.files import replacing
 
 

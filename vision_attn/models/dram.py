@@ -7,8 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.glimpse import Pyramid, Retina, Unprepared
-from vision_attn.attention.reinforce import Choice
-from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Glimpses
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Choice, Glimpses
 from vision_attn.layers import ragged
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.unrolled import apart, repeated, unrolled

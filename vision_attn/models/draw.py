@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.attention.filterbank import Filterbank, Window
-from vision_attn.contracts import Classifier, ClassifierOutput, DrawOutput, Reads, one_size
+from vision_attn.attention.filterbank import Filterbank
+from vision_attn.contracts import Classifier, ClassifierOutput, DrawOutput, Reads, Window, one_size
 from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
-from vision_attn.layers.nested import Nested
+from vision_attn.contracts.nested import Nested
 from vision_attn.layers.precision import at_least_float32
 
 

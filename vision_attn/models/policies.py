@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vision_attn.attention.reinforce import Choice
+from vision_attn.contracts import Choice
 from vision_attn.layers.buffers import value_before
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.precision import at_least_float32

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, AttentionOutput, Soft
 from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
+from vision_attn.contracts.nested import Nested
 from vision_attn.layers import ragged
 from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.dropout import Dropout, dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
-from vision_attn.layers.nested import Nested
 from vision_attn.layers.padding import mean_region, real_regions, without_padding
 from vision_attn.layers.pointwise import gated, tanh_of_sum
 from vision_attn.layers.precision import at_least_float32

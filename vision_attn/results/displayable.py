@@ -12,8 +12,8 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.attention.places import Extent
 from vision_attn.contracts import DecodedCaption, Glimpses, Reads
+from vision_attn.contracts.places import Extent
 from vision_attn.system.files import scratch
 from vision_attn.viz.attention import attention_sheet, light
 from vision_attn.viz.canvases import Rectangles, write_strips
@@ -129,7 +129,7 @@ class CaptionResult(InteractiveResult):
 
     @property
     def extent(self) -> Extent:
-        """Where the regions of the maps lie on the picture: `vision_attn.attention.places.centres` gives their
+        """Where the regions of the maps lie on the picture: `vision_attn.contracts.places.centres` gives their
         centres."""
         return self.described.extent
 

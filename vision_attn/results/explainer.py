@@ -18,11 +18,11 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.attention.places import Extent
 from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.trust import as_packages
 from vision_attn.contracts import Classifier
+from vision_attn.contracts.places import Extent
 from vision_attn.data.images.squares import encoder_input
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.looks import Method, look

@@ -9,13 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vision_attn.attention.filterbank import Window
 from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.attention.reinforce import Reinforce
-from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses, Reads
+from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses, Reads, Window
 from vision_attn.data.images.lazy import fitted
-from vision_attn.metrics.cost import multiply_adds
 from vision_attn.metrics.errors import Counts, Testing, areal, confusion, predictions, wilson, within
+from vision_attn.models.cost import multiply_adds
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain
 from vision_attn.system.files import replacing

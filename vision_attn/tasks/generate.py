@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vision_attn.attention.filterbank import Filterbank, Window
+from vision_attn.attention.filterbank import Filterbank
 from vision_attn.attention.images import luma
+from vision_attn.contracts import Window
 from vision_attn.data.binary import fixed, stochastic
 from vision_attn.data.labelled.labelled_images import LabelledImages
 from vision_attn.system.checks import check_range

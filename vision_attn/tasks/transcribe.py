@@ -9,14 +9,14 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from vision_attn.attention.places import WHOLE
 from vision_attn.contracts import Evaluator
+from vision_attn.contracts.places import WHOLE
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.grouping import rounded
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.decode.ctc import best_path, prefix_beam_search
+from vision_attn.layers.padding import rounded
 from vision_attn.metrics.evaluators import CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors
 from vision_attn.tasks.caption import Captioning

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
-from vision_attn.attention.places import WHOLE, Extent, cell, positions
+from vision_attn.contracts.places import WHOLE, Extent, cell, positions
 from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 SPREAD = 0.8

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.attention.places import WHOLE, Extent, cell, centres
+from vision_attn.contracts.places import WHOLE, Extent, cell, centres
 from vision_attn.viz.attention import SPREAD, check, even, weights
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted, save_page
 

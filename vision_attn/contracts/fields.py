@@ -12,8 +12,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.attention.places import WHOLE, Extent
-from vision_attn.layers.versions import versions
+from vision_attn.contracts.places import WHOLE, Extent
 
 Maps = Callable[[UInt8[Tensor, "B 3 Y X"]], Float[Tensor, "B D rows columns"]]
 
@@ -46,6 +45,12 @@ class Fields:
         if (key, size) not in self._known:
             self._known[key, size] = measured_extent(maps, size)
         return self._known[key, size]
+
+
+def versions(module: nn.Module) -> list[tuple[int, int]]:
+    """Return what differs after a parameter or buffer of `module` has been changed in place, or moved."""
+    tensors = module.state_dict().values()
+    return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
 
 
 @torch.no_grad()

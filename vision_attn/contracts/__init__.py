@@ -1,0 +1,47 @@
+"""Contracts of models, criteria and evaluators, and the NamedTuples of tensors that they return.
+
+A new model derives from one of these classes and overrides what its docstring names. Tasks and decoding use nothing
+else of it. `tests/test_contracts.py` builds the smallest class that fulfils each contract and takes it through
+training, decoding, evaluation and pictures.
+
+Shapes use one legend everywhere: B images, R rows (an image's captions or beams), L regions, D annotation size,
+H hidden, A attention size, T time steps, K scales or heads, V words, C channels, Y X image.
+"""
+
+from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Captioner
+from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, Reads, one_size
+from vision_attn.contracts.criterion import Criterion
+from vision_attn.contracts.drawing import DrawOutput, Window
+from vision_attn.contracts.encoder import Encoder, Precision
+from vision_attn.contracts.evaluator import DecodedCaption, Evaluator, Results
+from vision_attn.contracts.modes import check_way, looking_at_test
+from vision_attn.contracts.nested import Nested
+from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.contracts.samples import Choice
+
+__all__ = [
+    "END",
+    "PAD",
+    "WHOLE",
+    "AttentionMap",
+    "Caption",
+    "Captioner",
+    "Choice",
+    "Classifier",
+    "ClassifierOutput",
+    "Criterion",
+    "DecodedCaption",
+    "DrawOutput",
+    "Encoder",
+    "Evaluator",
+    "Extent",
+    "Glimpses",
+    "Nested",
+    "Precision",
+    "Reads",
+    "Results",
+    "Window",
+    "check_way",
+    "looking_at_test",
+    "one_size",
+]

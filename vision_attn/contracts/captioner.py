@@ -1,0 +1,129 @@
+"""The contract of a captioner: annotation vectors to captions, word by word."""
+
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vision_attn.contracts.classifier import Glimpses
+from vision_attn.contracts.modes import looking_at_test
+from vision_attn.contracts.nested import Nested
+from vision_attn.contracts.samples import Choice
+
+PAD, END = 0, 1
+"""Word ids. PAD starts a caption and fills it up, and is never produced; END ends a caption."""
+
+
+class AttentionMap(NamedTuple):
+    """Where a captioner looked for one word of each row."""
+
+    alpha: Float[Tensor, "B R L"]
+    """The weight of each region."""
+    region: Int[Tensor, "B R"] | None = None
+    """The one region that was seen; None where all regions were seen."""
+    heads: Float[Tensor, "B R K L"] | None = None
+    """The weights of each of K attention heads; `alpha` is their mean."""
+
+
+class Caption(NamedTuple):
+    """The output of a captioner for given words (teacher forcing). Positions past a caption's end hold zeros."""
+
+    log_prob: Float[Tensor, "B R T"]
+    """log p(y_t | y_1..t-1, image), in nats."""
+    alpha: Float[Tensor, "B R T L"] | None = None
+    """The weight of each region at each word; None where the model has no such map."""
+    region: Int[Tensor, "B R T"] | None = None
+    """The one region seen at each word; None where all regions were seen."""
+    choice: Choice | None = None
+    """The samples whose gradient must be estimated; None where there are none."""
+    real: Bool[Tensor, "B L"] | None = None
+    """Which regions are not padding; None: all."""
+
+
+class Captioner(nn.Module):
+    """Annotation vectors -> captions, word by word.
+
+    Override `start`, `step` and `forward`. Words are ids: 0 pads and starts a caption, 1 ends it. An image has R rows:
+    its R captions in training, its beams in decoding. `step` and `forward` agree to rounding.
+    """
+
+    reinforced: bool = False
+    """Whether it samples where to look and needs a score-function estimator (`criteria/reinforce_attention.py`)."""
+    state_size: int = 0
+    """The size of the state that samples are computed from; needed where `reinforced`."""
+    num_glimpses: int = 0
+    """Glimpses that are taken for each word; 0 for a model that sees all regions."""
+    ways: tuple[str, ...] = ()
+    """The modes of attention at test time, where there are several: names for `looking`. Other code relies on three
+    names: self-critical training uses "expectation", pictures "mode", and the variance of REINFORCE "sample"."""
+    max_length: int | None = None
+    """The largest number of words in a caption, END included; None: unlimited."""
+
+    @property
+    def way(self) -> str | None:
+        """The one of `ways` that is in use; None where there is only one way."""
+        return None
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
+        """Return the memory of each image, and the state of `rows` rows per image before the first word.
+
+        Both are tensors or nested tuples of tensors: (B, ...) in the memory and (B, R, ...) in the state. Decoding
+        selects images of both and rows of the state, and uses them in no other way.
+        """
+        raise NotImplementedError
+
+    def step(
+        self, word: Int[Tensor, "B R"], state: Nested, memory: Nested
+    ) -> tuple[Float[Tensor, "B R V"], Nested, AttentionMap | None]:
+        """Return logits of the word after `word`, the new state, and where the model looked (None without a map).
+
+        On a GPU its work is recorded and replayed for each word (`decode/replay.py`). So it remembers nothing outside
+        the state, and reads no numbers from the device; the state keeps its shapes, or decoding is slower.
+        """
+        raise NotImplementedError
+
+    def frames(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"] | None:
+        """log p of each word at each region, where word 0 is the blank of CTC; None for a model that produces words one
+        after the other. A model with frames is decoded by `decode/ctc.py`."""
+        return None
+
+    def glimpses(
+        self, regions: Float[Tensor, "B L D"], num_words: int
+    ) -> tuple[Float[Tensor, "B T 2"], Glimpses] | None:
+        """Return the locations of the T glimpses for `num_words` words, (x, y) in [-1, 1], and what they see.
+
+        None for a model that takes none.
+        """
+        return None
+
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
+        """Run on given words (teacher forcing). Where `reinforced`, each caption is run `runs` times with independent
+        samples: R * runs rows, the runs of a caption next to each other. Other models are called without `runs`."""
+        raise NotImplementedError
+
+    def leave_out_padding(self) -> None:
+        """Take annotation vectors of zeros for padding from now on, and neither look at them nor average over them.
+        Called where the encoder pads (`Encoder.pads`). Raises ValueError for a captioner that cannot."""
+        raise ValueError(
+            f"{type(self).__name__} cannot leave out padding, so it needs the same number of annotation vectors of all "
+            "images: --task.encoder.grid=[1,36] for 36; or take ShowAttendTell, ShowAndTell or Transformer"
+        )
+
+    def looking(self, way: str) -> AbstractContextManager[None]:
+        """Context manager: use one of `ways` at test time. The default is for models that keep it in `at_test`."""
+        return looking_at_test(self, way)
+
+    def restart(self) -> None:
+        """Restart the schedules of this model. Called when a run starts from the weights of another run."""
+
+    @torch.no_grad()
+    def sharpen(self, temperature: float) -> None:
+        """Divide the logits of all words by `temperature`, once, by scaling weights. The default is for models whose
+        logits are those of a linear layer `output`. Raises ValueError for other models."""
+        layer = getattr(self, "output", None)
+        if not isinstance(layer, nn.Linear):
+            raise ValueError(f"{type(self).__name__} has no layer of logits that a temperature could scale")
+        for weight in layer.parameters():
+            weight.div_(temperature)

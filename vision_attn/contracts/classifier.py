@@ -1,0 +1,81 @@
+"""The contract of a classifier: images to log-probabilities of classes, after each glimpse."""
+
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vision_attn.contracts.drawing import Window
+from vision_attn.contracts.samples import Choice
+
+
+class ClassifierOutput(NamedTuple):
+    """The output of a classifier after each of its T glimpses; T = 1 if it sees the whole image at once."""
+
+    log_prob: Float[Tensor, "B R T N"]
+    """log p of each of N classes after each glimpse, in nats."""
+    locations: Float[Tensor, "B R T 2"] | None
+    """Where each glimpse was, (x, y) in [-1, 1]; None where the whole image is seen."""
+    choice: Choice | None = None
+    """The samples that placed the last glimpses: T - 1 of them, or T where the first was sampled too."""
+    windows: Window | None = None
+    """The windows of a filterbank, with T in place of a window's rows, so that `read(images, windows)` gives all T
+    reads."""
+
+
+class Glimpses(NamedTuple):
+    """What a retina saw: for pictures."""
+
+    patches: Float[Tensor, "B T K C g g"]
+
+
+class Reads(NamedTuple):
+    """What a filterbank read: for pictures."""
+
+    patches: Float[Tensor, "B T C N N"]
+    """At intensity 1."""
+    boxes: Float[Tensor, "B T 4"]
+    """(x0, y0, x1, y1) in [-1, 1]."""
+    sigma: Float[Tensor, "B T"]
+    """In pixels."""
+
+
+class Classifier(nn.Module):
+    """Images (B, C, Y, X) -> log-probabilities of classes. Override `forward` and set `pixels`.
+
+    Constructed with the shape (C, Y, X) of an image, in which Y and X are 0 if images differ in size, and the number of
+    classes.
+    """
+
+    any_size: bool = False
+    """Whether it takes images of all sizes, also `Images`; others take those of the shape they are constructed with."""
+    pixels: int
+    """Pixels that one row reads from an image for one answer."""
+    stochastic: bool = False
+    """Whether glimpses can be sampled, so that sampled answers differ from those of mean locations."""
+    reinforced: bool = False
+    """Whether its samples need a score-function estimator."""
+    state_size: int = 0
+    """The size of the state that samples are computed from; needed where `reinforced`."""
+
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> ClassifierOutput:
+        """`rows` Monte Carlo copies of each image. `way`: "sample" samples locations, "mean" takes their means.
+        A deterministic model ignores `rows` and returns one row."""
+        raise NotImplementedError
+
+    def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Glimpses | Reads | None:
+        """What the first row of each image saw, for pictures; None where it saw the whole image."""
+        return None
+
+    def restart(self) -> None:
+        """Restart the schedules of this model. Called when a run starts from the weights of another run."""
+
+
+def one_size(model: str, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return the shape of all images. Raises ValueError, which names the `model`, if images differ in size."""
+    if 0 in image_shape:
+        raise ValueError(
+            f"{model} takes images of one size, and those of this data set differ in size: set data.side and "
+            "data.square=true, or use a model of glimpses such as vision_attn.models.ram.RAM"
+        )
+    return image_shape

@@ -1,0 +1,67 @@
+"""The contract of a criterion: one term of the loss of a captioner."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vision_attn.contracts.captioner import Caption, Captioner
+from vision_attn.task import Source
+
+
+class Criterion(nn.Module):
+    """One term of the loss of a captioner. Constructed with the captioner.
+
+    Override `forward`; a criterion that samples captions overrides `explore` instead, or its two halves, `sample` and
+    `learn`.
+    """
+
+    num_runs: int = 1
+    """How often each caption must be run, with independent samples."""
+    samples: bool = False
+    """Whether it samples captions from the captioner: `explore` is called in place of `forward`."""
+
+    @property
+    def uncapturable(self) -> str:
+        """Why its steps cannot be captured in CUDA graphs (see `Task.uncapturable`)."""
+        whole = self.samples and type(self).sample is Criterion.sample
+        return "it samples captions in `explore`, without `sample` and `learn`" if whole else ""
+
+    estimates: bool = False
+    """Whether it estimates the gradient for what a captioner samples while it looks (`Captioner.reinforced`)."""
+    highest_rate: float | None = None
+    """The learning rate of AdamW above which it is known to harm a trained captioner; None: there is no such rate."""
+
+    def prepare(self, source: Source) -> None:
+        """Take what the loss needs from the training data. Called before training starts or is resumed."""
+
+    def restart(self, model: Captioner) -> None:
+        """Change the captioner for this loss. Called when a run starts from the weights of another run that did not
+        have this criterion."""
+
+    def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
+        """Return named scalars. "loss", a mean over captions, is added to the task's loss; the others are logged."""
+        raise NotImplementedError
+
+    def explore(
+        self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
+    ) -> dict[str, Tensor]:
+        """Sample captions of images with these references, and return named scalars as `forward` does."""
+        return self.learn(model, regions, self.sample(model, regions, references))
+
+    def sample(
+        self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
+    ) -> tuple[Tensor, ...]:
+        """The first half of `explore`: sample captions without a gradient. Returns what `learn` needs of them."""
+        raise NotImplementedError
+
+    def learn(
+        self, model: Captioner, regions: Float[Tensor, "B L D"], sampled: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        """The second half of `explore`, which a CUDA graph can capture: the scalars of what `sample` returned."""
+        raise NotImplementedError
+
+    def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
+        """Return further scalars of a full evaluation, at given words."""
+        return {}

@@ -1,0 +1,85 @@
+"""The contract of an encoder: images to annotation vectors."""
+
+from typing import Literal
+
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from vision_attn.contracts.fields import Fields
+from vision_attn.contracts.places import WHOLE, Extent
+
+Precision = Literal["fp32", "bf16"]
+"""What a part computes in, whatever the precision of the run: "bf16" is bfloat16, "fp32" that of its surroundings."""
+STRIP = 8
+"""Width over height of the strips on which an encoder of strips is measured."""
+
+
+class Encoder(nn.Module):
+    """uint8 images (B, 3, S, S) -> annotation vectors (B, L, D), regions row by row.
+
+    Override `forward` and `identity`, and set `resolution`, `region_size` and `grid`.
+    """
+
+    resolution: int
+    """S, the height and width of images in pixels."""
+    region_size: int
+    """D, the size of an annotation vector."""
+    grid: tuple[int, int]
+    """Rows and columns of regions; L is their product. (1, -1): one row of as many columns as an image has."""
+    pads: bool = False
+    """Whether images have different numbers of regions: vectors of zeros follow those of an image that has fewer than
+    others of its batch (`layers/padding.py`)."""
+    trainable: bool = False
+    """Whether the encoder, or a part of it, is trained along with the captioner."""
+    rate: float = 1.0
+    """Factor on the learning rate of the encoder's weights."""
+    precision: Precision = "fp32"
+    """With "bf16" it computes in bfloat16, whatever the precision of the run."""
+    convolutional: bool = False
+    """Whether regions are the cells of a convolutional network, so that `extent` must measure where they look."""
+
+    @property
+    def layout(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of regions. An image has one frame."""
+        return (1, *self.grid)
+
+    def frozen_part(self) -> "Encoder | None":
+        """The part whose outputs are cached, because training does not change them: all of it, unless it is
+        `trainable`. None if all of it is trained."""
+        return None if self.trainable else self
+
+    def finish(self, cached: Float[Tensor, "B _ _"]) -> Float[Tensor, "B L D"]:
+        """Annotation vectors from outputs of `frozen_part()`."""
+        return cached
+
+    def extent(self, columns: int | None = None) -> Extent:
+        """Where the regions lie on the image: by default they cover it evenly.
+
+        What the cells of a `convolutional` encoder see is measured at the first call, and again when weights have
+        changed (`contracts/fields.py`). `columns`: of an image, where `grid` leaves their number open.
+        """
+        if not self.convolutional:
+            return WHOLE
+        fields = self.__dict__.setdefault("_fields", Fields())
+        rows, fixed = self.grid
+        height, width = self.resolution, self.resolution * (1 if fixed > 0 else STRIP)
+        device = next(self.parameters()).device
+
+        def maps(images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B D rows columns"]:
+            return self.forward(images.to(device)).mT.unflatten(2, (rows, fixed))  # not compiled: the batch is another
+
+        found, (_, measured) = fields.of(None, self, maps, (height, width))
+        if fixed > 0 or columns is None:
+            return found
+        moved = (found.x0 + found.x1) / 2 * (measured / columns - 1)  # the offset is the same in pixels
+        return found._replace(x0=round(found.x0 + moved, 4), x1=round(found.x1 + moved, 4))
+
+    def initialise(self) -> None:
+        """Load pretrained weights. Called when a run starts from scratch, never when weights come from another run."""
+
+    def identity(self) -> dict[str, str | int]:
+        """The key of a cache of annotation vectors: encoders with different outputs must return different values."""
+        raise NotImplementedError
+
+    def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
+        raise NotImplementedError

@@ -1,0 +1,74 @@
+"""The contract of an evaluator, a group of metrics, and the results of a captioning task that it measures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from vision_attn.contracts.captioner import Caption
+from vision_attn.contracts.places import WHOLE, Extent
+
+
+class DecodedCaption(NamedTuple):
+    """A decoded caption, word by word, and where the model looked for each word."""
+
+    text: str
+    words: list[str]
+    log_prob: list[float]
+    """Of each word, in nats."""
+    alpha: Float[Tensor, "T Y X"] | None = None
+    """The weight of each region; None where the model has no map."""
+    region: Int[Tensor, "T"] | None = None
+    """The one region that each word saw; None where it saw all."""
+    heads: Float[Tensor, "T K Y X"] | None = None
+    """The weights of each attention head."""
+    score: float | None = None
+    """What captions are ordered by: log p of all words and the end, divided by their number to the power
+    `length_power`. None if nothing was decoded."""
+    cut: bool = False
+    """Whether it was cut at `max_words`, before its end."""
+    extent: Extent = WHOLE
+    """Where the regions of the maps lie on the image."""
+
+    @property
+    def seen(self) -> Float[Tensor, "T L"] | None:
+        """How much each word saw of each region: its weight, or, if only one was seen, 1 for it and 0 elsewhere."""
+        if self.alpha is None:
+            return None
+        alpha = self.alpha.flatten(1)
+        return alpha if self.region is None else F.one_hot(self.region, alpha.shape[1]).to(alpha.dtype)
+
+
+class Results(NamedTuple):
+    """The output of a captioning task for one batch of an evaluation."""
+
+    caption: Caption
+    """Of the references, with teacher forcing."""
+    described: list[DecodedCaption]
+    """The best decoded caption of each image."""
+    by_way: dict[str, list[DecodedCaption]]
+    """The same for each way to look at test time, if the model has several and the evaluation is a full one."""
+    content_words: frozenset[str]
+    """Words that name objects, if the source knows them."""
+
+
+class Evaluator:
+    """One group of metrics, collected batch by batch. Constructed for each evaluation."""
+
+    notes: Sequence[str] = ()
+    """Remarks for the user, printed after `compute`."""
+
+    def update(self, batch: Any, results: Any) -> None:
+        """Add one batch of the source, without its images, and the output of the task for it (`Results` of a captioning
+        task)."""
+        raise NotImplementedError
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of all batches so far, with names of their own; NaN for a metric that failed."""
+        raise NotImplementedError
+
+    def write(self, folder: Path) -> None:
+        """Write the inputs of the metrics into `folder`. Called in a full evaluation, after `compute`."""
