@@ -6,10 +6,12 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
 
+from tests.engine.test_capture import TapeGraph, as_on_a_gpu
 from tests.engine.test_resume import assert_same
 from tests.whole_runs import CONFIGS, assert_close, elsewhere, in_two_processes, steps, train
 from vision_attn.attention.hard import Hard
@@ -26,6 +28,7 @@ from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.decode import greedy, sample
 from vision_attn.encoders.convnet import ConvNet
+from vision_attn.engine.capture import WARM_UP, Captured
 from vision_attn.engine.guard import check_rate
 from vision_attn.metrics.cider import padded
 from vision_attn.models.show_and_tell import ShowAndTell
@@ -157,6 +160,41 @@ def test_samples_are_scored_and_logged():
     torch.testing.assert_close(found["reward"], reward.mean())
     torch.testing.assert_close(found["reward_std"], reward.std(dim=1).mean())
     assert found.keys() == {"loss", "reward", "reward_std"} and found["reward_std"] > 0.1
+
+
+@pytest.mark.parametrize("options", [{}, {"baseline": "greedy", "entropy_weight": 0.5}])
+def test_a_captured_step_scores_its_samples_as_an_eager_one_does(options, monkeypatch):
+    """A graph reads the words of samples and references of each step: CIDEr-D and the order of captions are in
+    it. `TapeGraph` repeats operations as a CUDA graph repeats kernels."""
+    monkeypatch.setattr(self_critical, "has_graphs", lambda device: True)  # references lie in a table
+    as_on_a_gpu(monkeypatch)
+    model, _ = build("soft")
+    criterion = SelfCritical(model, max_words=T, **options)
+    criterion.prepare(Words())
+    weights = list(model.parameters())
+
+    def learn(batches, number):
+        regions, *sampled = next(iter(batches))
+        found = criterion.learn(model, regions, tuple(sampled))
+        slopes = torch.autograd.grad(found["loss"], weights, allow_unused=True)
+        return found | {f"slope {index}": slope for index, slope in enumerate(slopes) if slope is not None}
+
+    captured, rewards = Captured(learn, torch.device("cpu"), graph=TapeGraph), set()
+    for step in range(WARM_UP + 4):
+        regions, first = 2 * torch.randn(3, L, D).double(), step % 2
+        batch = Explored(regions, *criterion.sample(model, regions, REFERENCES[first : first + 3]))
+        eager = learn([batch], 1)
+        torch.testing.assert_close(captured([batch], 1), eager, rtol=0, atol=0)
+        rewards.add(eager["reward"].item())
+    assert [one.graph.replays for one in captured.recorded.values()] == [4] and len(rewards) == WARM_UP + 4
+
+
+class Explored(NamedTuple):
+    """What a captured step of self-critical training reads."""
+
+    regions: torch.Tensor
+    words: torch.Tensor
+    references: torch.Tensor
 
 
 def test_captions_are_run_in_the_order_that_is_fastest():

@@ -55,9 +55,7 @@ def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple
 
 def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> Sampled:
     B = len(regions)
-    rewards = (torch.zeros(shape, device=CUDA) for shape in ((B, rows), (), ()))
-    image = torch.zeros(B, dtype=torch.long, device=CUDA)
-    return Sampled(torch.ones(B, rows, 8, dtype=torch.long, device=CUDA), image, *rewards)
+    return Sampled(*(torch.ones(B, *sizes, dtype=torch.long, device=CUDA) for sizes in ((rows, 8), (2, 6))))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -75,7 +73,7 @@ def test_every_config_is_captured_by_default_on_cuda(case: str, monkeypatch: pyt
         batch = batch._replace(lengths=Static(map(tuple, (batch.words != 0).sum(dim=2).tolist())))
         monkeypatch.setattr(ragged, "known_schedule", known_schedule)
     for criterion in getattr(task, "sampling", ()):  # searches are captured by themselves
-        monkeypatch.setattr(criterion, "sample", partial(sampled, criterion.num_samples))
+        monkeypatch.setattr(criterion, "sample", partial(sampled, criterion.num_samples + criterion.greedy))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake, torch.backends.cudnn.flags(enabled=False):  # cuDNN asks the device
         move(task)

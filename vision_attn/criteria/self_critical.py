@@ -24,17 +24,11 @@ from vision_attn.task import Source
 
 
 class Sampled(NamedTuple):
-    """Captions that were sampled, sorted as `longest_first` does, and their rewards."""
+    """Sampled captions of each image and its references, as word ids filled up with PAD."""
 
     words: Int[Tensor, "B R T"]
-    image: Int[Tensor, "B"]
-    """Of which image of the batch."""
-    gained: Float[Tensor, "B R"]
-    """The reward, with a greedy baseline less that of the most likely words."""
-    reward: Float[Tensor, ""]
-    """The mean over all samples."""
-    spread: Float[Tensor, ""]
-    """The standard deviation within an image, a mean over images."""
+    """The samples; with a greedy baseline, the caption of most likely words after them."""
+    references: Int[Tensor, "B M S"]
 
 
 class SelfCritical(Criterion):
@@ -117,24 +111,23 @@ class SelfCritical(Criterion):
             model.sharpen(self.temperature)
 
     def sample(self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]) -> Sampled:
-        texts = self.texts(references, regions.device)
         with torch.no_grad(), as_at_test(model):
-            words = sample(model, regions, rows=self.num_samples, max_words=self.max_words).words
-            reward = self.cider(words, texts).float()
-            gained = reward
+            words = [sample(model, regions, rows=self.num_samples, max_words=self.max_words).words]
             if self.greedy:
-                most_likely = greedy(model, regions, max_words=self.max_words).words
-                gained = gained - self.cider(most_likely, texts).float()
-        image, row = longest_first(words)
-        words, gained = (part[image[:, None], row] for part in (words, gained))
-        length = min(rounded(words.shape[2]), self.max_words)
-        words = F.pad(words, (0, length - words.shape[2]))
-        return Sampled(words, image, gained, reward.mean(), reward.std(dim=1).mean())
+                words.append(greedy(model, regions, max_words=self.max_words).words)
+        length = min(rounded(max(part.shape[2] for part in words)), self.max_words)
+        words = torch.cat([F.pad(part, (0, length - part.shape[2])) for part in words], dim=1)
+        return Sampled(words, self.texts(references, regions.device))
 
     def learn(
         self, model: Captioner, regions: Float[Tensor, "B L D"], sampled: tuple[Tensor, ...]
     ) -> dict[str, Tensor]:
-        words, image, gained, reward, spread = sampled
+        words, references = sampled
+        with torch.no_grad():
+            reward, baseline = self.cider(words, references).float().tensor_split([self.num_samples], dim=1)
+            gained, words = reward - baseline if self.greedy else reward, words[:, : self.num_samples]
+            image, row = longest_first(words)
+            words, gained = (part[image[:, None], row] for part in (words, gained))
         # cuDNN differentiates an LSTM only in training mode.
         with as_at_test(model), torch.backends.cudnn.flags(enabled=False), weighted_words():
             log_prob = model(regions[image], words).log_prob
@@ -142,7 +135,8 @@ class SelfCritical(Criterion):
             gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
         nothing = log_prob.new_zeros(*words.shape, 0)
         choice = Choice(log_prob, torch.zeros_like(log_prob), words != PAD, nothing)
-        return {"loss": self.reinforce(choice, gained).loss.mean(), "reward": reward, "reward_std": spread}
+        loss = self.reinforce(choice, gained).loss.mean()
+        return {"loss": loss, "reward": reward.mean(), "reward_std": reward.std(dim=1).mean()}
 
     def texts(self, references: Sequence[Sequence[str]], device: torch.device) -> Int[Tensor, "B M S"]:
         """The word ids of references, filled up with PAD."""
