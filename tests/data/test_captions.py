@@ -17,7 +17,10 @@ from PIL import Image
 from torch import nn
 
 from vision_attn.contracts import Encoder
+from vision_attn.data.images.crops import cropped
+from vision_attn.data.images.held import HeldPixels
 from vision_attn.data.images.squares import read_image
+from vision_attn.data.photographs import captions as captions_module
 from vision_attn.data.photographs import store as photograph_store
 from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.photographs.captions import Captions
@@ -335,8 +338,12 @@ def same(one, other) -> bool:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"cache": None}, {"residency": "memory"}, {"residency": "device"}, {"flips": True}]
-)
+    "options",
+    [
+        {}, {"cache": None}, {"residency": "memory"}, {"residency": "device"}, {"flips": True},
+        {"trainable": True, "flips": True, "crops": 0.5},
+    ],
+)  # fmt: skip
 def test_order_depends_on_seed_and_epoch_alone(folder, options):
     captions = source(folder, **options)
     whole = list(captions.train(3, seed=5))
@@ -354,8 +361,9 @@ def test_order_depends_on_seed_and_epoch_alone(folder, options):
     assert len(orders) == 3
 
 
-def test_parts_of_all_processes_are_the_whole_batch(folder):
-    captions = source(folder)
+@pytest.mark.parametrize("options", [{}, {"trainable": True, "flips": True, "crops": 0.5}])
+def test_parts_of_all_processes_are_the_whole_batch(folder, options):
+    captions = source(folder, **options)
     whole = list(captions.train(1, seed=0))
     parts = [list(captions.train(1, seed=0, rank=rank, world=2)) for rank in (0, 1)]
     for number, batch in enumerate(whole):
@@ -363,8 +371,10 @@ def test_parts_of_all_processes_are_the_whole_batch(folder):
         assert len(mine.ids) == len(other.ids) == 2
         assert sorted(mine.ids + other.ids) == sorted(batch.ids)
         for part in (mine, other):
-            for image, words in zip(part.ids, part.words, strict=True):
+            for number, (image, words) in enumerate(zip(part.ids, part.words, strict=True)):
                 expected = batch.words[batch.ids.index(image)]
+                if options:
+                    assert torch.equal(part.crops[number], batch.crops[batch.ids.index(image)])
                 assert torch.equal(words, expected[:, : words.shape[1]]) and not expected[:, words.shape[1] :].any()
         assert (mine.lengths, other.lengths) == (batch.lengths[::2], batch.lengths[1::2])
     with pytest.raises(ValueError, match="a batch of 4 cannot be split evenly among 3"):
@@ -409,12 +419,50 @@ def test_without_a_cache_batches_carry_photographs(folder, options):
     assert not (folder / "cache").exists()
 
 
+def seen(batch) -> torch.Tensor:
+    """What an encoder sees of a batch, or saw of a cached one."""
+    return batch.images if batch.crops is None else cropped(batch.images, batch.crops)
+
+
+def test_crops_are_of_training_photographs_alone_and_differ_in_each_epoch(folder):
+    """Held on the device or read from files, a batch is the same, and so is its order without crops."""
+    plain, options = source(folder, trainable=True), {"crops": 0.5, "trainable": True}
+    captions, found = source(folder, **options), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(captions_module, "pixels", held)
+        kept = source(folder, **options)
+    for epoch in range(2):
+        batches = [list(each.train(epoch, seed=0)) for each in (captions, kept, plain)]
+        for one, other, whole in zip(*batches, strict=True):
+            assert same(one, other) and same(one._replace(crops=None), whole)
+            found.append(one.crops)
+    found = torch.cat(found)
+    assert len(found.unique(dim=0)) == len(found) == 24 and (found[:, 2] - found[:, 0]).min() >= 1
+    assert all(batch.crops is None for each in (captions, kept) for batch in each.split("train"))
+
+
+def held(views, resolution: int, device: torch.device, *, repeated: bool) -> HeldPixels:
+    """Photographs held as on a GPU."""
+    return HeldPixels(views, resolution, device, room=5 * 3 * 8 * 8)
+
+
+def test_cached_vectors_are_not_cropped(folder):
+    with pytest.raises(ValueError, match=r"data\.crops and data\.cache exclude each other.*--data\.cache=null"):
+        source(folder, crops=0.8)
+    evaluated = source(folder, crops=0.8, prepare=False)
+    evaluated.only("test")
+    evaluated.prepare(Looking())  # which crops nothing
+    with pytest.raises(ValueError, match="crops is 0.0, but must be from"):
+        source(folder, crops=0.0, cache=None)
+    assert source(folder, crops=0.8, cache=None).train(0, seed=0).__next__().crops is not None
+
+
 @pytest.mark.parametrize("options", [{}, {"cache": None}])
 def test_flips_mirror_half_of_the_training_images_only(folder, options):
     captions = source(folder, flips=True, batch_size=12, **options)
 
     def left(batch) -> list[float]:
-        images = batch.images.float()
+        images = seen(batch).float()
         return (images[:, 0, 0] if images.dim() == 3 else images[:, 0, 0, 0]).tolist()
 
     mirrored = sum(
@@ -442,7 +490,7 @@ def test_each_photograph_is_mirrored_into_itself(folder, options, monkeypatch):
     found = {"straight": 0, "mirrored": 0}
     for epoch in range(3):
         for batch in source(folder, flips=True, **options).train(epoch, seed=0):
-            for image, key in zip(batch.images, batch.ids, strict=True):
+            for image, key in zip(seen(batch), batch.ids, strict=True):
                 pixels = read_image(files[key], 8)
                 shown = {"straight": pixels, "mirrored": pixels.flip(-1)}
                 if image.dim() == 2:

@@ -240,6 +240,8 @@ def test_files_that_cannot_be_used_are_named(tmp_path, content, said) -> None:
 
 
 def test_what_does_not_fit_is_said(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"data.crops needs an encoder"):
+        Captions(images="", annotations="", features="vectors", crops=0.8)
     with pytest.raises(ValueError, match=r"data.flips needs an encoder"):
         folder_of(tmp_path / "a", flips=True)
     source, _ = folder_of(tmp_path / "b")

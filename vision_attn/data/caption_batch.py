@@ -29,12 +29,15 @@ class CaptionBatch(NamedTuple):
     files: tuple
     """The file of each image; None for a drawn one."""
     boxes: tuple
-    """For each image the boxes of the objects that words name, {word: [(x0, y0, x1, y1)]}; None if unknown."""
+    """For each image the boxes of the objects that words name, {word: [(x0, y0, x1, y1)]}; None if unknown. Of
+    the whole image, also where a part of it is seen."""
     vectors: tuple = ()
     """The file of each image's annotation vectors, which may hold the boxes of regions; () where there is none."""
     lengths: Static | None = None
     """For each image the most words of each row, END included: those of all batches of this shape. None: any row may
     have T words."""
+    crops: Float[Tensor, "B 4"] | None = None
+    """The part (x0, y0, x1, y1) of each image of pixels that is seen: see `data.images.crops`. None: all of it."""
 
 
 def padded_words(encoded: Sequence[Sequence[int]]) -> Int[Tensor, "B 1 T"]:

@@ -16,6 +16,7 @@ from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.reinforce_attention import ReinforceAttention
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.crops import cropped
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
 from vision_attn.layers.padding import real_regions, rounded
@@ -156,32 +157,34 @@ class Captioning(Task):
         """The fields of a batch in the order of `forward`, with words padded to one of few lengths, and after them what
         a criterion samples, which cannot be captured."""
         images, words = batch.images, batch.words
-        lengths = getattr(batch, "lengths", None)
+        lengths, crops = getattr(batch, "lengths", None), getattr(batch, "crops", None)
         if lengths is None:
             most = self.model.max_length or rounded(words.shape[2])
             words = F.pad(words, (0, max(0, min(rounded(words.shape[2]), most) - words.shape[2])))
         sampled: tuple[Tensor, ...] = ()
         for criterion in self.sampling:
-            images = images.to(next(self.parameters()).device)
-            sampled = tuple(criterion.sample(self.model, self.regions(images), batch.references))
+            device = next(self.parameters()).device
+            images, crops = images.to(device), None if crops is None else crops.to(device)
+            sampled = tuple(criterion.sample(self.model, self.regions(images, crops), batch.references))
         if not self.given:  # words are not used, and may have any shape
             words, lengths = words[:, :1, :1], None
-        return images, words, (), (), (), (), (), lengths, *sampled
+        return images, words, *[None] * 5, lengths, crops, *sampled
 
     def forward(
         self,
         images: Tensor,
         words: Int[Tensor, "B R T"],
-        ids: tuple = (),
-        references: tuple = (),
-        files: tuple = (),
-        boxes: tuple = (),
-        vectors: tuple = (),
+        ids: tuple | None = (),
+        references: tuple | None = (),
+        files: tuple | None = (),
+        boxes: tuple | None = (),
+        vectors: tuple | None = (),
         lengths: Static | None = None,
+        crops: Float[Tensor, "B 4"] | None = None,
         *sampled: Tensor,
     ) -> dict[str, Tensor]:
         """`sampled`: what a criterion sampled for this batch, if `captured_batch` did so."""
-        regions = self.regions(images)
+        regions = self.regions(images, crops)
         terms, statistics = [], {}
         if self.given:
             runs = {"runs": self.num_runs} if self.num_runs > 1 else {}
@@ -212,11 +215,11 @@ class Captioning(Task):
             metrics |= logged
         return metrics | ({"loss": sum(losses)} if losses else {})
 
-    def regions(self, images: Tensor) -> Float[Tensor, "B L D"]:
-        """Annotation vectors of uint8 images (B, 3, S, S), or of what a cache keeps of them: outputs of
-        `encoder.frozen_part()`."""
+    def regions(self, images: Tensor, crops: Float[Tensor, "B 4"] | None = None) -> Float[Tensor, "B L D"]:
+        """Annotation vectors of uint8 images (B, 3, S, S), or of `crops` of them, or of what a cache keeps of them:
+        outputs of `encoder.frozen_part()`."""
         if images.dtype == torch.uint8:
-            return self.encoder(images)
+            return self.encoder(images if crops is None else cropped(images, crops))
         regions, (rows, columns) = self.encoder.finish(images.float()), self.encoder.grid
         if rows * columns > 0:
             require("regions", regions, "B L D", "float", L=rows * columns)

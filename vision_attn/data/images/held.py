@@ -23,8 +23,8 @@ def pixels(views: Sequence[View], resolution: int, device: torch.device, *, repe
 
 
 class HeldPixels(Pixels):
-    """Each photograph is decoded once, as the square that an encoder sees, and mirrored on the device. Those that there
-    is no room for are read each time."""
+    """Each photograph is decoded once, as the square that an encoder sees, and stays on the device. Those that there is
+    no room for are read each time."""
 
     on_device = True
 
@@ -47,15 +47,11 @@ class HeldPixels(Pixels):
             places = self._there([self.places[views[number].name] for number in held])
             images.index_copy_(0, self._there(held), self.table.index_select(0, places))
         if new := [number for number, view in enumerate(views) if view.name not in self.places]:
-            read = torch.stack(list(in_threads(self._read_plain, [views[number] for number in new], ahead=len(new))))
+            read = torch.stack(list(in_threads(self._read_view, [views[number] for number in new], ahead=len(new))))
             read = read.permute(0, 2, 3, 1).to(self.device)
             images.index_copy_(0, self._there(new), read)
             self._hold([views[number].name for number in new], read)
-        mirrored = self._there([view.mirrored for view in views])[:, None, None, None]
-        return torch.where(mirrored, images.flip(2), images).permute(0, 3, 1, 2)
-
-    def _read_plain(self, view: View) -> UInt8[Tensor, "3 S S"]:
-        return self._read_view(view._replace(mirrored=False))
+        return images.permute(0, 3, 1, 2)
 
     def _hold(self, names: list[str], read: UInt8[Tensor, "M S S 3"]) -> None:
         """Keep as many as there is room for, a photograph that is there twice once."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -71,12 +71,14 @@ class Batches:
         parts: Sequence[Part],
         rows: NDArray[np.int64],
         *,
+        crops: Float[np.ndarray, "N 4"] | None = None,
         may_skip: bool = False,
     ) -> None:
-        """`rows`: the picture index of each photograph. may_skip: leave out a batch of which no photograph can be read;
-        that is an error if it is so of all batches, and otherwise of any."""
+        """`rows`: the picture index of each photograph; `crops`: what is seen of each, None for all of it. may_skip:
+        leave out a batch of which no photograph can be read; that is an error if it is so of all batches, and otherwise
+        of any."""
         self.table, self.pictures, self.parts, self.rows = table, pictures, parts, rows
-        self.may_skip = may_skip
+        self.crops, self.may_skip = crops, may_skip
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -115,6 +117,7 @@ class Batches:
             members, captions = members[order], captions[order]
         photographs = [table.photographs[member] for member in members.tolist()]
         images, rows = self.pictures.gather(self.rows[members], space), self.rows[members]
+        crops = None if self.crops is None else self.crops[members]
         kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
         if not kept:
             if self.may_skip:
@@ -123,6 +126,7 @@ class Batches:
         if len(kept) < len(photographs):
             images, captions = images[kept], captions[kept]
             photographs, rows = [photographs[number] for number in kept], rows[kept]
+            crops = None if crops is None else crops[kept]
         places = None if part.lengths is None else Static(part.lengths[number] for number in kept)
         longest = None if places is None else max(map(max, places))
         return CaptionBatch(
@@ -134,6 +138,7 @@ class Batches:
             boxes=(None,) * len(photographs),
             vectors=tuple(self.pictures.files[row] for row in rows) if isinstance(self.pictures, Vectors) else (),
             lengths=places,
+            crops=None if crops is None else torch.from_numpy(crops),
         )
 
 

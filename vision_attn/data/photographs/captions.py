@@ -13,6 +13,7 @@ from torch import nn
 from vision_attn.contracts import END, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.grouping import Stratified
+from vision_attn.data.images.crops import random_crops
 from vision_attn.data.images.held import pixels
 from vision_attn.data.images.squares import Pixels
 from vision_attn.data.photographs.annotations import read_annotations
@@ -32,6 +33,8 @@ LARGE = 2**24
 """Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
 FORMAT = 2
 """Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
+CROPS = 1
+"""The last seed of the random numbers of crops, so that all others are the same with and without them."""
 log = logging.getLogger(__name__)
 
 
@@ -54,6 +57,7 @@ class Captions(VocabularySource):
         cache: str | None = "cache",
         residency: Literal["memmap", "memory", "device"] = "memmap",
         flips: bool = False,
+        crops: float = 1.0,
         verify: bool = False,
         features: str | None = None,
     ) -> None:
@@ -78,6 +82,8 @@ class Captions(VocabularySource):
             residency: keep cached vectors in memory-mapped files, in main memory, or on the encoder's device.
             flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
                 they say left or right. Adds the mirrored training photographs to the cache.
+            crops: train on random crops with sides of `crops` to 1 times the photograph's, different ones in each
+                epoch; 1: on whole photographs. Not with cached vectors.
             verify: check the checksums of the whole cache before use.
             features: a folder of annotation vectors that another program computed, in the place of the encoder's: for
                 each photograph a file of its name or its id, with the ending .npy or .npz (`data.vectors`). See
@@ -93,9 +99,11 @@ class Captions(VocabularySource):
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
         check_range("Captions", 1, 1000, rows=rows, max_length=max_length)
-        self.features = features
-        if features and flips:
-            raise ValueError("data.flips needs an encoder: vectors that were computed before cannot be mirrored")
+        check_range("Captions", 0.1, 1, crops=crops)
+        self.features, self.crops = features, crops
+        for key, set_, done in (("flips", flips, "mirrored"), ("crops", crops < 1, "cropped")):
+            if features and set_:
+                raise ValueError(f"data.{key} needs an encoder: vectors in data.features cannot be {done}")
         self._prepared: nn.Module | None = None
         self._only: str | None = None
 
@@ -156,23 +164,28 @@ class Captions(VocabularySource):
         if self._prepared is encoder:
             return
         found = locate(self.photographs, self._folders())
-        views = Views(found, flips=self.flips and self._only is None)  # an evaluation mirrors nothing
         cache = None if self.cache is None else Path(self.cache).expanduser()
         frozen = None if cache is None or self.features else encoder.frozen_part()
+        if frozen is not None and self.crops < 1 and self._only is None:
+            raise ValueError(
+                "data.crops and data.cache exclude each other, because the cache holds vectors of whole photographs: "
+                "set --data.cache=null to encode the crops of each epoch, or --data.crops=1"
+            )
+        # An evaluation mirrors nothing. Photographs that are not cached are mirrored by `crops` of a batch.
+        views = Views(found, flips=self.flips and frozen is not None and self._only is None)
         if frozen is not None and self._only and not complete_in(cache, frozen, views):
             found = {
                 split: members.selected(np.full(len(members), split == self._only)) for split, members in found.items()
             }
             views = Views(found, flips=False)
+        device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
         if self.features:
             self._pictures: Features | Pixels | Vectors = self._given(encoder, views)
         elif frozen is None:
-            device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
             self._pictures = pixels(views, encoder.resolution, device, repeated=self._only is None)
         else:
             parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
             folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]
-            device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
             self._pictures = Features(folders, self.residency, device)
         self._readable, self._views, self._rows = found, views, views.rows
         if self._pictures.unreadable:
@@ -233,13 +246,17 @@ class Captions(VocabularySource):
         table, rng = self._table("train"), np.random.default_rng([seed % 2**64, epoch])
         captions = table.pick(self.rows, rng)
         mirrored = self.flips & (rng.integers(0, 2, len(captions)) == 1)
-        rows = np.where(mirrored, self._views.mirrors(table.rows), table.rows)
+        rows, crops = table.rows, None
+        if not isinstance(self._pictures, Pixels):
+            rows = np.where(mirrored, self._views.mirrors(rows), rows)
+        elif self.flips or self.crops < 1:
+            crops = random_crops(float(self.crops), mirrored, np.random.default_rng([seed % 2**64, epoch, CROPS]))
         mine = equal_part(self._grouping.size, rank, world)
         parts = [
             Part(group.members[mine], captions[group.members[mine]], Static(group.shape[mine]))
             for group in self._grouping.epoch(rng)[skip:]
         ]
-        return iter(Batches(table, self._pictures, parts, rows))
+        return iter(Batches(table, self._pictures, parts, rows, crops=crops))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Batches:
         table, size = self._table(known_split(name)), self.evaluation_batch_size
