@@ -94,9 +94,11 @@ class Nothing(Source):
         return self.captions
 
 
-WORDS = (("a red circle", "red"), ("two blue squares", "a square"), ("one circle", "blue"))
-STRINGS = (("3 1 4", "3 1"), ("2 7 1", "2 7"), ("1 2", "1"))
-"""Captions of few lengths, by which shapes differ: at each of them a compiler may begin again."""
+WORDS = (("a red circle", "two blue circles"), ("a blue square", "one red square"), ("a red square", "one blue circle"))
+STRINGS = (("3 1 4", "1 5 9"), ("2 7 1", "8 2 8"), ("1 2 3", "4 5 6"))
+"""Captions of one length, and below of several: where a compiler is told nothing, it begins again at each."""
+RAGGED_WORDS = (("a red circle", "red"), ("two blue squares", "a square"), ("one circle", "blue"))
+RAGGED_STRINGS = (("3 1 4", "3 1"), ("2 7 1", "2 7"), ("1 2", "1"))
 
 
 @cache
@@ -129,12 +131,13 @@ def _shrink(part: Any) -> None:
             _shrink(value)
 
 
-def made(case: str) -> Made:
-    """The task of a case, and a batch of training."""
+def made(case: str, *, ragged: bool = True) -> Made:
+    """The task of a case, and a batch of training, whose captions have one length unless they are `ragged`."""
     config = resolved(case)
     kind, source = (config[key].class_path.rpartition(".")[2] for key in ("task", "data"))
     shape = {"LargeClutter": (1, 0, 0), "LabelledImages": (3, SIDE, SIDE)}.get(source, (1, SIDE, SIDE))
-    captions = STRINGS if kind == "Transcription" else WORDS
+    words, strings = (RAGGED_WORDS, RAGGED_STRINGS) if ragged else (WORDS, STRINGS)
+    captions = strings if kind == "Transcription" else words
     nothing = Nothing(shape, captions)
     task = build(config)["task"](nothing)
     task.prepare(nothing)

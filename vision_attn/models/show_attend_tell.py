@@ -127,8 +127,11 @@ class ShowAttendTell(Captioner):
         self.attention.pads = True
 
     def compile(self, **options) -> None:
-        """Compile a time step, not the loop over words: its length changes from batch to batch."""
-        self.look = torch.compile(self.look, dynamic=True, **options)
+        """Compile a time step, not the loop over words, whose length changes from batch to batch.
+
+        options: as of `torch.compile`; sizes are dynamic by default.
+        """
+        self.look = torch.compile(self.look, **{"dynamic": True} | options)
 
     @property
     def way(self) -> str | None:
