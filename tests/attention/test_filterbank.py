@@ -5,9 +5,9 @@ import pytest
 import references_filterbank as reference
 import torch
 
-from vision_attn.attention import filterbank as module
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.contracts import Window
+from vision_attn.kernels import choice
 
 B, R, C, Y, X, N, H = 2, 3, 2, 9, 13, 4, 6
 
@@ -194,7 +194,7 @@ def test_fused_loops_equal_tensor_operations(shape, relative, monkeypatch):
         images, patches = random(B, *shape).to(dtype), random(B, R, shape[0], N, N).to(dtype)
         inputs = state, images.requires_grad_(), patches.requires_grad_()
         window = bank.window(state)
-        assert bool(module._fused(images, window)) == (dtype == torch.float32)
+        assert bool(choice.fused("filterbank", images, window.stride)) == (dtype == torch.float32)
         outputs = bank.read(images, window), bank.write(patches, window)
         loss = sum((output * random(*output.shape, seed=3).to(dtype)).sum() for output in outputs)
         found = (*outputs, *torch.autograd.grad(loss, (*inputs, *bank.parameters())))
@@ -206,7 +206,7 @@ def test_fused_loops_equal_tensor_operations(shape, relative, monkeypatch):
 def test_without_numba_tensor_operations_do_the_same(monkeypatch):
     bank, state, images = build(dtype=torch.float32), random(B, R, H).float(), random(B, C, Y, X).float()
     ours = bank.read(images, bank.window(state))
-    monkeypatch.setattr(module, "_numba", lambda: None)
+    monkeypatch.setattr(choice, "_loops", lambda operation: None)
     torch.testing.assert_close(ours, bank.read(images, bank.window(state)))
 
 

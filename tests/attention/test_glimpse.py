@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vision_attn.attention import glimpse as module
 from vision_attn.attention.glimpse import Retina
+from vision_attn.kernels import choice
 
 
 @pytest.fixture(params=["loops", "tensors"], autouse=True)
 def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of extracting glimpses: fused loops, and the tensor operations that GPUs use."""
     if request.param == "tensors":
-        monkeypatch.setattr(module, "_numba", lambda: None)
+        monkeypatch.setattr(choice, "_loops", lambda operation: None)
     else:
         pytest.importorskip("vision_attn.kernels.glimpse_numba", reason="numba is not installed")
 

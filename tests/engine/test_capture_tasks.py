@@ -11,12 +11,11 @@ from toy import Plane, adam, toy_run
 from tests.engine.test_capture import EVERYTHING, Reading, TapeGraph, Uneven
 from tests.fake_mnist import write_mnist
 from tests.whole_runs import steps, train
-from vision_attn.attention import filterbank, glimpse
 from vision_attn.commands import main
 from vision_attn.engine import capture
 from vision_attn.engine.capture import WARM_UP, CUDAGraph, Recorded
 from vision_attn.engine.fit import fit
-from vision_attn.layers import lstm
+from vision_attn.kernels import choice
 
 CUDA = [
     pytest.mark.gpu,
@@ -71,8 +70,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_captured_tasks_train_as_eager_ones(config, precision, device, digits, tmp_path, captures, monkeypatch):
     if device == "cpu":  # The tape records tensor operations alone, as a CUDA graph records kernels.
         monkeypatch.setattr(capture, "CUDAGraph", TapeGraph)
-        for module in (glimpse, filterbank, lstm):
-            monkeypatch.setattr(module, "_numba", lambda: None)
+        monkeypatch.setattr(choice, "_loops", lambda operation: None)
     common = {"run.precision": precision, "run.device": device, "run.epochs": 2, "run.average": 0.9, "run.warmup": 2,
               "run.clip": 1.0, "run.compile": "false", "run.log_every": 1, "run.show": 0, "run.validate_every": 0,
               "data.folder": digits}  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vision_attn.attention import additive
 from vision_attn.attention.additive import _AdditiveScore
-from vision_attn.kernels.choice import imported_loops
+from vision_attn.kernels import choice
 
 additive_numba = pytest.importorskip("vision_attn.kernels.additive_numba", reason="numba is not installed")
 loops = pytest.importorskip("vision_attn.kernels.loops")
@@ -53,7 +53,7 @@ def test_fused_loops_equal_the_formula(shape) -> None:
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_exponential_is_clipped_and_so_is_its_gradient(with_loops, turned, monkeypatch) -> None:
     if not with_loops:
-        monkeypatch.setattr(additive, "_loops", lambda tensor: None)
+        monkeypatch.setattr(choice, "_loops", lambda operation: None)
     x = torch.randn(7, 6, 33, generator=torch.Generator().manual_seed(0)).mul(20)
     x[0, 0, :4] = torch.tensor([40.5, -40.5, 39.9, -39.9])
     x = (x.mT if turned else x).requires_grad_()
@@ -78,12 +78,12 @@ def test_without_numba_tensor_operations_give_the_same(monkeypatch: pytest.Monke
     arguments = inputs((2, 5, 196, 64))
     ours = gradients(fused, arguments)
     monkeypatch.setitem(sys.modules, additive_numba.__name__, None)
-    imported_loops.cache_clear()
+    choice._loops.cache_clear()
     try:
-        assert additive._fused(torch.zeros(1)) is None
+        assert choice.fused("additive", torch.zeros(1)) is None
         others = gradients(fused, arguments)
     finally:
-        imported_loops.cache_clear()
+        choice._loops.cache_clear()
     for one, other in zip(ours, others, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=3e-3)
 

@@ -18,8 +18,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from vision_attn.attention import additive
 from vision_attn.attention.additive import _AdditiveScore
 from vision_attn.attention.scores import Additive
+from vision_attn.kernels import choice
+from vision_attn.kernels.launch import runs_on
 
 additive_triton = pytest.importorskip("vision_attn.kernels.additive_triton", reason="triton is not installed")
+lstm_triton = pytest.importorskip("vision_attn.kernels.lstm_triton")
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 GPU = pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -45,7 +48,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def score(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """By kernels or by tensor operations: `additive._fused` decides."""
+    """By kernels or by tensor operations: `kernels.choice.fused` decides."""
     return _AdditiveScore.apply((2 * q).exp(), (2 * k).exp(), v)
 
 
@@ -59,14 +62,14 @@ def values_and_gradients(function, arguments: tuple[Tensor, ...]) -> tuple[Tenso
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Takes scores to the kernels on every device. Lists the names of the kernels that were launched."""
-    launched, launch = [], additive_triton._launch
+    launched, launch = [], additive_triton.launch
 
-    def record(kernel, *arguments) -> None:
+    def record(kernel, *arguments, **options) -> None:
         launched.append(kernel.__name__)
-        launch(kernel, *arguments)
+        launch(kernel, *arguments, **options)
 
-    monkeypatch.setattr(additive, "_fused", lambda query: additive_triton)
-    monkeypatch.setattr(additive_triton, "_launch", record)
+    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(additive_triton, "launch", record)
     yield launched
 
 
@@ -90,7 +93,7 @@ def test_kernels_equal_the_formula(shape, kernels) -> None:
 def test_kernels_equal_tensor_operations(scale, kernels, monkeypatch) -> None:
     arguments = tuple(argument.float() for argument in inputs((2, 3, 11, 20), scale))
     with monkeypatch.context() as without:
-        without.setattr(additive, "_fused", lambda query: None)
+        without.setattr(additive, "fused", lambda operation, query: None)
         expected = values_and_gradients(score, arguments)
     assert not kernels
     check(arguments, tuple(part.double() for part in expected), rtol=1e-5, atol=2e-5 * scale)
@@ -192,7 +195,7 @@ def test_all_of_this_holds_on_the_interpreter(mark) -> None:
 def test_kernels_compile_for_a_gpu(kernel, width, size) -> None:
     """For an H100, as far as ptxas. At full size: loads of four numbers, and no waiting for shared memory.
 
-    At size 1, all sizes are 1, which Triton makes constants; so does the first call of `runs_on`.
+    At size 1, all sizes are 1, which Triton makes constants; so does a call at these sizes.
     """
     from triton import compile
     from triton.backends.compiler import GPUTarget
@@ -214,13 +217,14 @@ def test_kernels_compile_for_a_gpu(kernel, width, size) -> None:
 
 @CPU
 def test_the_device_decides(monkeypatch) -> None:
-    monkeypatch.setattr(additive_triton, "runs_on", lambda device: True)
+    monkeypatch.setattr(choice, "runs_on", lambda device: True)
     with FakeTensorMode():
         query = torch.empty(1, 1, 1, device="cuda")
-        assert additive._fused(query) is additive_triton
-        assert additive._fused(query.cpu()) is not additive_triton
-        monkeypatch.setattr(additive, "TRITON", False)
-        assert additive._fused(query) is None
+        assert choice.fused("additive", query) is additive_triton
+        assert choice.fused("additive", query.cpu()) is not additive_triton
+        assert choice.fused("additive", query.half()) is choice.fused("weighted_sum", query) is None
+        monkeypatch.setattr(choice, "TRITON", False)
+        assert choice.fused("additive", query) is None
 
 
 @CPU
@@ -228,16 +232,16 @@ def test_without_a_compiler_it_says_so_and_tensor_operations_take_over(monkeypat
     def fail(*arguments) -> None:
         raise RuntimeError("Failed to find C compiler.\nMore about it")
 
-    monkeypatch.setattr(additive_triton, "_launch", fail)
-    additive_triton.runs_on.cache_clear()
+    monkeypatch.setattr(lstm_triton, "launch", fail)
+    runs_on.cache_clear()
     try:
         with pytest.warns(
             UserWarning, match=r"without its Triton kernels, so more slowly: Failed to find C compiler.$"
         ):
-            assert additive._triton(torch.device("cpu")) is None
-        assert additive._triton(torch.device("cpu")) is None  # and says so once
+            assert not runs_on(torch.device("cpu"))
+        assert not runs_on(torch.device("cpu"))  # and says so once
     finally:
-        additive_triton.runs_on.cache_clear()
+        runs_on.cache_clear()
 
 
 @CPU
@@ -270,12 +274,15 @@ def trained(score: Additive, regions: Tensor, query: Tensor) -> list[Tensor]:
 
 @GPU
 def test_gpu_the_class_takes_its_scores_from_the_kernels(monkeypatch) -> None:
-    launched, launch = [], additive_triton._launch
-    monkeypatch.setattr(additive_triton, "_launch", lambda *call: (launched.append(call[0].__name__), launch(*call)))
+    launched, launch = [], additive_triton.launch
+
+    def record(kernel, *arguments, **options) -> None:
+        launched.append(kernel.__name__)
+        launch(kernel, *arguments, **options)
+
+    monkeypatch.setattr(additive_triton, "launch", record)
     model, *arguments = model_and_inputs()
     expected = trained(model, *arguments)
-    additive_triton.runs_on(torch.device("cuda", torch.cuda.current_device()))
-    launched.clear()
     for one, other in zip(trained(model.cuda(), *(x.cuda() for x in arguments)), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert launched == ["_score_kernel", "_gradient_kernel"]

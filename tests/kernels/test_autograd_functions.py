@@ -182,7 +182,7 @@ def test_passes_change_nothing_of_theirs_as_they_run(monkeypatch: pytest.MonkeyP
 WAYS = {
     "on_gpu": lambda _: True,
     "launch": lambda *_, **options: None,
-    "_is_cuda": lambda _: True,
+    "is_cuda": lambda _: True,
     "_wanted": lambda _: True,
 }
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vision_attn.contracts import Captioner
+from vision_attn.kernels import choice
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -151,7 +152,7 @@ def test_an_lstm(rows, parts, dtype, monkeypatch) -> None:
         return module.lstm(sum(part.float() for part in gates), cell)
 
     expected = values_and_gradients(plain, *inputs)
-    monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
     tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(values_and_gradients(lstm, *inputs), expected, **tolerance)
 
@@ -168,7 +169,7 @@ def test_the_exponential(dtype, scale, monkeypatch) -> None:
         return (module.exponential(x, 15.0),)
 
     expected = values_and_gradients(exponential, x)
-    monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
     rtol = 1e-2 if dtype == torch.bfloat16 else 2e-5  # Triton's interpreter does not round to the nearest bfloat16
     torch.testing.assert_close(values_and_gradients(exponential, x), expected, rtol=rtol, atol=1e-9)
     x[0, 0, 0] = torch.nan
@@ -186,7 +187,7 @@ def test_weights_and_context_of_soft_attention(sizes, dtype, monkeypatch) -> Non
     inputs = 3 * random(B, R, L), random(B, L, D, seed=1, dtype=dtype)
     attended = partial(module.attended, scale=0.7)
     expected = values_and_gradients(attended, *inputs)
-    monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
     ours = values_and_gradients(attended, *inputs)
     tolerance = {"rtol": 2e-2, "atol": 6e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
     for one, other in zip(ours, expected, strict=True):
@@ -205,7 +206,7 @@ def test_gradients_of_annotation_vectors_are_summed_over_time(monkeypatch) -> No
 
     inputs = random(4, 2, 3, 6), random(2, 6, 5, seed=1)
     expected = values_and_gradients(lambda *given: loop(*given, False), *inputs)
-    monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
     torch.testing.assert_close(
         values_and_gradients(lambda *given: loop(*given, True), *inputs), expected, rtol=1e-4, atol=1e-5
     )
@@ -219,7 +220,7 @@ def test_scores_of_minus_infinity_have_weight_zero(monkeypatch) -> None:
     scores, regions = random(1, 2, 70), random(1, 70, 5, seed=1)
     scores[0, 0, :40] = scores[0, 1, 3] = -torch.inf
     expected = module.attended(scores, regions)
-    monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
     for one, other in zip(module.attended(scores, regions), expected, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -243,10 +244,9 @@ def test_the_filterbank(relative, sizes, monkeypatch) -> None:
         return filterbank.read(images, window), filterbank.write(patches, window), *window
 
     with monkeypatch.context() as plain:
-        plain.setattr(module, "_numba", lambda: None)
-        plain.setattr(module, "_fused", lambda *_: None)
+        plain.setattr(choice, "_loops", lambda operation: None)
         expected = values_and_gradients(both, *inputs)
-    monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
     ours = values_and_gradients(both, *inputs)
     for one, other in zip(ours, expected, strict=True):
         assert (one - other).norm() <= 1e-4 * other.norm()
@@ -262,9 +262,9 @@ def test_best_words(K, V, dtype, monkeypatch) -> None:
     logits = (4 * random(2, 3, V)).to(dtype)
     for barred in (torch.tensor([0, 2]), torch.randint(0, V, (2, 3, 4), generator=torch.Generator().manual_seed(1))):
         with monkeypatch.context() as plain:
-            plain.setattr(module, "_loops", lambda *_: None)
+            plain.setattr(choice, "_loops", lambda operation: None)
             expected = module.best_words(logits, K, barred)
-            plain.setattr(module, "on_gpu", lambda tensor: True)
+            plain.setattr(choice, "on_gpu", lambda tensor: True)
             log_prob, words = module.best_words(logits, K, barred)
         torch.testing.assert_close(log_prob, expected[0], rtol=1e-5, atol=1e-5)
         finite = log_prob.isfinite()
@@ -285,7 +285,7 @@ def test_best_words_of_a_row_of_minus_infinities(monkeypatch) -> None:
 @pytest.mark.parametrize(("groups", "length_power"), [(1, 0.0), (2, 1.0)])
 def test_a_beam(groups, length_power, monkeypatch) -> None:
     """The same captions, also of groups with a penalty and of beams wider than the vocabulary."""
-    from vision_attn.decode import beam_search, beams
+    from vision_attn.decode import beam_search
 
     class Markov(Captioner):
         """The next word depends on the word before, and on the image's number."""
@@ -301,7 +301,7 @@ def test_a_beam(groups, length_power, monkeypatch) -> None:
         options = {"beams": width, "groups": groups, "max_words": 5, "length_power": length_power}
         expected = beam_search(captioner, regions, **options)
         with monkeypatch.context() as kernel:
-            kernel.setattr(beams, "on_gpu", lambda tensor: True)
+            kernel.setattr(choice, "on_gpu", lambda tensor: True)
             found = beam_search(captioner, regions, **options)
         torch.testing.assert_close(found.score, expected.score)
         assert torch.equal(found.words, expected.words)
@@ -319,6 +319,6 @@ def test_pointwise_expressions(gates, dtype, monkeypatch) -> None:
         return module.tanh_of_sum(a, b, c), module.gated(c[..., :gates], b)
 
     expected = values_and_gradients(both, a, b, c)
-    monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(values_and_gradients(both, a, b, c), expected, **tolerance)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vision_attn.layers import best_words as module
+from vision_attn.kernels import choice
 from vision_attn.layers.best_words import best_words
 
 BARRED = torch.tensor([0, 2])
@@ -16,9 +16,9 @@ BARRED = torch.tensor([0, 2])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "loops":
         pytest.importorskip("vision_attn.kernels.best_words_numba", reason="numba is not installed")
-        assert module._loops(torch.zeros(1, 1), 1) is not None
+        assert choice.fused("best_words", torch.zeros(1, 1)) is not None
     else:
-        monkeypatch.setattr(module, "_numba", lambda: None)
+        monkeypatch.setattr(choice, "_loops", lambda operation: None)
 
 
 def plain(logits: Tensor, K: int) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,7 @@ def test_gradients_are_those_of_autocast(name, collects, monkeypatch) -> None:
     if collects:
         monkeypatch.setattr(unrolled, "_collects", lambda layer, input: torch.is_grad_enabled())
         for module in (unrolled, linear, transformer):
-            monkeypatch.setattr(module, "_is_cuda", lambda tensor: True)
+            monkeypatch.setattr(module, "is_cuda", lambda tensor: True)
     loss, gradients = loss_and_gradients(name)
     torch.testing.assert_close(loss, expected[0], rtol=1e-2, atol=1e-2)
     size = torch.stack([grad.norm() for grad in expected[1] if grad is not None]).norm()

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+from vision_attn.kernels import choice
 from vision_attn.layers import lstm as module
 from vision_attn.layers.lstm import lstm
 
@@ -12,7 +13,7 @@ from vision_attn.layers.lstm import lstm
 def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of updating a cell: fused loops for float32, and tensor operations."""
     if request.param == "tensors":
-        monkeypatch.setattr(module, "_numba", lambda: None)
+        monkeypatch.setattr(choice, "_loops", lambda operation: None)
     else:
         pytest.importorskip("vision_attn.kernels.lstm_numba", reason="numba is not installed")
 

@@ -168,7 +168,7 @@ def test_gradients_of_glimpse_networks_can_wait_for_all_time_steps(core, glimpse
     model = RAM((1, 8, 8), 3, num_glimpses=3, core=core, glimpse=glimpse).double()
     images, results = torch.rand(4, 1, 8, 8, dtype=torch.double), []
     for on_gpu in (False, True):
-        monkeypatch.setattr(unrolled_module, "_is_cuda", lambda tensor, on_gpu=on_gpu: on_gpu)
+        monkeypatch.setattr(unrolled_module, "is_cuda", lambda tensor, on_gpu=on_gpu: on_gpu)
         calls = []
         where = model.glimpse.where
         monkeypatch.setattr(where, "forward", partial(_noted, calls, type(where).forward, where))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vision_attn.layers import weighted_sum as module
+from vision_attn.kernels import choice
 from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.weighted_sum import FEW, _WeightedSum, weighted_sum
 
@@ -12,7 +12,7 @@ from vision_attn.layers.weighted_sum import FEW, _WeightedSum, weighted_sum
 @pytest.fixture(params=["loops", "products"], autouse=True)
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "products":
-        monkeypatch.setattr(module, "_numba", lambda: None)
+        monkeypatch.setattr(choice, "_loops", lambda operation: None)
     else:
         pytest.importorskip("vision_attn.kernels.weighted_sum_numba", reason="numba is not installed")
 

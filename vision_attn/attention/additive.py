@@ -1,35 +1,27 @@
 """The sum over features of the additive score (Xu et al. 2015, eq. 4), for all rows and regions.
 
-It is computed by fused loops on a CPU (`additive_numba`), by Triton kernels on a GPU (`additive_triton`), and by tensor
-operations where neither can run or under `torch.compile`.
+`kernels.choice` says whether fused loops, kernels or the tensor operations of this file compute it.
 """
 
 import math
-from functools import partial
-from importlib.util import find_spec
-from types import ModuleType
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vision_attn.kernels.choice import fused_loops
-from vision_attn.kernels.launch import on_gpu
+from vision_attn.kernels.choice import fused, on_gpu
 from vision_attn.layers.accumulate import total_of
 from vision_attn.layers.precision import at_least_float32
 
 CACHED = 2**19
 """Elements of a tensor that fits into a CPU's cache with room to spare: 2 MiB in float32."""
 
-TRITON = find_spec("triton") is not None
-"""Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
-
 
 def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
     """e^{2x} with x clipped to +-limit, in float32 or wider also under autocast."""
-    if on_gpu(x) and x.dtype != torch.float64:
-        return _ExponentialOnGPU.apply(x, limit)
+    if kernels := fused("exponential", x):
+        return kernels.Exponential.apply(x, limit)
     x = at_least_float32(x)
     if torch.compiler.is_compiling():
         return x.clamp(-limit, limit).mul(2).exp()
@@ -41,8 +33,7 @@ class _Exponential(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, limit: float) -> Tensor:
-        loops = _loops(x)
-        output = loops.exponential(x, limit) if loops else (2 * x.clamp(-limit, limit)).exp()
+        output = (2 * x.clamp(-limit, limit)).exp()
         ctx.save_for_backward(output)
         ctx.limit = limit
         return output
@@ -51,38 +42,16 @@ class _Exponential(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         (output,) = ctx.saved_tensors
-        if loops := _loops(output):
-            return loops.gradient_of_exponential(grad, output, ctx.limit), None
         smallest, largest = math.exp(-2 * ctx.limit), math.exp(2 * ctx.limit)
         inside = torch.ops.aten.hardtanh_backward(grad, output, smallest, largest)
         return inside * (2 * output), None
-
-
-class _ExponentialOnGPU(torch.autograd.Function):
-    """The same by one kernel, from any precision."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, limit: float) -> Tensor:
-        from vision_attn.kernels import exponential_triton as kernels
-
-        output = kernels.exponential(x, limit)
-        ctx.save_for_backward(x, output)
-        ctx.limit = limit
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        from vision_attn.kernels import exponential_triton as kernels
-
-        return kernels.gradient(grad, *ctx.saved_tensors, ctx.limit), None
 
 
 def additive_score(
     query: Float[Tensor, "B R A"], keys: Float[Tensor, "B L A"], weight: Float[Tensor, "A"]
 ) -> Float[Tensor, "B R L"]:
     """sum_a v_a tanh(k_a + q_a), given e^{2q}, e^{2k} and v: with t = 1 / (1 + e^{2q} e^{2k}), tanh is 1 - 2t."""
-    if torch.compiler.is_compiling() and not (TRITON and query.is_cuda):  # the compiler fuses this expression
+    if torch.compiler.is_compiling() and not on_gpu(query):  # the compiler fuses this expression
         return weight.sum() - 2 * (_reciprocal(query, keys) * weight).sum(dim=-1)
     return _AdditiveScore.apply(query, keys, weight)
 
@@ -94,8 +63,8 @@ class _AdditiveScore(torch.autograd.Function):
     def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
         ctx.slopes_of_keys = total_of(keys)
         ctx.save_for_backward(query, keys, weight)
-        if fused := _fused(query):
-            return fused.scores(query, keys, weight)
+        if kernels := fused("additive", query):
+            return kernels.scores(query, keys, weight)
         sums = [_reciprocal(query[image], keys[image]) @ weight for image in _chunks(query, keys)]
         return weight.sum() - 2 * torch.cat(sums)
 
@@ -104,7 +73,7 @@ class _AdditiveScore(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         query, keys, weight = ctx.saved_tensors
         slopes = ctx.slopes_of_keys() if ctx.slopes_of_keys else keys.new_zeros(keys.shape)
-        gradients = fused.gradients if (fused := _fused(query)) else _gradients
+        gradients = kernels.gradients if (kernels := fused("additive", query)) else _gradients
         grad_query, grad_weight = gradients(query, keys, weight, grad, slopes)
         return grad_query, None if ctx.slopes_of_keys else gradient_of_keys(slopes, keys, weight), grad_weight
 
@@ -125,25 +94,6 @@ def _gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes
         of_query.append(slope.sum(-2))
         slopes[image] += slope.sum(-3)
     return torch.cat(of_query) * (2 * weight) / query, grad.sum() - 2 * of_weight
-
-
-def _fused(query: Tensor) -> ModuleType | None:
-    """The module with kernels for `query`, if there is one; without numba, say, tensor operations do the same."""
-    return _triton(query.device) if query.is_cuda and TRITON else _loops(query)
-
-
-def _loops(tensor: Tensor) -> ModuleType | None:
-    return _numba() if tensor.device.type == "cpu" and tensor.dtype == torch.float32 else None
-
-
-def _triton(device: torch.device) -> ModuleType | None:
-    """The Triton kernels, unless they fail on `device`. A compiler needs what they need, so under it none is tried."""
-    from vision_attn.kernels import additive_triton
-
-    return additive_triton if torch.compiler.is_compiling() or additive_triton.runs_on(device) else None
-
-
-_numba = partial(fused_loops, "additive")
 
 
 def _reciprocal(query: Tensor, keys: Tensor) -> Tensor:

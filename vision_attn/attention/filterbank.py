@@ -4,9 +4,7 @@ image, or writes one, differentiable with respect to its position and size.
 Runs in float32 or wider also under autocast: bfloat16 would round positions near pixel 100 to half a pixel.
 """
 
-from functools import partial
 from math import log
-from types import ModuleType
 
 import torch
 from jaxtyping import Float
@@ -15,8 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import vecdot
 
 from vision_attn.contracts import Window
-from vision_attn.kernels.choice import fused_loops
-from vision_attn.kernels.launch import on_gpu
+from vision_attn.kernels.choice import fused
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.unrolled import repeated
 from vision_attn.system.checks import check_range, require
@@ -71,7 +68,7 @@ class Filterbank(nn.Module):
         require("state", state, "B R H", "float", hint=": R states for each image")
         with torch.autocast(state.device.type, enabled=False):
             numbers = repeated(self.numbers, at_least_float32(state))
-            if kernels := _kernels(numbers):
+            if kernels := fused("window", numbers):
                 return Window(
                     *kernels.Placed.apply(numbers, *self._before(numbers, before), self.middle, self.extremes)
                 )
@@ -122,16 +119,14 @@ class Filterbank(nn.Module):
     def read(self, images: Float[Tensor, "B C Y X"], window: Window) -> Float[Tensor, "B R C N N"]:
         """gamma F_Y x F_X^T (Gregor et al. 2015, eq. 27). Images are not repeated for the rows that read them."""
         require("images", images, "B C Y X", "float", B=window.stride.shape[0], Y=self.height, X=self.width)
-        if kernels := _kernels(window.stride, self.size, max(self.height, self.width)):
-            return kernels.Read.apply(at_least_float32(images), self.size, *window)
-        if _fused(images, window):
-            return _Read.apply(images, self.size, *window)
+        images = at_least_float32(images)
+        kernels = fused("filterbank", window.stride, images)
+        if kernels and kernels.takes(self.size, max(self.height, self.width)):
+            return kernels.Read.apply(images, self.size, *window)
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
         F_x, F_y = self.filters(window)
         with torch.autocast(images.device.type, enabled=False):
-            side_by_side = (
-                at_least_float32(images).transpose(1, 2).reshape(B, Y, C * X)
-            )  # channels: one product for all
+            side_by_side = images.transpose(1, 2).reshape(B, Y, C * X)  # channels: one product for all
             rows = F_y.reshape(B, R * N, Y) @ side_by_side
             patches = rows.reshape(B * R, N * C, X) @ F_x.reshape(B * R, N, X).mT
             return _scaled(patches.view(B, R, N, C, N).transpose(2, 3), window.intensity)
@@ -140,14 +135,14 @@ class Filterbank(nn.Module):
         """F_Y^T w F_X / gamma of patches w (Gregor et al. 2015, eq. 29)."""
         (B, R), N = window.stride.shape, self.size
         require("patches", patches, "B R C N N", "float", B=B, R=R, N=N)
-        if kernels := _kernels(window.stride, N, max(self.height, self.width)):
-            return kernels.Write.apply(at_least_float32(patches), self.height, self.width, *window)
-        if _fused(patches, window):
-            return _Write.apply(patches, self.height, self.width, *window)
+        patches = at_least_float32(patches)
+        kernels = fused("filterbank", window.stride, patches)
+        if kernels and kernels.takes(N, max(self.height, self.width)):
+            return kernels.Write.apply(patches, self.height, self.width, *window)
         C, Y, X = patches.shape[2], self.height, self.width
         F_x, F_y = self.filters(window)
         with torch.autocast(patches.device.type, enabled=False):
-            side_by_side = _scaled(at_least_float32(patches), 1 / window.intensity).transpose(2, 3)
+            side_by_side = _scaled(patches, 1 / window.intensity).transpose(2, 3)
             rows = side_by_side.reshape(B * R, N * C, N) @ F_x.reshape(B * R, N, X)
             images = F_y.reshape(B * R, N, Y).mT @ rows.view(B * R, N, C * X)
             return images.view(B, R, Y, C, X).transpose(2, 3)
@@ -193,80 +188,3 @@ class _Gaussians(torch.autograd.Function):
 
 def _scaled(patches: Tensor, intensity: Tensor) -> Tensor:
     return patches * intensity[..., None, None, None]
-
-
-class _Read(torch.autograd.Function):
-    """gamma F_Y x F_X^T, computed in fused loops with their own gradient."""
-
-    @staticmethod
-    def forward(ctx, images: Tensor, size: int, *window: Tensor) -> Tensor:
-        placed, intensity = _placed(*window[:-1]), window[-1]
-        F_x, F_y = _numba().filters(placed, size, *images.shape[-2:])
-        patches = _scaled(_numba().read(images, F_x, F_y), intensity)
-        ctx.save_for_backward(images, placed, intensity, F_x, F_y, patches)
-        return patches
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        images, placed, intensity, F_x, F_y, patches = ctx.saved_tensors
-        scaled = _scaled(grad, intensity)
-        by_window = _numba().gradients(images, scaled, placed, F_x, F_y)
-        by_images = None
-        if ctx.needs_input_grad[0]:
-            by_rows = _numba().write(scaled, F_x, F_y)
-            by_images = by_rows.sum(dim=1) if by_rows.shape[1] > 1 else by_rows.squeeze(1)
-        by_intensity = (grad * patches).sum(dim=(2, 3, 4)) / intensity
-        return by_images, None, by_window[..., :2], by_window[..., 2], by_window[..., 3], by_intensity
-
-
-class _Write(torch.autograd.Function):
-    """F_Y^T w F_X / gamma, computed in fused loops with their own gradient."""
-
-    @staticmethod
-    def forward(ctx, patches: Tensor, height: int, width: int, *window: Tensor) -> Tensor:
-        placed, intensity = _placed(*window[:-1]), window[-1]
-        F_x, F_y = _numba().filters(placed, patches.shape[-1], height, width)
-        scaled = _scaled(patches, 1 / intensity)
-        ctx.save_for_backward(scaled, intensity, placed, F_x, F_y)
-        return _numba().write(scaled, F_x, F_y)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scaled, intensity, *rest = ctx.saved_tensors
-        patches, placed, F_x, F_y = (part.flatten(0, 1)[:, None] for part in (scaled, *rest))
-        images = grad.flatten(0, 1)  # each row has its own
-        by_scaled = _numba().read(images, F_x, F_y).view(scaled.shape)
-        by_window = _numba().gradients(images, patches, placed, F_x, F_y).view(*intensity.shape, 4)
-        by_intensity = -(by_scaled * scaled).sum(dim=(2, 3, 4)) / intensity
-        by_patches = _scaled(by_scaled, 1 / intensity)
-        return by_patches, None, None, by_window[..., :2], by_window[..., 2], by_window[..., 3], by_intensity
-
-
-def _placed(centre: Tensor, stride: Tensor, sigma: Tensor) -> Tensor:
-    """(B, R, 4): a window without its intensity, in one tensor."""
-    return torch.cat([centre, stride[..., None], sigma[..., None]], dim=-1)
-
-
-def _fused(input: Tensor, window: Window) -> ModuleType | None:
-    """The module with loops for `input`, if there is one; without numba, say, tensor operations do the same.
-
-    Without a gradient, tensor operations: there their matrix products can be counted.
-    """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return None
-    return _numba() if input.device.type == "cpu" and input.dtype == window.stride.dtype == torch.float32 else None
-
-
-def _kernels(tensor: Tensor, filters: int = 1, pixels: int = 1) -> ModuleType | None:
-    """The module with Triton's kernels for windows like `tensor`, if there is one."""
-    if torch.compiler.is_compiling() or tensor.dtype != torch.float32 or not on_gpu(tensor):
-        return None
-    from vision_attn.kernels import filterbank_gpu
-
-    limits = filterbank_gpu.filterbank
-    return filterbank_gpu if filters <= limits.MOST_FILTERS and pixels <= limits.MOST_PIXELS else None
-
-
-_numba = partial(fused_loops, "filterbank")

@@ -9,8 +9,6 @@ The patch at the location itself is the sharpest; wider patches are coarser. `py
   cost of a glimpse does not depend on the size of the image.
 """
 
-from functools import partial
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vision_attn.attention.images import Images
-from vision_attn.kernels.choice import fused_loops
+from vision_attn.kernels.choice import fused
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
 
@@ -97,7 +95,7 @@ class Retina(nn.Module):
         if isinstance(images, Images):
             return Uncut(images)
         require("images", images, "B C Y X", "float")
-        if _fused(images):
+        if fused("glimpse", images):
             return Unprepared(_canvases(images.to("meta"), self.num_scales), at_least_float32(images))
         if images.shape[-2] * images.shape[-1] > LARGE:
             return Uncut(at_least_float32(images))
@@ -121,7 +119,8 @@ class Retina(nn.Module):
             return self._interpolated(pyramid, locations)
         Y, X = images.shape[-2:]
         corners = self._corners(locations.double(), torch.tensor([[X, Y]]))
-        return _numba().glimpses(images, corners, self.size, torch.zeros(len(images), 2, dtype=torch.long))
+        origins = torch.zeros(len(images), 2, dtype=torch.long)
+        return fused("glimpse", images).glimpses(images, corners, self.size, origins)
 
     def _pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid:
         averages = (_computed if torch.compiler.is_exporting() else _averages)(images, self.num_scales)
@@ -155,11 +154,10 @@ class Retina(nn.Module):
         corners = self._corners(locations, extents)
         origins = corners[:, :, -1].floor().long()
         crops = uncut.crops(origins, side).flatten(0, 1)
-        if _fused(crops):
+        if loops := fused("glimpse", crops):
             corners, origins = corners.flatten(0, 1)[:, None], origins.flatten(0, 1)
-            return (
-                _numba().glimpses(crops, corners, self.size, origins).view(B, R, self.num_scales, -1, *2 * [self.size])
-            )
+            patches = loops.glimpses(crops, corners, self.size, origins)
+            return patches.view(B, R, self.num_scales, -1, *2 * [self.size])
         centres = corners[:, :, -1] - origins + self.reach / 2
         locations = (2 * centres / side - 1).to(crops).view(-1, 1, 2)
         return self._interpolated(self._pyramid(crops), locations).unflatten(0, (B, R)).squeeze(2)
@@ -172,14 +170,6 @@ class Retina(nn.Module):
         reaches = self.reaches.to(locations.device)
         corners = ((locations + 1) / 2 * extents[:, None])[:, :, None] - reaches / 2
         return corners.fmax(-reaches).fmin(extents[:, None, None])
-
-
-def _fused(images: Tensor) -> ModuleType | None:
-    """The module with loops for `images`, if there is one; without numba, say, tensor operations do the same."""
-    return None if images.device.type != "cpu" or torch.compiler.is_compiling() else _numba()
-
-
-_numba = partial(fused_loops, "glimpse")
 
 
 def _computed(images: Tensor, num_scales: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from vision_attn.contracts import Choice, looking_at_test
 from vision_attn.contracts.nested import Nested
-from vision_attn.kernels.launch import on_gpu
+from vision_attn.kernels.choice import fused
 from vision_attn.layers.accumulate import add_product, total_of
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.weighted_sum import weighted_sum
@@ -131,7 +131,7 @@ def attended(
 ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
     """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). `scale`: multiplies the
     scores."""
-    if on_gpu(scores) and torch.float64 not in (scores.dtype, regions.dtype):
+    if fused("attend", scores, regions):
         return _Attended.apply(scores, regions, scale)
     alpha = normalised(scores if scale == 1 else scores * scale)
     return expected_context(alpha, regions), alpha
@@ -142,8 +142,7 @@ class _Attended(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        from vision_attn.kernels import attend_triton as kernels
-
+        kernels = fused("attend", scores, regions)
         ctx.sum_of_regions, ctx.dtype, ctx.scale = total_of(regions), scores.dtype, scale
         ctx.set_materialize_grads(False)
         context, alpha = kernels.attend(scores, regions, scale)
@@ -153,9 +152,8 @@ class _Attended(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, ...]:
-        from vision_attn.kernels import attend_triton as kernels
-
         context, alpha, regions = ctx.saved_tensors
+        kernels = fused("attend", alpha, regions)
         grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
         of_regions = None
         if ctx.sum_of_regions:

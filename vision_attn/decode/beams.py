@@ -12,12 +12,9 @@ from vision_attn.contracts.nested import take_images
 from vision_attn.decode.replay import has_graphs, replayed
 from vision_attn.decode.rows import Active, Choose, Chosen, Decoded, best_first, maps, stacked, take_rows
 from vision_attn.decode.rules import Rules
-from vision_attn.kernels.launch import on_gpu
+from vision_attn.kernels.choice import fused
 from vision_attn.layers.best_words import best_words
 from vision_attn.layers.linear import constant_weights
-
-MOST = 1024
-"""Candidates of an image, at most, among which a GPU's kernel chooses; tensor operations take more."""
 
 
 @torch.no_grad()
@@ -108,10 +105,8 @@ def _extend(
     -inf and count as ended.
     """
     rows, each = log_prob.shape[1:]
-    if on_gpu(log_prob) and log_prob.dtype == torch.float32 and rows + rows * each <= MOST:
-        from vision_attn.kernels.beam_triton import extend
-
-        parent, *chosen = extend(log_prob, word, total, ended, min(K, rows + rows * each), penalty, END, PAD)
+    if (kernels := fused("beam", log_prob)) and rows + rows * each <= kernels.MOST:
+        parent, *chosen = kernels.extend(log_prob, word, total, ended, min(K, rows + rows * each), penalty, END, PAD)
         return Chosen(*chosen, parent)
     stay = total.masked_fill(~ended, -torch.inf)
     compared = log_prob if penalty is None else log_prob - penalty

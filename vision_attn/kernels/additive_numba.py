@@ -5,8 +5,10 @@ eq. 4 is sum_a v_a (1 - 2 t_a). See `scores.Additive`, which clips q and k.
 """
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.loops import LOG2_E, compiled, exp2, in_threads
 
@@ -31,6 +33,22 @@ def gradient_of_exponential(
     rows = (part.view(-1, output.shape[-1]) for part in (grad.contiguous(), output, to))
     in_threads(_gradient_of_exponential, output.numel(), *rows, output.new_tensor([limit]))
     return to
+
+
+class Exponential(torch.autograd.Function):
+    """`exponential` of float32 or half precision, with its gradient. Keeps its output alone, as the score does."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, limit: float) -> Tensor:
+        output = exponential(x.float(), limit)
+        ctx.save_for_backward(output)
+        ctx.limit, ctx.dtype = limit, x.dtype
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return gradient_of_exponential(grad, *ctx.saved_tensors, ctx.limit).to(ctx.dtype), None
 
 
 def scores(

@@ -15,14 +15,14 @@ Triton 3.9 compiles them for an H100 and A = 512 to 72 (scores) and 127 (gradien
 The sizes of the tiles come from such counts; they have not been tuned by timing.
 """
 
-import warnings
-from functools import cache
 from typing import no_type_check
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from vision_attn.kernels.launch import launch
 
 TILE, REGIONS = 1024, 8
 """The most elements and the most regions in a tile of keys."""
@@ -34,23 +34,6 @@ GRADIENT_WIDTH = 128
 """The same for gradients. With 4 elements per lane, every lane holds all regions: sums over them need no shuffles."""
 
 
-@cache
-def runs_on(device: torch.device) -> bool:
-    """Whether the kernels run on `device`. Warns if they do not.
-
-    Triton builds the code that launches a kernel when the kernel first runs. That takes a C compiler and the headers
-    of Python, which not every machine has.
-    """
-    ones = torch.ones(1, 1, 1, device=device)
-    try:
-        scores(ones, ones, ones[0, 0])
-    except Exception as error:  # what Triton raises depends on what is missing, and on its version
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        warnings.warn(f"additive attention runs without its Triton kernels, so more slowly: {reason}", stacklevel=2)
-        return False
-    return True
-
-
 @torch.library.custom_op("vision_attn::additive_scores", mutates_args=())
 def scores(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     """Scores (B, R, L) of `query` e^{2q} (B, R, A) and `keys` e^{2k} (B, L, A) with `weight` v (A):
@@ -60,7 +43,7 @@ def scores(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     chunks = triton.cdiv(A, tile[1])
     output = query.new_empty(chunks, B, R, L)  # a partial sum for each chunk of A
     inputs = query.contiguous(), keys.contiguous(), weight.contiguous()
-    _launch(_score_kernel, (B * triton.cdiv(L, tile[0]), chunks), (*inputs, output, B, R, L, A, *tile))
+    launch(_score_kernel, (B * triton.cdiv(L, tile[0]), chunks), *inputs, output, B, R, L, A, *tile, num_warps=1)
     return output.view(B, R, L) if chunks == 1 else output.sum(dim=0)
 
 
@@ -77,7 +60,8 @@ def gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes:
     grad_weight = query.new_empty(B * blocks, A)  # a partial sum for each block of each image
     inputs = query.contiguous(), keys.contiguous(), weight.contiguous(), grad.contiguous()
     outputs = grad_query, slopes, grad_weight
-    _launch(_gradient_kernel, (B * blocks, triton.cdiv(A, tile[1])), (*inputs, *outputs, B, R, L, A, *tile))
+    grid = B * blocks, triton.cdiv(A, tile[1])
+    launch(_gradient_kernel, grid, *inputs, *outputs, B, R, L, A, *tile, num_warps=1)
     return grad_query.sum(dim=0), grad_weight.sum(dim=0).to(weight.dtype)
 
 
@@ -95,13 +79,6 @@ def _tile(A: int, width: int) -> tuple[int, int]:
     """(BLOCK_L, BLOCK_A): the numbers of regions and of elements of A in a tile, both powers of two."""
     block_a = min(triton.next_power_of_2(max(A, 1)), width)
     return min(REGIONS, TILE // block_a), block_a
-
-
-def _launch(kernel, grid: tuple[int, int], arguments: tuple) -> None:
-    """Run `kernel` on the device of its first argument, one warp per program. Does nothing for an empty grid."""
-    if all(grid):
-        with torch.cuda.device_of(arguments[0]):
-            kernel[grid](*arguments, num_warps=1, enable_fp_fusion=True)
 
 
 @triton.jit

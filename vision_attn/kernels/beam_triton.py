@@ -9,6 +9,9 @@ from torch import Tensor
 
 from vision_attn.kernels.launch import launch
 
+MOST = 1024
+"""Candidates of an image, at most; tensor operations take more."""
+
 
 @torch.library.custom_op("vision_attn::extend_beam", mutates_args=())
 def extend(

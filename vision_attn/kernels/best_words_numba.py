@@ -11,6 +11,8 @@ from torch import Tensor
 
 from vision_attn.kernels.loops import LOG2_E, compiled, exp2, in_threads, inlined
 
+FEW = 32
+"""Words for each row, at most: each is inserted into a sorted list. For more, tensor operations are faster."""
 BLOCK = 256
 """Logits in a block."""
 MINUS_INFINITY = np.float32(-np.inf)
@@ -18,7 +20,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 
 def best_words(
-    logits: Float[Tensor, "N V"], K: int, barred: Int[Tensor, "N M"] | Int[Tensor, "1 M"]
+    logits: Float[Tensor, "N V"], K: int, barred: Int[Tensor, "N M"] | Int[Tensor, "M"]
 ) -> tuple[Float[Tensor, "N K"], Int[Tensor, "N K"]]:
     """As `layers.best_words.best_words`, for logits in float32 or bfloat16 and K <= V."""
     log_prob = logits.new_empty(len(logits), K, dtype=torch.float32)
@@ -26,6 +28,7 @@ def best_words(
     numbers = logits.detach().contiguous()
     half = logits.dtype == torch.bfloat16
     numbers, search = (numbers.view(torch.int16), _best_of_half) if half else (numbers, _best)
+    barred = barred[None] if barred.dim() == 1 else barred
     in_threads(search, numbers.numel(), numbers, barred, log_prob, word)
     return log_prob, word
 

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from vision_attn.kernels.launch import launch
 
-FEW = 16
-"""Words for each row, at most: they are held in registers."""
+FEW = 10
+"""Words for each row, at most: for more, tensor operations are faster."""
+HELD = 16
+"""Words of each row that are held in registers, a power of two."""
 BLOCK = 2048
 """Logits that are read at once."""
 
@@ -27,7 +29,7 @@ def best_words(logits: Tensor, K: int, barred: Tensor) -> tuple[Tensor, Tensor]:
     of_each = barred.shape[-1] if barred.dim() == 2 else 0
     block = min(BLOCK, triton.next_power_of_2(V))
     tensors = logits.contiguous(), barred.contiguous(), log_prob, words
-    launch(_best_words, (N,), *tensors, V, K, barred.shape[-1], of_each, FEW, block, num_warps=4)
+    launch(_best_words, (N,), *tensors, V, K, barred.shape[-1], of_each, HELD, block, num_warps=4)
     return log_prob, words
 
 

@@ -1,4 +1,8 @@
-"""The fused loops of an operation, imported at their first use."""
+"""Which version of an operation runs: loops of numba on a CPU, kernels of Triton on a GPU, or plain tensor operations.
+
+Only `fused` decides it. What it returns for an operation has the same functions on a CPU and on a GPU, as far as both
+have a version; where it returns None, the plain expression beside the call computes the same.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,23 +10,83 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vision_attn.kernels.launch import TRITON, runs_on
+
+FLOAT32, NO_HALF = (torch.float32,), (torch.float32, torch.float64)
+NO_FLOAT16, NO_FLOAT64 = (torch.float32, torch.bfloat16), (torch.float32, torch.bfloat16, torch.float16)
+ALL = (*NO_FLOAT64, torch.float64)
+
+
+class Version(NamedTuple):
+    """For which tensors there is a fused version."""
+
+    dtypes: tuple[torch.dtype, ...]
+    compiled: bool = False
+    """Whether torch.compile takes it too. The compiler fuses other expressions itself."""
+
+
+ON_CPU = {
+    "additive": Version(FLOAT32),
+    "best_words": Version(NO_FLOAT16),
+    "exponential": Version(NO_FLOAT64),
+    "filterbank": Version(FLOAT32),
+    "glimpse": Version(ALL),
+    "likelihood": Version(NO_FLOAT16),
+    "lstm": Version(NO_FLOAT64),
+    "weighted_sum": Version(FLOAT32),
+}
+ON_GPU = {
+    "additive": Version(NO_HALF, compiled=True),
+    "attend": Version(NO_FLOAT64, compiled=True),
+    "beam": Version(FLOAT32, compiled=True),
+    "best_words": Version(NO_FLOAT64, compiled=True),
+    "exponential": Version(NO_FLOAT64, compiled=True),
+    "filterbank": Version(FLOAT32),
+    "lstm": Version(NO_FLOAT64, compiled=True),
+    "pointwise": Version(NO_FLOAT64),
+    "window": Version(FLOAT32),
+}
 
 _unwanted: ContextVar[bool] = ContextVar("unwanted", default=False)
 
 
-def fused_loops(operation: str) -> ModuleType | None:
-    """Return the loops of an operation, kernels/OPERATION_numba.py; None without numba or in `without_loops`, where
-    tensor operations do the same.
+def fused(operation: str, *tensors: Tensor) -> ModuleType | None:
+    """Return the module of `kernels/` with the fused version of an operation for these tensors; None if there is none,
+    if the compiler fuses the plain expression itself, without numba or Triton, and in `without_loops`.
 
-    Importing numba takes a second, so this is called where loops are used and not before.
+    Importing numba takes a second, and Triton more, so this is called where they are used and not before.
     """
-    return None if _unwanted.get() else imported_loops(operation)
+    compiling, gpu = torch.compiler.is_compiling(), on_gpu(tensors[0])
+    version = ON_GPU.get(operation) if gpu else ON_CPU.get(operation) if tensors[0].device.type == "cpu" else None
+    if version is None or (compiling and not version.compiled):
+        return None
+    for tensor in tensors:
+        if tensor.dtype not in version.dtypes:
+            return None
+    if gpu:
+        return _kernels(operation)
+    return None if _unwanted.get() else _loops(operation)
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether kernels run where `tensor` is. A compiler needs what they need, so under it none is tried."""
+    return is_cuda(tensor) and TRITON and (torch.compiler.is_compiling() or runs_on(tensor.device))
+
+
+def is_cuda(tensor: Tensor) -> bool:
+    """Whether a tensor is on a GPU: for choices between tensor operations. Tests replace it."""
+    return tensor.is_cuda
 
 
 @contextmanager
 def without_loops(wanted: bool = True) -> Iterator[None]:
-    """Within this context, if `wanted`, tensor operations do all work: it is so little that importing numba would take
-    longer."""
+    """Within this context, if `wanted`, tensor operations do all work on a CPU: it is so little that importing numba
+    would take longer."""
     token = _unwanted.set(wanted)
     try:
         yield
@@ -31,8 +95,31 @@ def without_loops(wanted: bool = True) -> Iterator[None]:
 
 
 @cache
-def imported_loops(operation: str) -> ModuleType | None:
+def _loops(operation: str) -> ModuleType | None:
+    names = {"exponential": "additive_numba", "filterbank": "filterbank_cpu"}
     try:
-        return import_module(f"vision_attn.kernels.{operation}_numba")
+        return import_module(f"vision_attn.kernels.{names.get(operation, f'{operation}_numba')}")
     except ImportError:
         return None
+
+
+def _kernels(operation: str) -> ModuleType:
+    """Imported by statements: torch.compile follows no other way."""
+    match operation:
+        case "additive":
+            from vision_attn.kernels import additive_triton as module
+        case "attend":
+            from vision_attn.kernels import attend_triton as module
+        case "beam":
+            from vision_attn.kernels import beam_triton as module
+        case "best_words":
+            from vision_attn.kernels import best_words_triton as module
+        case "exponential":
+            from vision_attn.kernels import exponential_triton as module
+        case "lstm":
+            from vision_attn.kernels import lstm_triton as module
+        case "pointwise":
+            from vision_attn.kernels import pointwise_triton as module
+        case _:
+            from vision_attn.kernels import filterbank_gpu as module
+    return module

@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.launch import launch
 
@@ -28,6 +29,22 @@ def gradient(grad: Tensor, x: Tensor, output: Tensor, limit: float) -> Tensor:
     tensors = grad.contiguous(), x.contiguous(), output, to
     launch(_gradient, (triton.cdiv(x.numel(), BLOCK),), *tensors, x.numel(), limit, BLOCK)
     return to
+
+
+class Exponential(torch.autograd.Function):
+    """`exponential` with its gradient."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, limit: float) -> Tensor:
+        output = exponential(x, limit)
+        ctx.save_for_backward(x, output)
+        ctx.limit = limit
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return gradient(grad, *ctx.saved_tensors, ctx.limit), None
 
 
 @exponential.register_fake

@@ -11,6 +11,11 @@ from vision_attn.kernels import filterbank_triton as filterbank
 from vision_attn.kernels import window_triton as window
 
 
+def takes(size: int, pixels: int) -> bool:
+    """Whether the kernels take a grid of `size` x `size` filters of images of `pixels` along the longer side."""
+    return size <= filterbank.MOST_FILTERS and pixels <= filterbank.MOST_PIXELS
+
+
 class Placed(torch.autograd.Function):
     """(centre, stride, sigma, intensity) of numbers, and of the centre and stride before; see `window.window`."""
 

@@ -11,19 +11,12 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor
 
 TRITON = find_spec("triton") is not None
 """Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
 
-
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether kernels are interpreted. Triton's interpreter multiplies no matrices of bfloat16, so they are widened."""
-
-
-def on_gpu(tensor: Tensor) -> bool:
-    """Whether kernels take tensors like `tensor`. A compiler needs what they need, so under it none is tried."""
-    return tensor.is_cuda and TRITON and (torch.compiler.is_compiling() or runs_on(tensor.device))
 
 
 @cache

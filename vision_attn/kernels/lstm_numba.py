@@ -1,8 +1,10 @@
 """An LSTM's cell update on a CPU: one fused loop forward, one backward, compiled by numba."""
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.loops import LOG2_E, compiled, exp2, in_threads
 
@@ -31,6 +33,28 @@ def gradients(
     given = (part.contiguous() for part in (grad_hidden, grad_cell, activated, cell, new_cell))
     in_threads(_gradients, 4 * activated.numel(), *given, grad_gates, grad_before)
     return grad_gates, grad_before
+
+
+class Cell(torch.autograd.Function):
+    """(h_t, c_t) of c_{t-1} in float32 and one to three parts of the gates in any narrower type, with the gradient."""
+
+    @staticmethod
+    def forward(ctx, cell: Tensor, *gates: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.dtypes = [part.dtype for part in gates]
+        total = sum(gates[1:], gates[0]).float()
+        parts = update(*(part.reshape(-1, part.shape[-1]) for part in (total, cell)))
+        activated, hidden, new_cell = (part.view(*cell.shape[:-1], part.shape[-1]) for part in parts)
+        ctx.save_for_backward(activated, cell, new_cell)
+        return hidden, new_cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, ...]:
+        activated, cell, new_cell = ctx.saved_tensors
+        parts = (part.reshape(-1, part.shape[-1]) for part in (grad_hidden, grad_cell, activated, cell, new_cell))
+        grad_gates, grad_before = gradients(*parts)
+        grad_gates = grad_gates.view(activated.shape)
+        return grad_before.view(cell.shape), *(grad_gates.to(dtype) for dtype in ctx.dtypes)
 
 
 @compiled

@@ -7,10 +7,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.launch import launch
 
 BLOCK = 1024
+MOST = 8192
+"""The most features of a row that one program holds."""
 
 
 @torch.library.custom_op("vision_attn::tanh_of_sum", mutates_args=())
@@ -39,6 +42,41 @@ def gated_gradients(grad: Tensor, gate: Tensor, x: Tensor) -> tuple[Tensor, Tens
     tensors = *(part.contiguous() for part in (grad, gate, x)), *outputs
     launch(_gated_gradients, (N,), *tensors, D, gate.shape[1], triton.next_power_of_2(D))
     return tuple(outputs)
+
+
+class TanhOfSum(torch.autograd.Function):
+    """`tanh_of_sum` with its gradient."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
+        output = tanh_of_sum(a, b, c, dtype)
+        ctx.save_for_backward(output)
+        ctx.dtypes = a.dtype, b.dtype, c.dtype
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (output,) = ctx.saved_tensors
+        slopes = torch.ops.aten.tanh_backward(grad, output)
+        return *(slopes.to(dtype) for dtype in ctx.dtypes), None
+
+
+class Gated(torch.autograd.Function):
+    """`gated` with its gradient."""
+
+    @staticmethod
+    def forward(ctx, gate: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, x)
+        return gated(gate.flatten(0, -2), x.flatten(0, -2)).view(x.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, x = ctx.saved_tensors
+        rows = (part.flatten(0, -2) for part in (grad, gate, x))
+        by_gate, by_x = gated_gradients(*rows)
+        return by_gate.view(gate.shape), by_x.view(x.shape)
 
 
 @tanh_of_sum.register_fake

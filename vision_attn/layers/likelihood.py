@@ -3,16 +3,14 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from itertools import repeat
-from types import ModuleType
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vision_attn.kernels.choice import fused_loops
+from vision_attn.kernels.choice import fused
 from vision_attn.layers.linear import linear, transposed_product
 from vision_attn.layers.precision import at_least_float32
 
@@ -88,7 +86,7 @@ class _WordLogProb(torch.autograd.Function):
         for rows, logits in zip(parts, kept or repeat(None), strict=False):
             if logits is None:
                 logits = linear(deep[rows], weight, bias)
-            elif _fused(logits):  # which overwrites them
+            elif fused("likelihood", logits):  # which overwrites them
                 logits = logits.clone()
             gradients.add(rows, logits, words[rows], grad[rows])
         return *gradients.times(None), None, None
@@ -170,7 +168,7 @@ def _log_prob(logits: Tensor, words: Tensor) -> Tensor:
 def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """log p(words); its slopes with respect to the logits, times `factor`; their sum over rows. Fused loops write the
     slopes into the logits."""
-    if loops := _fused(logits):
+    if loops := fused("likelihood", logits):
         logits.gather(-1, words[:, None])  # raises for what is no word; loops do not check
         log_prob, sums = loops.log_prob_and_slopes(logits, words, factor)
         return log_prob, logits, sums
@@ -188,14 +186,6 @@ def _cached(logits: Tensor) -> list[slice]:
     """Slices of a few rows, so that the float32 intermediates between logits and gradient stay in a CPU's cache."""
     at_once = max(1, (2**26 if logits.is_cuda else CACHED) // logits.shape[1])
     return [slice(first, first + at_once) for first in range(0, len(logits), at_once)]
-
-
-def _fused(logits: Tensor) -> ModuleType | None:
-    """The module with loops for `logits`, if there is one; without numba, say, tensor operations do the same."""
-    return _numba() if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.bfloat16) else None
-
-
-_numba = partial(fused_loops, "likelihood")
 
 
 def class_log_prob(scores: Float[Tensor, "*rows N"]) -> Float[Tensor, "*rows N"]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from vision_attn.kernels.choice import is_cuda
 from vision_attn.system.machine import is_intel, multiplies_bf16
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
@@ -203,11 +204,7 @@ class _Product(torch.autograd.Function):
 def side_by_side(layers: Sequence[nn.Linear], input: Float[Tensor, "*rows M"]) -> list[Tensor]:
     """layer(input) of each layer: in training on a GPU by one product, unless something else wants to see the calls."""
     watched = any(layer._forward_hooks or layer._forward_pre_hooks or layer.bias is None for layer in layers)
-    if watched or torch.compiler.is_compiling() or not (_is_cuda(input) and torch.is_grad_enabled()):
+    if watched or torch.compiler.is_compiling() or not (is_cuda(input) and torch.is_grad_enabled()):
         return [layer(input) for layer in layers]
     weight, bias = (torch.cat([getattr(layer, part) for layer in layers]) for part in ("weight", "bias"))
     return list(F.linear(input, weight, bias).split([layer.out_features for layer in layers], dim=-1))
-
-
-def _is_cuda(tensor: Tensor) -> bool:
-    return tensor.is_cuda

@@ -1,15 +1,11 @@
 """One step of an LSTM, for models whose input at each time step depends on the state before."""
 
-from functools import partial
-from types import ModuleType
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vision_attn.kernels.choice import fused_loops
-from vision_attn.kernels.launch import on_gpu
+from vision_attn.kernels.choice import fused
 from vision_attn.layers.precision import at_least_float32
 
 
@@ -24,8 +20,9 @@ def lstm(
     wider, also under autocast: a cell accumulates small changes over many time steps.
     """
     cell = at_least_float32(cell)
-    if on_gpu(gates) and gates.dtype != torch.float64 and cell.dtype == torch.float32:
-        return _CellOnGPU.apply(cell, gates, *more)
+    fits = gates.shape == (*cell.shape[:-1], 4 * cell.shape[-1])  # fused versions do not check shapes
+    if fits and (kernels := fused("lstm", gates, cell)):
+        return kernels.Cell.apply(cell, gates, *more)
     for part in more:
         gates = gates + part
     gates = at_least_float32(gates)
@@ -42,11 +39,6 @@ class _Cell(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        if loops := _fused(gates, cell):
-            parts = loops.update(*(part.reshape(-1, part.shape[-1]) for part in (gates, cell)))
-            activated, hidden, new_cell = (part.view(*cell.shape[:-1], part.shape[-1]) for part in parts)
-            ctx.save_for_backward(activated, cell, new_cell)
-            return hidden, new_cell
         three, candidate = gates.split([3 * cell.shape[-1], cell.shape[-1]], dim=-1)
         activated = torch.cat([three.sigmoid(), _tanh(candidate)], dim=-1)
         input_gate, forget_gate, output_gate, candidate = activated.chunk(4, dim=-1)
@@ -58,10 +50,6 @@ class _Cell(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, Tensor]:
         activated, cell, new_cell = ctx.saved_tensors
-        if loops := _fused(activated, cell):
-            parts = (grad_hidden, grad_cell, activated, cell, new_cell)
-            grad_gates, grad_before = loops.gradients(*(part.reshape(-1, part.shape[-1]) for part in parts))
-            return grad_gates.view(activated.shape), grad_before.view(cell.shape)
         input_gate, forget_gate, output_gate, candidate = activated.chunk(4, dim=-1)
         squashed = _tanh(new_cell)
         grad_cell = grad_cell + torch.ops.aten.tanh_backward(grad_hidden * output_gate, squashed)
@@ -71,45 +59,6 @@ class _Cell(torch.autograd.Function):
         return torch.cat([three, last], dim=-1), grad_cell * forget_gate
 
 
-class _CellOnGPU(torch.autograd.Function):
-    """The same by two kernels, which also add the parts of the gates."""
-
-    @staticmethod
-    def forward(ctx, cell: Tensor, *gates: Tensor) -> tuple[Tensor, Tensor]:
-        from vision_attn.kernels import lstm_triton as kernels
-
-        ctx.set_materialize_grads(False)
-        ctx.dtypes = [part.dtype for part in gates]
-        rows = [part.flatten(0, -2) for part in gates]
-        activated, hidden, new_cell = kernels.update(*rows, *[None] * (3 - len(rows)), cell.flatten(0, -2))
-        hidden, new_cell = hidden.view(cell.shape), new_cell.view(cell.shape)
-        ctx.save_for_backward(activated, cell, new_cell)
-        return hidden, new_cell
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_hidden: Tensor | None, grad_cell: Tensor | None) -> tuple[Tensor, ...]:
-        from vision_attn.kernels import lstm_triton as kernels
-
-        activated, cell, new_cell = ctx.saved_tensors
-        given = (part if part is None else part.flatten(0, -2) for part in (grad_hidden, grad_cell))
-        parts = *given, activated, cell.flatten(0, -2), new_cell.flatten(0, -2)
-        grad_gates, grad_before = kernels.gradients(*parts, ctx.dtypes[0] == torch.bfloat16)
-        grad_gates = grad_gates.view(*cell.shape[:-1], -1)
-        return grad_before.view(cell.shape), *(grad_gates.to(dtype) for dtype in ctx.dtypes)
-
-
 def _tanh(x: Tensor) -> Tensor:
     """tanh(x), computed as 2 sigmoid(2 x) - 1: several times as fast on CPUs. The error is that of rounding near 1."""
     return 2 * (2 * x).sigmoid() - 1
-
-
-def _fused(gates: Tensor, cell: Tensor) -> ModuleType | None:
-    """The module with loops for `gates`, if there is one; without numba, say, tensor operations do the same. Loops do
-    not check shapes."""
-    if gates.shape != (*cell.shape[:-1], 4 * cell.shape[-1]):
-        return None
-    return _numba() if gates.device.type == "cpu" and gates.dtype == cell.dtype == torch.float32 else None
-
-
-_numba = partial(fused_loops, "lstm")

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from vision_attn.kernels.choice import is_cuda
 from vision_attn.layers.collected import Casts, Layer, Network
 from vision_attn.layers.linear import Rectified, linear, transposed_product
 
@@ -74,7 +75,7 @@ def apart(network: nn.Module, *inputs: Tensor) -> Tensor:
     computes its outputs again: fewer and larger kernels.
     """
     loop = _loop.get()
-    if loop is None or _plain() or not _is_cuda(inputs[0]) or not Network.takes(network, inputs):
+    if loop is None or _plain() or not is_cuda(inputs[0]) or not Network.takes(network, inputs):
         return network(*inputs)
     if network not in loop.networks:
         loop.networks[network] = Network(network, inputs[0])
@@ -83,11 +84,7 @@ def apart(network: nn.Module, *inputs: Tensor) -> Tensor:
 
 def _collects(layer: nn.Linear, input: Tensor) -> bool:
     """Whether a layer collects what its time steps need, as on a GPU; not if something else wants to see its calls."""
-    return _is_cuda(input) and not (_plain() or layer._forward_hooks or layer._forward_pre_hooks)
-
-
-def _is_cuda(tensor: Tensor) -> bool:
-    return tensor.is_cuda
+    return is_cuda(input) and not (_plain() or layer._forward_hooks or layer._forward_pre_hooks)
 
 
 def _plain() -> bool:

@@ -1,6 +1,5 @@
 """Sums of vectors with the weights of each row, such as the context vectors of an attention."""
 
-from functools import partial
 from types import ModuleType
 
 import torch
@@ -8,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vision_attn.kernels.choice import fused_loops
+from vision_attn.kernels.choice import fused
 from vision_attn.layers.accumulate import add_product, total_of
 
 FEW = 8
@@ -50,10 +49,6 @@ class _WeightedSum(torch.autograd.Function):
 def _loops(weights: Tensor, vectors: Tensor) -> ModuleType | None:
     """The module with compiled loops, if it serves these tensors; matrix products do the same."""
     images, rows, length = weights.shape
-    unsupported = torch.is_autocast_enabled("cpu") or vectors.device.type != "cpu"
-    if unsupported or rows > FEW or (images, length) != vectors.shape[:2]:
+    if torch.is_autocast_enabled("cpu") or rows > FEW or (images, length) != vectors.shape[:2]:
         return None
-    return _numba() if weights.dtype == vectors.dtype == torch.float32 else None
-
-
-_numba = partial(fused_loops, "weighted_sum")
+    return fused("weighted_sum", weights, vectors)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.soft import attended, normalised
 from vision_attn.contracts import AttentionMap, Caption, Captioner
+from vision_attn.kernels.choice import is_cuda
 from vision_attn.layers import ragged
 from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.collected import product_dtype
@@ -71,7 +72,7 @@ class MultiHead(nn.Module):
         """Self-attention of x, without its weights; on a GPU by one kernel. `visible`, (N, S, S): whether a word sees
         another, or on a GPU 0 if it does and -inf if not."""
         parts = side_by_side([self.query, self.key, self.value], x)
-        if not _is_cuda(x):
+        if not is_cuda(x):
             query, keys, values = (self.split(part) for part in parts)
             return self.combined(*self.weighed(query, keys, values, visible))[0]
         heads = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
@@ -93,7 +94,7 @@ class MultiHead(nn.Module):
         scores, size = query @ keys.mT, query.shape[-1]
         if visible is not None:
             scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)
-        if _is_cuda(query):
+        if is_cuda(query):
             parts = attended(scores.flatten(0, 1), values.flatten(0, 1), size**-0.5)
             return tuple(part.unflatten(0, query.shape[:2]) for part in parts)
         alpha = normalised(scores / size**0.5)
@@ -229,7 +230,7 @@ class Transformer(Captioner):
         index = ragged.packed(words)
         row, time = index // T, index % T  # a word sees the earlier ones of its caption
         visible = (row[:, :, None] == row[:, None]) & (time[:, :, None] >= time[:, None])
-        if _is_cuda(words):  # what the kernel adds to scores, computed once for all layers
+        if is_cuda(words):  # what the kernel adds to scores, computed once for all layers
             nothing = self.positions.new_zeros((), dtype=product_dtype(self.positions))
             visible = nothing.where(visible, -torch.inf)
         x = self._embedded(F.pad(words, (1, -1)).flatten(1).gather(1, index), self.positions[time])
@@ -239,7 +240,7 @@ class Transformer(Captioner):
             x = layer.after(0, x, layer.to_words.within(given, visible))
             x, seen = self._look(number, x, memory)
             maps.append(seen)
-        alpha = torch.cat(maps, dim=1).mean(dim=1) if _is_cuda(words) else _mean(maps)
+        alpha = torch.cat(maps, dim=1).mean(dim=1) if is_cuda(words) else _mean(maps)
         position = index + torch.arange(B, device=words.device)[:, None] * (R * T)
         log_prob = ragged.caption_log_prob(self.output, self.norm(x).flatten(0, 1), words, position.flatten())
         real = None if memory.real is None else memory.real[:, 0]
@@ -262,10 +263,6 @@ class Transformer(Captioner):
         change, alpha = layer.to_regions(layer.before(1, x), memory.keys[number], memory.values[number], memory.real)
         x = layer.after(1, x, change)
         return layer.after(2, x, layer.feedforward(layer.before(2, x))), alpha
-
-
-def _is_cuda(tensor: Tensor) -> bool:
-    return tensor.is_cuda
 
 
 def _mean(maps: list[Tensor]) -> Tensor:
