@@ -54,7 +54,7 @@ def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tenso
     """layer(inputs side by side), as a loop over time steps calls it, in the precision of autocast on a GPU, and in
     float32 or the dtype of the weights elsewhere."""
     first = inputs[0]
-    loop = None if torch.compiler.is_compiling() else _loop.get()  # torch 2.11 compiles no context variable
+    loop = _current()
     if loop is not None and _collects(layer, first):
         return loop.collected(layer, inputs)
     if loop is None or _unsupported(first):
@@ -74,12 +74,16 @@ def apart(network: nn.Module, *inputs: Tensor) -> Tensor:
     On a GPU a network that is `rowwise` gets the gradients of its weights in one pass over all time steps, which
     computes its outputs again: fewer and larger kernels.
     """
-    loop = _loop.get()
+    loop = _current()
     if loop is None or _plain() or not is_cuda(inputs[0]) or not Network.takes(network, inputs):
         return network(*inputs)
     if network not in loop.networks:
         loop.networks[network] = Network(network, inputs[0])
     return loop.networks[network](*inputs)
+
+
+def _current() -> "_Loop | None":
+    return None if torch.compiler.is_compiling() else _loop.get()  # torch 2.11 compiles no context variable
 
 
 def _collects(layer: nn.Linear, input: Tensor) -> bool:
