@@ -84,7 +84,7 @@ def test_any_model_of_timm_by_name(name: str, grid: tuple[int, int], size: int):
 
 def test_an_unknown_model_of_timm_is_named():
     pytest.importorskip("timm", reason="timm is not installed: pip install 'vision-attn[hub]'")
-    with pytest.raises(ValueError, match="timm cannot create vit_nothing"):
+    with pytest.raises(ValueError, match="timm has no model .vit_nothing"):
         Timm(name="vit_nothing", pretrained=False)
 
 

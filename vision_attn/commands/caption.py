@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     done: list[tuple[Path, Any]] = []
     describe = describing(task, arguments)
     with to_the_end(arguments.out is not None):
-        for path, several in caption_all(describe, task.resolution, device, found.files, complaints):
+        for path, several in caption_all(describe, task.resolution, task.fit, device, found.files, complaints):
             if arguments.json:
                 say(record(path, several))
             else:
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
             fewer += len(several) < arguments.captions
             if arguments.out:
                 done.append((path, several[0]))
-        if done and (page := draw_all(done, arguments.out, complaints)):
+        if done and (page := draw_all(done, task.fit, arguments.out, complaints)):
             complain(f"drawn: {page}")
         if fewer:
             complain(f"{fewer} of {len(captions)} photographs have fewer than {arguments.captions} different captions")
@@ -175,6 +175,7 @@ def record(path: Path, several: Sequence[Any]) -> str:
 def caption_all(
     describe: Callable[[Any], list[list[Any]]],
     resolution: int,
+    fit: str,
     device: Any,
     paths: Sequence[Path],
     complaints: list[str],
@@ -184,7 +185,7 @@ def caption_all(
 
     from vision_attn.kernels.choice import without_loops
 
-    readable = read(progress(paths, what="captions", unit="image"), resolution, complaints)
+    readable = read(progress(paths, what="captions", unit="image"), resolution, fit, complaints)
     while batch := list(islice(readable, BATCH)):
         images = torch.stack([image for _, image in batch]).to(device)
         with without_loops(len(paths) <= BATCH):
@@ -192,13 +193,13 @@ def caption_all(
         yield from zip([path for path, _ in batch], described, strict=True)
 
 
-def read(paths: Iterable[Path], resolution: int, complaints: list[str]) -> Iterator[tuple[Path, Any]]:
+def read(paths: Iterable[Path], resolution: int, fit: str, complaints: list[str]) -> Iterator[tuple[Path, Any]]:
     """Each photograph as the encoder sees it; those that cannot be read are complained of."""
     from vision_attn.data.images.squares import in_threads, read_image
 
     def attempt(path: Path) -> tuple[Path, Any]:
         try:
-            return path, read_image(path, resolution)
+            return path, read_image(path, resolution, fit)
         except ValueError as error:
             return path, error
 
@@ -221,20 +222,20 @@ def remarks(captions: Sequence[tuple[Path, Any]]) -> Iterator[str]:
     yield from sameness(same_caption(described.text for _, described in captions))
 
 
-def draw_all(done: Sequence[tuple[Path, Any]], folder: Path, complaints: list[str]) -> Path | None:
+def draw_all(done: Sequence[tuple[Path, Any]], fit: str, folder: Path, complaints: list[str]) -> Path | None:
     """A sheet for each photograph and one page for all, in `folder`; returns the page, if there is anything on it."""
-    from vision_attn.data.images.squares import open_square
+    from vision_attn.data.images.squares import open_seen
     from vision_attn.viz.captions import write_pictures
 
     drawn, pictures = [], []
     for path, described in progress(done, what="photographs", unit="image"):
         try:
-            square = open_square(path, at_least=SIDE)
+            part = open_seen(path, fit, at_least=SIDE)
         except ValueError as error:  # it could be read a moment ago
             complaints.append(str(error))
             continue
-        square.thumbnail((SIDE, SIDE))
-        pictures.append(square)
+        part.thumbnail((SIDE, SIDE))
+        pictures.append(part)
         drawn.append((path.name, described))
     titles, captions = [name for name, _ in drawn], [described for _, described in drawn]
     return write_pictures(titles, pictures, captions, folder)[0] if drawn else None

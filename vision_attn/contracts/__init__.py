@@ -12,7 +12,7 @@ from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Cap
 from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, Reads, one_size
 from vision_attn.contracts.criterion import Criterion
 from vision_attn.contracts.drawing import DrawOutput, Window
-from vision_attn.contracts.encoder import Encoder, Precision
+from vision_attn.contracts.encoder import Encoder, Fit, Precision
 from vision_attn.contracts.evaluator import DecodedCaption, Evaluator, Results
 from vision_attn.contracts.modes import check_way, looking_at_test
 from vision_attn.contracts.nested import Nested
@@ -35,6 +35,7 @@ __all__ = [
     "Encoder",
     "Evaluator",
     "Extent",
+    "Fit",
     "Glimpses",
     "Nested",
     "Precision",

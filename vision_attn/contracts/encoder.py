@@ -10,6 +10,9 @@ from vision_attn.contracts.places import WHOLE, Extent
 
 Precision = Literal["fp32", "bf16"]
 """What a part computes in, whatever the precision of the run: "bf16" is bfloat16, "fp32" that of its surroundings."""
+Fit = Literal["centre", "whole"]
+"""The part of a photograph that is resized to S x S pixels: its centre square, or the whole of it, without its aspect
+ratio."""
 STRIP = 8
 """Width over height of the strips on which an encoder of strips is measured."""
 
@@ -33,6 +36,8 @@ class Encoder(nn.Module):
     """Whether the encoder, or a part of it, is trained along with the captioner."""
     rate: float = 1.0
     """Factor on the learning rate of the encoder's weights."""
+    fit: Fit = "centre"
+    """The part of a photograph that it sees. Pictures show the same part, in its own shape."""
     precision: Precision = "fp32"
     """With "bf16" it computes in bfloat16, whatever the precision of the run."""
     convolutional: bool = False

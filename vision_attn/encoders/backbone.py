@@ -1,4 +1,4 @@
-"""Encoders from pretrained torchvision networks, cut at a named layer."""
+"""Encoders from pretrained networks, cut at a named layer."""
 
 import hashlib
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from vision_attn.contracts import Encoder
+from vision_attn.contracts import Encoder, Fit
 from vision_attn.encoders.folding import Folded
 from vision_attn.layers.meta import allocate
 from vision_attn.layers.precision import Precision, call_in
@@ -22,24 +22,27 @@ MAX_RESOLUTION = 4096
 
 
 class Backbone(Encoder):
-    """Any torchvision classification network as an encoder: images (B, 3, S, S) -> annotation vectors (B, L, D), the
-    output of the network at `node`.
+    """A classification network as an encoder: images (B, 3, S, S) -> annotation vectors (B, L, D), the output of the
+    network at `node`.
 
     Takes uint8 RGB images of S = `resolution` pixels and normalises them itself, because the normalisation belongs to
     the weights. Constructed with random weights; `initialise` loads `weights`. The statistics of batch normalisation
     stay as they are.
 
-    `name`: any classification network of `torchvision.models`.
-    `node`: a name listed by `get_graph_node_names` of `torchvision.models.feature_extraction`; its output must be a map
-    (B, D, Y, X).
-    `weights`: torchvision weights by name ("IMAGENET1K_V1"), downloaded with their mean and standard deviation; a
-    safetensors or torch file of the network's state dict; or None.
+    `name`: any classification network of `torchvision.models`; `timm:NAME`, a network of timm (needs the extra
+    `[hub]`); or `efficientnet_lite0` to `efficientnet_lite4`, which are part of this package.
+    `node`: a name listed by `get_graph_node_names` of `torchvision.models.feature_extraction`, such as that of a block
+    (`features.17`, `blocks.6`); its output must be a map (B, D, Y, X).
+    `weights`: weights by name, downloaded with their mean and standard deviation ("IMAGENET1K_V1" of torchvision,
+    "pretrained" of timm); a safetensors or torch file of the network's state dict; or None.
     `mean`, `std`: the normalisation that a file of weights was trained with, for images in [0, 1].
     `trainable`: True trains all layers. The name of a node trains only the layers after it, from cached maps of that
         node; everything that reaches `node` must pass through it.
     `rate`: factor on the learning rate of the layers that are trained.
     `precision`: "bf16" computes in bfloat16, whatever the precision of the run: faster on GPUs and on processors with
         instructions for it (AMX, AVX-512 BF16), slower on others. Its annotation vectors have a cache of their own.
+    `fit`: the part of a photograph that is resized to S x S: its "centre" square, or the "whole" of it, without its
+        aspect ratio.
     """
 
     convolutional = True
@@ -56,8 +59,10 @@ class Backbone(Encoder):
         trainable: bool | str = False,
         rate: float = 1.0,
         precision: Precision = "fp32",
+        fit: Fit = "centre",
     ):
         super().__init__()
+        self.fit = fit
         self.name, self.node, self.resolution, self.weights = name, node, resolution, weights
         self.trainable, self.rate, self.precision = bool(trainable), rate, precision
         check_range(type(self).__name__, 1, MAX_RESOLUTION, resolution=resolution)
@@ -120,25 +125,26 @@ class Backbone(Encoder):
             return
         from vision_attn.encoders import networks
 
-        known = networks.presets(self.name)
+        known = networks.offers(self.name)
         if self.weights in known:
-            state = networks.download(known[self.weights])
-            preset = known[self.weights].transforms()
-            for name in ("mean", "std"):
-                getattr(self, name).copy_(torch.tensor(getattr(preset, name)).view(3, 1, 1))
+            state, *preset = networks.download(self.name, self.weights)
+            for name, values in zip(("mean", "std"), preset, strict=True):
+                getattr(self, name).copy_(torch.tensor(values).view(3, 1, 1))
         else:
             try:
                 path = find(self.weights)
             except ValueError as error:
-                names = ", ".join(known)
-                raise ValueError(f"{error}. Or let torchvision download the encoder's weights: {names}") from None
-            state = _read(path)
+                if not known:
+                    raise
+                library, names = networks.library_of(self.name), ", ".join(known)
+                raise ValueError(f"{error}. Or let {library} download the encoder's weights: {names}") from None
+            state = networks.fitting(self.name, _read(path))
         _load(self.body, state, f"weights {self.weights} of {self.name}")
 
     def identity(self) -> dict[str, str | int]:
         """Return what identifies a cache of annotation vectors; encoders with different outputs differ here."""
         cut = {"backbone": self.name, "node": self.node, "resolution": self.resolution}
-        return {**cut, "checksum": checksum(self)[:16], **reduced(self)}
+        return {**cut, "checksum": checksum(self)[:16], **variants(self)}
 
     def compile(self, **options) -> None:
         super().compile(**options)
@@ -163,7 +169,7 @@ class Backbone(Encoder):
         with torch.random.fork_rng([]):  # the constructor draws weights
             frozen = Backbone(
                 name=self.name, node=self.start, resolution=self.resolution, mean=mean, std=std,
-                precision=self.precision,
+                precision=self.precision, fit=self.fit,
             )  # fmt: skip
         frozen.to(self.mean.device).load_state_dict(self.state_dict(), strict=False)
         return frozen
@@ -183,9 +189,11 @@ def checksum(encoder: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def reduced(encoder: Encoder) -> dict[str, str]:
-    """Return the part of an encoder's identity that tells its precision; empty for float32."""
-    return {} if encoder.precision == "fp32" else {"precision": encoder.precision}
+def variants(encoder: Encoder) -> dict[str, str]:
+    """Return the part of an encoder's identity that tells its precision, and what it sees of a photograph; empty for
+    float32 and the centre square."""
+    usual = {"precision": "fp32", "fit": "centre"}
+    return {name: value for name in usual if (value := getattr(encoder, name)) != usual[name]}
 
 
 def _with_random_weights(body: nn.Module) -> nn.Module:

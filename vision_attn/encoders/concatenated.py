@@ -22,6 +22,9 @@ class Concatenated(Encoder):
     def __init__(self, encoders: Sequence[Encoder]):
         super().__init__()
         self.encoders = nn.ModuleList(encoders)
+        self.fit = encoders[0].fit
+        if any(encoder.fit != self.fit for encoder in encoders):
+            raise ValueError("encoders of an ensemble must see the same part of a photograph: their `fit` differs")
         self.resolution = max(encoder.resolution for encoder in encoders)
         self.region_size = sum(encoder.region_size for encoder in encoders)
         self.grid = max((encoder.grid for encoder in encoders), key=prod)

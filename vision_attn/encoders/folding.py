@@ -27,6 +27,13 @@ class Folded:
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
         tensors = versions(self.network)
         if self._folded is None or tensors != self._made_from:
-            traced = symbolic_trace(self.network).eval()  # has containers of its own, and shares layers
-            self._folded, self._made_from = fuse(traced, inplace=True, no_trace=True), tensors
+            self._folded, self._made_from = self._fold(), tensors
         return self._folded(images)
+
+    def _fold(self) -> nn.Module:
+        """A copy that is folded; the network itself if it has layers that cannot be traced, as some of timm do."""
+        try:
+            traced = symbolic_trace(self.network).eval()  # has containers of its own, and shares layers
+        except Exception:  # layers of other libraries may raise anything
+            return self.network
+        return fuse(traced, inplace=True, no_trace=True)

@@ -1,16 +1,16 @@
-"""Networks of torchvision, cut at a named layer.
+"""Convolutional networks and transformers of torchvision, of timm and of this package, cut at a named layer.
 
 Imported when the first network is built: importing torchvision takes time, and many runs need none.
 """
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.error import URLError
 
 import torch
@@ -18,10 +18,13 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite, named
 from vision_attn.layers.meta import allocate, on_meta
 from vision_attn.system.console import reason_of
 
 COMPILER = "torch._dynamo.utils"
+TIMM = "timm:"
+"""Begins the name of a network of timm."""
 
 
 class _Deferred(ModuleType):
@@ -62,35 +65,78 @@ def _without_compiler() -> Iterator[None]:
 
 with _without_compiler():
     import torchvision
-    from torchvision.models import WeightsEnum, get_model, get_model_weights, list_models
+    from torchvision.models import get_model, get_model_weights, list_models
     from torchvision.models.feature_extraction import create_feature_extractor
 
 
 def cut(
     name: str, nodes: Mapping[str, str], *, resolution: int, options: dict[str, Any]
 ) -> tuple[GraphModule, dict[str, torch.Size]]:
-    """Build the classification network `name` with the outputs `nodes` {name of an output: node}. Returns it, and the
-    shape of each output for one image.
+    """Build the network `name` with the outputs `nodes` {name of an output: node}. Returns it, and the shape of each
+    output for one image.
 
-    Its weights are not initialised. options: arguments of torchvision's constructor. Raises ValueError if there is no
-    such network or node.
+    Its weights are not initialised. name: of a classification network of torchvision, `timm:NAME` of one of timm, or of
+    one of `efficientnet_lite.SCALES`. options: arguments of torchvision's or timm's constructor. Raises ValueError if
+    there is no such network or node.
     """
-    if name not in list_models(module=torchvision.models):  # others, such as detectors, download parts themselves
-        raise ValueError(f"torchvision.models has no classification network {name!r}")
     for node in nodes.values():
         if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
             raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
+    extractor = _timm().layers.create_feature_extractor if name.startswith(TIMM) else create_feature_extractor
     try:
         with on_meta():  # layers after the cut, such as the classifier of a VGG, take no memory
-            network = get_model(name, weights=None, **options)
+            network = _network(name, options)
         if has_tables(network):
-            network = get_model(name, weights=None, **options)
+            network = _network(name, options)
         with on_meta() if next(network.parameters()).is_meta else nullcontext():
-            body = create_feature_extractor(network.eval(), {node: output for output, node in nodes.items()}).eval()
+            body = extractor(network.eval(), {node: output for output, node in nodes.items()}).eval()
         return body, _output_shapes(body, resolution)
     except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some networks cannot be built on meta
+        if isinstance(error, UnknownNetwork):
+            raise
         where = " and ".join(nodes.values())
-        raise ValueError(f"torchvision's {name} cannot be cut at {where}: {reason_of(error)}") from None
+        raise ValueError(f"{library_of(name)}'s {name} cannot be cut at {where}: {reason_of(error)}") from None
+
+
+class UnknownNetwork(ValueError):
+    """There is no network of this name."""
+
+
+def library_of(name: str) -> str:
+    """Return whose network this is, for messages."""
+    return "timm" if name.startswith(TIMM) else "vision_attn" if name in SCALES else "torchvision"
+
+
+def _network(name: str, options: dict[str, Any]) -> nn.Module:
+    """A network without pretrained weights."""
+    if name.startswith(TIMM):
+        return timm_model(name.removeprefix(TIMM), **options)
+    if name in SCALES:
+        return EfficientNetLite(name)
+    if name not in list_models(module=torchvision.models):  # others, such as detectors, download parts themselves
+        raise UnknownNetwork(
+            f"torchvision.models has no classification network {name!r}; {TIMM}NAME is a network of timm, and "
+            f"{', '.join(SCALES)} are of this package"
+        )
+    return get_model(name, weights=None, **options)
+
+
+def _timm() -> ModuleType:
+    try:
+        return import_module("timm")
+    except ImportError as error:
+        raise ValueError("networks of timm need the package timm: pip install 'vision-attn[hub]'") from error
+
+
+def timm_model(name: str, **options: Any) -> nn.Module:
+    """A model of timm. Raises ValueError if timm is missing or cannot create it."""
+    timm = _timm()
+    if not timm.is_model(name):  # an address of a hub would be fetched, even for a run folder of a stranger
+        raise UnknownNetwork(f"timm has no model {name!r}: timm.list_models() lists them")
+    try:
+        return timm.create_model(name, **options)
+    except Exception as error:  # timm raises RuntimeError, TypeError, and any exception of a hub
+        raise ValueError(f"timm cannot create {name}: {reason_of(error)}") from error
 
 
 def between(network: GraphModule, start: str, end: str) -> GraphModule:
@@ -128,15 +174,37 @@ def _output_shapes(body: nn.Module, resolution: int) -> dict[str, torch.Size]:
     return {name: torch.Size([1, *output.shape[1:]]) for name, output in outputs.items()}
 
 
-def presets(name: str) -> dict[str, WeightsEnum]:
-    """Return the weights that torchvision offers for the network `name`, by their names."""
-    return dict(get_model_weights(name).__members__)
+class Pretrained(NamedTuple):
+    """Weights that a library offers, with the normalisation that they were trained with."""
+
+    state: dict[str, Tensor]
+    mean: Sequence[float]
+    std: Sequence[float]
 
 
-def download(weights: WeightsEnum) -> dict[str, Tensor]:
-    """Download weights, unless they were before. Raises ValueError, which says where to put the file by hand."""
+def offers(name: str) -> list[str]:
+    """Return the names of the weights that a library offers for the network `name`."""
+    if name.startswith(TIMM):
+        return ["pretrained"]
+    return [] if name in SCALES else [*get_model_weights(name).__members__]
+
+
+def download(name: str, weights: str) -> Pretrained:
+    """Download weights that `offers` lists, unless they were before. Raises ValueError, which says where to put the
+    file by hand."""
+    if name.startswith(TIMM):
+        model = timm_model(name.removeprefix(TIMM), pretrained=True)
+        return Pretrained(model.state_dict(), model.pretrained_cfg["mean"], model.pretrained_cfg["std"])
+    preset = get_model_weights(name)[weights]
     try:
-        return weights.get_state_dict(progress=True, check_hash=True)
+        state = preset.get_state_dict(progress=True, check_hash=True)
     except (URLError, OSError) as error:
-        path = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rsplit("/", 1)[-1]
-        raise ValueError(f"{weights} could not be downloaded ({error}); put the file at {path}") from None
+        path = Path(torch.hub.get_dir()) / "checkpoints" / preset.url.rsplit("/", 1)[-1]
+        raise ValueError(f"{preset} could not be downloaded ({error}); put the file at {path}") from None
+    transforms = preset.transforms()
+    return Pretrained(state, transforms.mean, transforms.std)
+
+
+def fitting(name: str, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """A state dict from a file with the names of the network `name`."""
+    return named(state) if name in SCALES else state

@@ -6,11 +6,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vision_attn.contracts import Encoder
-from vision_attn.encoders.backbone import HINT, IMAGENET_MEAN, IMAGENET_STD, Backbone, checksum, reduced
+from vision_attn.contracts import Encoder, Fit
+from vision_attn.encoders.backbone import HINT, IMAGENET_MEAN, IMAGENET_STD, Backbone, checksum, variants
 from vision_attn.layers.precision import Precision, call_in
 from vision_attn.system.checks import require
-from vision_attn.system.console import reason_of
 
 
 class Patches(Backbone):
@@ -18,7 +17,7 @@ class Patches(Backbone):
     its last layer norm, for patches of P pixels. A ViT-B/16 at 224 pixels gives 196 annotation vectors of 768.
 
     `name`: vit_b_16, vit_b_32, vit_l_16, vit_l_32 or vit_h_14. `resolution`, `weights`, `mean`, `std`, `trainable`,
-    `precision`: see `Backbone`; the weights must be of the same resolution.
+    `precision`, `fit`: see `Backbone`; the weights must be of the same resolution.
     """
 
     convolutional = False
@@ -34,10 +33,11 @@ class Patches(Backbone):
         std: tuple[float, float, float] = IMAGENET_STD,
         trainable: bool = False,
         precision: Precision = "fp32",
+        fit: Fit = "centre",
     ):
         super().__init__(
             name=name, node="encoder.ln", resolution=resolution, weights=weights, mean=mean, std=std,
-            trainable=trainable, precision=precision,
+            trainable=trainable, precision=precision, fit=fit,
         )  # fmt: skip
 
     @staticmethod
@@ -60,10 +60,10 @@ class Timm(Encoder):
     """Any model of the `timm` library as an encoder, by name. Needs the extra `[hub]`.
 
     The annotation vectors are its patch tokens, without class and register tokens, or the last map of a convolutional
-    network.
+    network. `Backbone(name="timm:NAME")` cuts one at a node.
 
     `pretrained`: download the weights; the mean and standard deviation are those of the model. `resolution`: None for
-    the default resolution of the model. `precision`: see `Backbone`.
+    the default resolution of the model. `precision`, `fit`: see `Backbone`.
     """
 
     def __init__(
@@ -74,9 +74,11 @@ class Timm(Encoder):
         pretrained: bool = True,
         trainable: bool = False,
         precision: Precision = "fp32",
+        fit: Fit = "centre",
     ):
         super().__init__()
-        self.name, self.pretrained, self.trainable, self.precision = name, pretrained, trainable, precision
+        self.name, self.pretrained, self.trainable = name, pretrained, trainable
+        self.precision, self.fit = precision, fit
         self.body = self._create(name, resolution, pretrained=False)
         settings = self.body.pretrained_cfg
         self.resolution = resolution or settings["input_size"][-1]
@@ -88,15 +90,10 @@ class Timm(Encoder):
 
     @staticmethod
     def _create(name: str, resolution: int | None, *, pretrained: bool) -> torch.nn.Module:
-        try:
-            import timm
-        except ImportError as error:
-            raise ValueError("the encoder Timm needs the package timm: pip install 'vision-attn[hub]'") from error
+        from vision_attn.encoders import networks  # imports torchvision, which encoders of other kinds do not need
+
         size = {"img_size": resolution} if resolution else {}
-        try:
-            return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
-        except Exception as error:  # timm raises RuntimeError, TypeError, and any exception of a hub
-            raise ValueError(f"timm cannot create {name}: {reason_of(error)}") from error
+        return networks.timm_model(name, pretrained=pretrained, num_classes=0, **size)
 
     def _layout(self, body: torch.nn.Module) -> tuple[int, tuple[int, int], bool]:
         """D, the grid, and whether it is that of a convolutional network."""
@@ -120,7 +117,7 @@ class Timm(Encoder):
             "node": "forward_features",
             "resolution": self.resolution,
             "checksum": checksum(self),
-            **reduced(self),
+            **variants(self),
         }
 
     def train(self, mode: bool = True) -> "Timm":

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from vision_attn.contracts import Fit
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.layers.precision import Precision
 
@@ -14,7 +15,7 @@ class VGG(Backbone):
     convolution, before the last max-pool (a_i of Xu et al. 2015, section 3.1.1).
 
     `layers`: 16 or 19. `resolution`: height and width of images, in pixels; 224 gives 14 x 14 vectors.
-    `weights`: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None. `precision`: see `Backbone`.
+    `weights`: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None. `precision`, `fit`: see `Backbone`.
     """
 
     def __init__(
@@ -25,8 +26,9 @@ class VGG(Backbone):
         weights: str | None = "IMAGENET1K_V1",
         trainable: bool = False,
         precision: Precision = "fp32",
+        fit: Fit = "centre",
     ):
         super().__init__(
             name=f"vgg{layers}", node=_LAST_RELU[layers], resolution=resolution, weights=weights, trainable=trainable,
-            precision=precision,
+            precision=precision, fit=fit,
         )  # fmt: skip

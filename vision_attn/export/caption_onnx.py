@@ -42,7 +42,11 @@ if __name__ == "__main__":
     encoder, start, step = (onnxruntime.InferenceSession(folder / f"{part}.onnx") for part in facts["parts"])
     for name in sys.argv[1:]:
         try:
-            square = ImageOps.fit(opened(name), [facts["resolution"]] * 2, Image.Resampling.BICUBIC)
+            size, photograph = [facts["resolution"]] * 2, opened(name)
+            if facts["fit"] == "centre":
+                square = ImageOps.fit(photograph, size, Image.Resampling.BICUBIC)
+            else:
+                square = photograph.resize(size, Image.Resampling.BICUBIC)
         except (OSError, ValueError) as error:
             print(f"{name} cannot be read: {error}", file=sys.stderr)
             unreadable = 1

@@ -214,6 +214,7 @@ def _write_captioner(task: Captioning, folder: Path) -> None:
         "words": list(task.vocabulary.words),
         "never": [UNKNOWN],
         "resolution": task.encoder.resolution,
+        "fit": task.encoder.fit,
     }
     content |= {"grid": list(task.encoder.grid), "extent": list(task.encoder.extent())}
     content["max_words"] = task.decoding.max_words

@@ -106,7 +106,7 @@ class CaptionResult(InteractiveResult):
 
     title: str
     picture: Image.Image
-    """What the model saw: the centre square of a photograph, or the whole line."""
+    """What the model saw: a photograph or its centre square, or the whole line."""
     described: DecodedCaption
 
     @property

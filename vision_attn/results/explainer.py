@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.trust import as_packages
-from vision_attn.contracts import Classifier
+from vision_attn.contracts import Classifier, Fit
 from vision_attn.contracts.places import Extent
-from vision_attn.data.images.squares import encoder_input
+from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.looks import Method, look
 from vision_attn.explain.models import Model, open_model
 from vision_attn.results.displayable import InteractiveResult
-from vision_attn.results.images import SIDE, Picture, centre, each, whole
+from vision_attn.results.images import SIDE, Picture, each, shown, whole
 from vision_attn.system.files import shipped
 from vision_attn.system.machine import torch_device
 from vision_attn.task import Source
@@ -60,7 +60,7 @@ class ExplanationResult(InteractiveResult):
 
     title: str
     picture: Image.Image
-    """The centre square of the photograph."""
+    """The photograph, or its centre square: what the model saw, in its own shape."""
     kind: str
     """"classifier", "encoder", "matcher" or "captioner"."""
     seen: Explanation
@@ -132,10 +132,12 @@ class ExplanationResult(InteractiveResult):
 class Explainer:
     """A model that can be looked into: `look` shows where it looked for its answer, a text, or each of its words."""
 
-    def __init__(self, name: str, kind: str, see: See, device: torch.device, at_least: int = SIDE) -> None:
+    def __init__(
+        self, name: str, kind: str, see: See, device: torch.device, *, at_least: int = SIDE, fit: Fit = "centre"
+    ) -> None:
         self.name, self.kind, self.device, self.at_least = name, kind, device, at_least
         """Pixels on a side below which no photograph should be reduced when it is read."""
-        self._see = see
+        self._see, self._fit = see, fit
 
     def __repr__(self) -> str:
         return f"<vision_attn model: {self.name}, {self.kind}, on {self.device}>"
@@ -182,12 +184,10 @@ class Explainer:
         layer: int | None = None,
         head: int | None = None,
     ) -> ExplanationResult:
-        """Look into the model with the centre square of one photograph in RGB."""
+        """Look into the model with one photograph in RGB."""
         seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
-        small = centre(picture)
-        small.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
         parts = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
-        return ExplanationResult(title, small, self.kind, seen, ", ".join(parts))
+        return ExplanationResult(title, shown(picture, self._fit), self.kind, seen, ", ".join(parts))
 
 
 def is_run_name(name: str | Path) -> bool:
@@ -220,7 +220,9 @@ def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.
     if isinstance(task, Captioning):
         if not task.sees_squares:
             raise ValueError(f"{name} reads lines: vision-attn transcribe --out draws where it looked")
-        return Explainer(name, "captioner", partial(_described, task, device), device, max(SIDE, 2 * task.resolution))
+        at_least = max(SIDE, 2 * task.resolution)
+        describe = partial(_described, task, device)
+        return Explainer(name, "captioner", describe, device, at_least=at_least, fit=task.fit)
     if not sees_photographs(task):
         instead = f"classify {name} IMAGE --out look" if isinstance(task, Classification) else f"eval {name} --show 8"
         raise ValueError(
@@ -257,7 +259,7 @@ def _looked_into(model: Model, device: torch.device) -> See:
     inputs: Callable[[Image.Image], dict[str, Tensor]] = model.inputs
     model.module.to(device)
     model = model._replace(inputs=lambda square: {key: value.to(device) for key, value in inputs(square).items()})
-    return lambda picture, **options: look(model, centre(picture), **options)
+    return lambda picture, **options: look(model, seen_part(picture, "centre"), **options)
 
 
 def _pixels(picture: Image.Image, size: Sequence[int]) -> Tensor:
@@ -279,7 +281,7 @@ def _described(
     """The caption of one of our captioners, with its maps."""
     if method != "auto" or layer is not None or texts:
         raise ValueError("the maps of a captioner of this package are its attention: leave method, layer and text out")
-    (caption,) = task.describe(encoder_input(picture, task.resolution)[None].to(device))
+    (caption,) = task.describe(encoder_input(picture, task.resolution, task.fit)[None].to(device))
     if caption.alpha is None:
         raise ValueError("this captioner has no attention, so there is nothing to look at")
     layers = None if caption.heads is None else caption.heads[:, None]

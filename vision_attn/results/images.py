@@ -9,9 +9,10 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
+from vision_attn.contracts import Fit
 from vision_attn.data.images.convert import in_rgb
 from vision_attn.data.images.decode import Encoded, open_photograph
-from vision_attn.data.images.squares import centre_square, encoder_input, read_image
+from vision_attn.data.images.squares import encoder_input, read_image, seen_part
 from vision_attn.results.displayable import ResultList
 
 Picture = str | Path | Encoded | Image.Image | np.ndarray | Tensor
@@ -36,18 +37,20 @@ def each(
     return ResultList(results)
 
 
-def photograph(image: Picture, number: int, resolution: int) -> tuple[str, Image.Image, UInt8[Tensor, "3 S S"]]:
-    """The title of an image, its centre square with at most `SIDE` pixels on a side, and the encoder's input.
+def photograph(
+    image: Picture, number: int, resolution: int, fit: Fit
+) -> tuple[str, Image.Image, UInt8[Tensor, "3 S S"]]:
+    """The title of an image, the part of it that the encoder sees with at most `SIDE` pixels on a side, and the
+    encoder's input.
 
     That of a file is read as the commands read it. Raises ValueError for what is no image.
     """
     title, picture = whole(image, number)
-    pixels = (
-        read_image(image, resolution) if isinstance(image, str | Path | Encoded) else encoder_input(picture, resolution)
-    )
-    square = centre(picture)
-    square.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
-    return title, square, pixels
+    if isinstance(image, str | Path | Encoded):
+        pixels = read_image(image, resolution, fit)
+    else:
+        pixels = encoder_input(picture, resolution, fit)
+    return title, shown(picture, fit), pixels
 
 
 def whole(image: Picture, number: int, *, at_least: int | None = SIDE) -> tuple[str, Image.Image]:
@@ -66,9 +69,11 @@ def whole(image: Picture, number: int, *, at_least: int | None = SIDE) -> tuple[
     return title, picture
 
 
-def centre(picture: Image.Image) -> Image.Image:
-    """The centre square of a picture, in whole pixels."""
-    return picture.crop(tuple(round(edge) for edge in centre_square(*picture.size)))
+def shown(picture: Image.Image, fit: Fit) -> Image.Image:
+    """The part of a picture that an encoder sees, in its own shape, with at most `SIDE` pixels on a side."""
+    part = seen_part(picture, fit)
+    part.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+    return part
 
 
 def _pictured(array: np.ndarray | Tensor) -> Image.Image:

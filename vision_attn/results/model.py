@@ -83,7 +83,7 @@ class Model:
             return [some[0] if captions is None else ResultList(some) for some in found]
 
         with nullcontext() if seed is None else self.task.seeded(seed):
-            return each(images, partial(photograph, resolution=self.task.resolution), batch)
+            return each(images, partial(photograph, resolution=self.task.resolution, fit=self.task.fit), batch)
 
     def look(self, images: Picture | Sequence[Picture], text: str | Sequence[str] | None = None, **options: Any) -> Any:
         """Where a captioner, or a classifier of whole photographs, looked: see `Explainer.look`."""

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.contracts import END, PAD, Captioner, Criterion, DecodedCaption, Encoder, Evaluator, Results
+from vision_attn.contracts import END, PAD, Captioner, Criterion, DecodedCaption, Encoder, Evaluator, Fit, Results
 from vision_attn.contracts.places import WHOLE
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
@@ -106,11 +106,15 @@ class Captioning(Task):
         self.validate_with = list(validate_with)
 
     sees_squares = True
-    """Whether its images are the centre squares of photographs."""
+    """Whether its images are squares that photographs are resized to."""
 
     @property
     def resolution(self) -> int | None:
         return self.encoder.resolution
+
+    @property
+    def fit(self) -> Fit:
+        return self.encoder.fit
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from PIL import Image
 from vision_attn.contracts import DecodedCaption, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.decode import open_photograph
-from vision_attn.data.images.squares import open_square
+from vision_attn.data.images.squares import open_seen
 from vision_attn.data.photographs.vectors import read_boxes
 from vision_attn.viz.objects import over_photograph
 
@@ -19,15 +19,15 @@ PICTURE = 896
 def pictured(
     batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder
 ) -> list[tuple[Image.Image, DecodedCaption]]:
-    """The centre square of each photograph, or the drawn image, with its caption; see `_over_objects` for annotation
-    vectors that another program computed."""
+    """The part of each photograph that the encoder sees, or the drawn image, with its caption; see `_over_objects` for
+    annotation vectors that another program computed."""
     vectors = getattr(batch, "vectors", ()) or [None] * len(described)  # a batch of one's own may lack the field
     found = []
     for file, image, given, caption in zip(batch.files, batch.images, vectors, described, strict=True):
         if given is not None:
             found.append(_over_objects(caption, file, given, encoder))
         elif file is not None:
-            found.append((open_square(file, at_least=PICTURE), caption))
+            found.append((open_seen(file, encoder.fit, at_least=PICTURE), caption))
         else:
             found.append((Image.fromarray(image.permute(1, 2, 0).cpu().numpy()), caption))
     return found
@@ -45,4 +45,4 @@ def _over_objects(
         alpha = over_photograph(described.seen[:, None], boxes)
         return open_photograph(file, at_least=PICTURE), described._replace(alpha=alpha, region=None, heads=None)
     unknown = {"alpha": None, "region": None, "heads": None} if encoder.pads else {}
-    return open_square(file, at_least=PICTURE), described._replace(**unknown)
+    return open_seen(file, encoder.fit, at_least=PICTURE), described._replace(**unknown)

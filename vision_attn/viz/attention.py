@@ -89,7 +89,7 @@ def attention_sheet(
     `alpha` is None.
 
     Args:
-        picture: the encoder's input, so the centre-cropped square if the encoder crops.
+        picture: what the encoder sees of the image, in its own shape: the centre square if the encoder crops.
         words, alpha: the caption's T words and the weight of each of Y x X regions at each word.
         title: a small line on top, such as the name of the file.
         caption: the large line below it; by default the words, joined by spaces.

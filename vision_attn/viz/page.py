@@ -36,7 +36,7 @@ class PageItem(NamedTuple):
 
     title: str
     picture: Image.Image
-    """The encoder's input, so the centre-cropped square if the encoder crops."""
+    """What the encoder sees of the image, in its own shape: the centre square if the encoder crops."""
     words: Sequence[str]
     alpha: Float[Tensor, "T Y X"] | None = None
     """The weight of each of Y x X regions at each of the T words; None if the captioner has no maps."""

@@ -8,18 +8,21 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vision_attn.contracts import Fit
 from vision_attn.data.images.squares import Pixels, View, in_threads
 
 SHARE = 0.5
 """Of a GPU's free memory that photographs may take; training needs the rest."""
 
 
-def pixels(views: Sequence[View], resolution: int, device: torch.device, *, repeated: bool) -> Pixels:
+def pixels(
+    views: Sequence[View], resolution: int, device: torch.device, *, repeated: bool, fit: Fit = "centre"
+) -> Pixels:
     """Photographs for an encoder on `device`. repeated: each is needed in many epochs, so a GPU holds them."""
     if device.type != "cuda" or not repeated:
-        return Pixels(views, resolution)
+        return Pixels(views, resolution, fit)
     free, _ = torch.cuda.mem_get_info(device)
-    return HeldPixels(views, resolution, device, room=int(SHARE * free))
+    return HeldPixels(views, resolution, device, fit=fit, room=int(SHARE * free))
 
 
 class HeldPixels(Pixels):
@@ -28,9 +31,11 @@ class HeldPixels(Pixels):
 
     on_device = True
 
-    def __init__(self, views: Sequence[View], resolution: int, device: torch.device, *, room: int) -> None:
+    def __init__(
+        self, views: Sequence[View], resolution: int, device: torch.device, *, room: int, fit: Fit = "centre"
+    ) -> None:
         """`room`: the bytes that photographs may take. Memory is allocated when the first one is read."""
-        super().__init__(views, resolution)
+        super().__init__(views, resolution, fit)
         self.device = device
         self.places: dict[str, int] = {}
         """Where each photograph lies in `table`, by name."""

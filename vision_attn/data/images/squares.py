@@ -1,4 +1,4 @@
-"""Read photographs as encoder inputs: upright, in RGB, cropped to a square and resized."""
+"""Read photographs as encoder inputs: upright, in RGB, the centre or the whole of it resized to a square."""
 
 import logging
 import os
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vision_attn.contracts import Fit
 from vision_attn.data.images.decode import Encoded, decoded, open_photograph
 from vision_attn.system.console import printable
 
@@ -22,18 +23,23 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
-def read_image(path: str | Path | Encoded, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
-    """Read an encoder input: the centre square of a photograph, resized to `resolution` (bicubic, antialiased).
+def read_image(
+    path: str | Path | Encoded, resolution: int, fit: Fit = "centre"
+) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
+    """Read an encoder input: the centre square of a photograph, or the whole of it, resized to `resolution` (bicubic,
+    antialiased).
 
     Raises ValueError naming the file if it cannot be read.
     """
     with decoded(path, at_least=2 * resolution) as image:
-        return encoder_input(image, resolution)
+        return encoder_input(image, resolution, fit)
 
 
-def encoder_input(image: Image.Image, resolution: int) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
-    """The centre square of an RGB image, resized to `resolution` (bicubic, antialiased)."""
-    square = image.resize((resolution, resolution), Image.Resampling.BICUBIC, box=centre_square(*image.size))
+def encoder_input(
+    image: Image.Image, resolution: int, fit: Fit = "centre"
+) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
+    """The centre square of an RGB image, or the whole of it, resized to `resolution` (bicubic, antialiased)."""
+    square = image.resize((resolution, resolution), Image.Resampling.BICUBIC, box=seen_box(*image.size, fit))
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
@@ -46,9 +52,9 @@ class View(NamedTuple):
     size: int | None = None
     """Of the file, in bytes, if it is known."""
 
-    def read(self, resolution: int) -> UInt8[Tensor, "3 S S"]:
+    def read(self, resolution: int, fit: Fit = "centre") -> UInt8[Tensor, "3 S S"]:
         """Read the encoder input; see `read_image`."""
-        image = read_image(self.file, resolution)
+        image = read_image(self.file, resolution, fit)
         return image.flip(-1) if self.mirrored else image
 
 
@@ -57,8 +63,8 @@ class Pixels:
 
     on_device = False
 
-    def __init__(self, views: Sequence[View], resolution: int) -> None:
-        self.views, self.resolution = views, resolution
+    def __init__(self, views: Sequence[View], resolution: int, fit: Fit = "centre") -> None:
+        self.views, self.resolution, self.fit = views, resolution, fit
         self.unreadable: dict[str, str] = {}
         """The photographs that could not be read so far, with the reason."""
 
@@ -76,7 +82,7 @@ class Pixels:
 
     def _read_view(self, view: View) -> UInt8[Tensor, "3 S S"]:
         try:
-            return view.read(self.resolution)
+            return view.read(self.resolution, self.fit)
         except ValueError as error:
             if view.name not in self.unreadable:
                 self.unreadable[view.name] = str(error)
@@ -84,10 +90,19 @@ class Pixels:
             return torch.zeros(3, self.resolution, self.resolution, dtype=torch.uint8)
 
 
-def open_square(path: str | Path, at_least: int | None = None) -> Image.Image:
-    """Open the centre square of a photograph, without resizing it to an encoder's input. See `open_photograph`."""
-    photograph = open_photograph(path, at_least)
-    return photograph.crop(centre_square(*photograph.size))
+def open_seen(path: str | Path, fit: Fit, at_least: int | None = None) -> Image.Image:
+    """Open the part of a photograph that an encoder sees, in its own shape. See `open_photograph`."""
+    return seen_part(open_photograph(path, at_least), fit)
+
+
+def seen_part(photograph: Image.Image, fit: Fit) -> Image.Image:
+    """Return the part of a photograph that an encoder sees, in its own shape."""
+    return photograph.crop(tuple(round(edge) for edge in seen_box(*photograph.size, fit)))
+
+
+def seen_box(width: int, height: int, fit: Fit) -> tuple[float, float, float, float]:
+    """Return the box (left, top, right, bottom) of the part of an image that an encoder sees, in pixels."""
+    return centre_square(width, height) if fit == "centre" else (0.0, 0.0, float(width), float(height))
 
 
 def centre_square(width: int, height: int) -> tuple[float, float, float, float]:

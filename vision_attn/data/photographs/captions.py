@@ -182,7 +182,7 @@ class Captions(VocabularySource):
         if self.features:
             self._pictures: Features | Pixels | Vectors = self._given(encoder, views)
         elif frozen is None:
-            self._pictures = pixels(views, encoder.resolution, device, repeated=self._only is None)
+            self._pictures = pixels(views, encoder.resolution, device, repeated=self._only is None, fit=encoder.fit)
         else:
             parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
             folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]

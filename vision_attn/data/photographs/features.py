@@ -25,6 +25,7 @@ from jaxtyping import Float16
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vision_attn.contracts import Fit
 from vision_attn.data.images.squares import View, in_threads
 from vision_attn.data.photographs.feature_index import (
     APPENDED,
@@ -237,7 +238,7 @@ def _write_shard(
     with replacing(path) as temporary, open(temporary, "wb") as file:
         shape = (len(views), *header["shape"][1:])
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-        pictures = in_threads(lambda view: _read(view, encoder.resolution), views, ahead=2 * batch)
+        pictures = in_threads(lambda view: _read(view, encoder.resolution, encoder.fit), views, ahead=2 * batch)
         for first in range(0, len(views), batch):
             images, complaints = zip(*islice(pictures, batch), strict=True)
             unreadable |= {view.name: why for view, why in zip(views[first:], complaints, strict=False) if why}
@@ -254,9 +255,9 @@ def _write_shard(
     }
 
 
-def _read(view: View, resolution: int) -> tuple[Tensor, str]:
+def _read(view: View, resolution: int, fit: Fit) -> tuple[Tensor, str]:
     try:
-        return view.read(resolution), ""
+        return view.read(resolution, fit), ""
     except ValueError as error:
         return torch.zeros(3, resolution, resolution, dtype=torch.uint8), str(error).removeprefix(f"{view.file}: ")
 

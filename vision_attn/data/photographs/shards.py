@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vision_attn.contracts import PAD
+from vision_attn.contracts import PAD, Fit
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.squares import in_threads, read_image
 from vision_attn.data.photographs.remarks import remarks
@@ -102,6 +102,7 @@ class Shards(VocabularySource):
         self.min_count, self.max_words, self.max_length = min_count, max_words, max_length
         self.batch_size, self.rows, self.shuffle = batch_size, rows, shuffle
         self._resolution: int | None = None
+        self._fit: Fit = "centre"
         self._warned = False
 
     def prepare(self, task: Task) -> None:
@@ -110,7 +111,7 @@ class Shards(VocabularySource):
             raise ValueError("Shards: photographs of all sizes need an encoder with a resolution")
         for split in self.shards:
             self._paths(split)
-        self._resolution = task.resolution
+        self._resolution, self._fit = task.resolution, task.encoder.fit
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -184,7 +185,7 @@ class Shards(VocabularySource):
         cannot be read if so."""
         sample, number = numbered
         try:
-            pixels = read_image(sample.photograph, self._resolution)
+            pixels = read_image(sample.photograph, self._resolution, self._fit)
         except ValueError as error:
             return str(error)
         captions = list(sample.captions)

@@ -1,0 +1,162 @@
+"""An encoder that sees the whole photograph: its maps lie on the object, in the photograph's own shape."""
+
+import base64
+import io
+import json
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from torch import nn
+from torch.nn import functional as F
+
+import vision_attn
+from tests.untrained import write_run
+from tests.web.test_serve import ask
+from vision_attn.commands import main
+from vision_attn.contracts import AttentionMap, Caption, Captioner, Encoder
+from vision_attn.contracts.places import WHOLE, centres
+from vision_attn.data.images.squares import View, read_image, seen_part
+from vision_attn.data.photographs.feature_index import make_header
+from vision_attn.encoders.backbone import Backbone
+from vision_attn.encoders.concatenated import Concatenated
+from vision_attn.viz.attention import light
+from vision_attn.viz.sheet import PANEL
+from vision_attn.web import make_server
+
+COLOUR = (255, 210, 0)
+SIZES = {"wide": (448, 224), "tall": (150, 400)}
+HALF = 1 / 14
+"""Half a region of 14 x 14, where a side is 2 long."""
+
+
+class Cells(Encoder):
+    """The mean colour of each cell."""
+
+    resolution, region_size, grid = 56, 3, (14, 14)
+
+    def __init__(self, fit: str = "whole") -> None:
+        super().__init__()
+        self.fit = fit
+
+    def identity(self):
+        return {"backbone": "cells"}
+
+    def forward(self, images):
+        return F.adaptive_avg_pool2d(images / 255, 14).flatten(2).mT
+
+
+class Yellow(Captioner):
+    """Says the same two words, and looks at the cells that are yellow."""
+
+    def __init__(self, num_words: int, region_size: int):
+        super().__init__()
+        self.logits = nn.Parameter(20.0 * F.one_hot(torch.tensor(4), num_words))
+
+    def start(self, regions, rows):
+        alpha = (20 * (regions[..., 0] - regions[..., 2])).softmax(dim=-1)
+        return alpha, regions.new_zeros(len(regions), rows)
+
+    def step(self, word, state, memory):
+        logits = self.logits.expand(*word.shape, -1)
+        return logits, state, AttentionMap(memory[:, None].expand(-1, word.shape[1], -1))
+
+    def forward(self, regions, words):
+        return Caption(torch.zeros(words.shape))
+
+
+def photograph(path: Path, size: tuple[int, int], place: tuple[float, float]) -> Path:
+    """A grey photograph with a yellow object at a place (x, y) in [-1, 1]. A file *.turned.png is stored lying on its
+    side, with the EXIF tag that turns it upright."""
+    picture = Image.new("RGB", size, (110, 110, 110))
+    x, y = ((edge + 1) / 2 * side for edge, side in zip(place, size, strict=True))
+    ImageDraw.Draw(picture).rectangle(
+        (x - size[0] / 24, y - size[1] / 24, x + size[0] / 24, y + size[1] / 24), fill=COLOUR
+    )
+    exif = Image.Exif()
+    if ".turned" in path.name:
+        exif[0x0112] = 6
+        picture = picture.transpose(Image.Transpose.ROTATE_90)
+    picture.save(path, exif=exif)
+    return path
+
+
+def of_object(picture: Image.Image) -> np.ndarray:
+    """Which pixels are as yellow and as bright as the object."""
+    return (np.abs(np.asarray(picture.convert("RGB")).astype(int) - COLOUR) < 60).all(axis=-1)
+
+
+def middle(mask: np.ndarray) -> tuple[float, float]:
+    """The mean place (x, y) in [-1, 1] of pixels."""
+    rows, columns = np.nonzero(mask)
+    return (2 * (columns.mean() + 0.5) / mask.shape[1] - 1, 2 * (rows.mean() + 0.5) / mask.shape[0] - 1)
+
+
+def check_page(html: str, size: tuple[int, int], place: tuple[float, float]) -> None:
+    """The picture of a page has the photograph's shape, and its first map is brightest where the object is."""
+    picture = Image.open(io.BytesIO(base64.b64decode(re.search(r"data:image/jpeg;base64,([^\"]+)", html)[1])))
+    assert picture.width / picture.height == pytest.approx(size[0] / size[1], rel=0.02)
+    assert middle(of_object(picture)) == pytest.approx(place, abs=0.02)
+    bits = np.frombuffer(base64.b64decode(re.search(r'data-map="([^"]+)"', html)[1]), np.uint8)
+    assert re.search(r'data-extent="([^"]+)"', html)[1] == "0.0000 0.0000 1.0000 1.0000"
+    assert centres(14, 14, WHOLE)[int(bits.argmax())].tolist() == pytest.approx(place, abs=HALF)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    own = "tests.results.test_whole_photograph."
+    options = [f"--task.encoder={own}Cells", f"--task.model={own}Yellow", "--task.max_words=2", "--run.device=cpu"]
+    return write_run("sat_soft_scenes", tmp_path_factory.mktemp("whole") / "run", *options, sizes=())
+
+
+@pytest.mark.parametrize("name", ["plain.png", "photograph.turned.png"])
+@pytest.mark.parametrize("shape", SIZES)
+def test_a_map_lies_on_the_object(run: Path, tmp_path: Path, shape: str, name: str, capsys) -> None:
+    """Near an edge that the centre square does not reach: in Python, the PNG, the page, and what is served."""
+    size, place = SIZES[shape], {"wide": (0.82, -0.4), "tall": (-0.3, 0.85)}[shape]
+    file = photograph(tmp_path / name, size, place)
+    model = vision_attn.load(run, device="cpu", trust="tests")
+    for result in (model.caption(file), model.caption(Image.open(file)), model.look(file)):
+        assert result.picture.width / result.picture.height == pytest.approx(size[0] / size[1], rel=0.02)
+        assert middle(of_object(result.picture)) == pytest.approx(place, abs=0.02)
+        (lit, *_) = light(result.alpha, result.picture.height, result.picture.width, result.extent)
+        assert middle(lit.numpy() > 0.9) == pytest.approx(place, abs=HALF)
+    out = tmp_path / "out"
+    assert main(["caption", str(run), str(file), "--out", str(out), "--device=cpu", "--trust=tests"]) == 0
+    check_page((out / "index.html").read_text(), size, place)
+    # The sheet shows the object three times: as it is, and for each of the two words lit, not in the dark.
+    (png,) = out.glob("*.png")
+    with Image.open(png) as sheet:
+        red, _, blue = np.asarray(sheet.convert("RGB")).astype(int).transpose(2, 0, 1)
+    assert ((red - blue > 60) & (red > 150)).sum() > 2 * PANEL**2 * min(size) / max(size) / 144
+    with make_server([("captioner", model)], port=0) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        answer = ask(running, "/caption?name=a.png", file.read_bytes()).json()
+        running.shutdown()
+    check_page(answer["page"], size, place)
+    capsys.readouterr()
+    assert main(["caption", str(run), str(file), "--json", "--device=cpu", "--trust=tests"]) == 0
+    assert json.loads(capsys.readouterr().out)["captions"][0]["caption"] == model.caption(file).text
+
+
+def test_the_two_fits_differ_and_caches_know(tmp_path: Path) -> None:
+    file = photograph(tmp_path / "a.turned.png", (448, 224), (0.9, 0.0))
+    whole, centre = read_image(file, 56, "whole"), read_image(file, 56)
+    assert (
+        whole[:, 28, 53].tolist() == pytest.approx(COLOUR, abs=3)
+        and not of_object(Image.fromarray(centre.permute(1, 2, 0).numpy())).any()
+    )
+    assert torch.equal(View("a", file, mirrored=True).read(56, "whole"), whole.flip(-1))
+    with Image.open(file) as stored:
+        assert seen_part(stored, "whole").size == stored.size and seen_part(stored, "centre").size == (224, 224)
+    network = {"name": "efficientnet_lite0", "node": "blocks.1", "resolution": 32}
+    encoders = [Backbone(**network, fit=fit) for fit in ("centre", "whole")]
+    encoders[1].load_state_dict(encoders[0].state_dict())
+    headers = [make_header(encoder, [View("a", file)]) for encoder in encoders]
+    assert headers[0]["encoder"] | {"fit": "whole"} == headers[1]["encoder"]
+    with pytest.raises(ValueError, match="must see the same part of a photograph"):
+        Concatenated(encoders)
