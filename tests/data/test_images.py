@@ -226,7 +226,7 @@ def test_held_pixels_are_those_of_the_files_each_read_once(room, tmp_path, monke
     batches = [np.array(rows) for rows in ([3, 3, 1, 3], [0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [4])]
     expected, read = [plain.gather(rows) for rows in batches], []
     original = View.read
-    monkeypatch.setattr(View, "read", lambda view, size: read.append(view) or original(view, size))
+    monkeypatch.setattr(View, "read", lambda view, *how: read.append(view) or original(view, *how))
     for _ in range(2):
         for rows, images in zip(batches, expected, strict=True):
             found = held.gather(rows)
