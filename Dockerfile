@@ -11,7 +11,7 @@ RUN apt-get update \
 COPY constraints.txt /opt/vision-attn/
 RUN pip install --no-cache-dir --constraint /opt/vision-attn/constraints.txt torch torchvision
 COPY . /opt/vision-attn
-RUN pip install --no-cache-dir --constraint /opt/vision-attn/constraints.txt "/opt/vision-attn[cuda,hub,scale]"
+RUN pip install --no-cache-dir --constraint /opt/vision-attn/constraints.txt "/opt/vision-attn[cuda,hub,scale,web]"
 
 # Run folders, caches and data are where the container is started.
 ENV VISION_ATTN_DATA=/work/data

@@ -135,6 +135,8 @@ class Task(nn.Module):
 
     kind = "model"
     """What messages call it."""
+    verb = ""
+    """The method of `vision_attn.load(...)` that uses it, such as "caption"; empty if there is none."""
     chosen_by: str | None = None
     """The key that names metrics of validation, such as task.validate_with; None where they are always the same."""
     renamed: Mapping[str, str] = MappingProxyType({})

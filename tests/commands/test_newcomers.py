@@ -20,13 +20,14 @@ from torchvision.models import get_model
 from vision_attn.commands import _hints, caption, demo, main, train
 from vision_attn.commands import eval as evaluation
 from vision_attn.commands._find_images import photographs
-from vision_attn.commands._run_options import Opened
 from vision_attn.configuration import config
 from vision_attn.contracts import DecodedCaption
 from vision_attn.data.photographs.references import read_results
+from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.metrics import caption_metrics, isolated, write_results
 from vision_attn.metrics.java import java
 from vision_attn.metrics.variety import same_caption, sameness
+from vision_attn.results.model import Model
 from vision_attn.system import console, files
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
@@ -45,10 +46,11 @@ class Talker(Captioning):
         torch.nn.Module.__init__(self)
         self.texts = iter(texts)
 
-    def describe(self, images: torch.Tensor, *, placed: bool = True) -> list[DecodedCaption]:
+    def describe(self, images: torch.Tensor, *_: object, placed: bool = True) -> list[list[DecodedCaption]]:
         texts = [next(self.texts) for _ in images]
         return [
-            DecodedCaption(t, t.split(), [-1.0] * len(t.split()), torch.ones(len(t.split()), 2, 2), None) for t in texts
+            [DecodedCaption(t, t.split(), [-1.0] * len(t.split()), torch.ones(len(t.split()), 2, 2), None)]
+            for t in texts
         ]
 
     def judge(self, predictions, folder: Path) -> dict[str, float]:
@@ -72,7 +74,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], None]:
     """Makes `caption` and `eval` open a run that says these texts."""
 
     def opened(texts: Sequence[str]) -> None:
-        run = Opened(Talker(texts), Empty(), {}, torch.device("cpu"))
+        run = Model(Talker(texts), {}, torch.device("cpu"), Empty())
         for module in (caption, evaluation):
             monkeypatch.setattr(module, "open_with", lambda arguments: run)
 
@@ -256,13 +258,13 @@ def test_an_empty_caption_is_said_to_be_empty(tmp_path: Path, say, capsys) -> No
 def test_a_photograph_that_is_gone_before_it_is_drawn_costs_the_others_nothing(tmp_path, say, monkeypatch, capsys):
     one, two = paint(tmp_path / "1.png", tmp_path / "2.png")
     say(["a dog", "a cat"])
-    draw = caption.draw_all
+    again = caption.readable_again
 
-    def drawn(*arguments) -> Path | None:
+    def removed(*arguments) -> list:
         one.unlink()
-        return draw(*arguments)
+        return again(*arguments)
 
-    monkeypatch.setattr(caption, "draw_all", drawn)
+    monkeypatch.setattr(caption, "readable_again", removed)
     assert main(["caption", "run", str(one), str(two), "--out", str(tmp_path / "out")]) == 1
     assert f"{one}: no such file" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["01-2.png"]
@@ -543,6 +545,23 @@ def test_the_next_command_has_what_the_run_needs(tmp_path: Path, monkeypatch: py
     overrides = ["--run.folder=my run", "--data.rows=1"]
     assert main(["prepare", SCENES, *overrides]) == 0
     assert f"train with: vision-attn train {SCENES} '--run.folder=my run' --data.rows=1\n" in capsys.readouterr().out
+
+
+def test_a_vocabulary_is_not_replaced_in_silence(tmp_path: Path, capsys) -> None:
+    run = ["prepare", SCENES, f"--run.folder={tmp_path}"]
+    other = Vocabulary.build(["one dog"], min_count=1)
+    other.save(tmp_path / "vocabulary.json")
+    assert main(run) == 0
+    assert f"the vocabulary of {tmp_path} has {len(other)} words, and that of this config" in capsys.readouterr().err
+    assert main(run) == 0
+    assert "the vocabulary of" not in capsys.readouterr().err
+    (tmp_path / "best").mkdir()
+    (tmp_path / "start").mkdir()
+    other.save(tmp_path / "start" / "vocabulary.json")
+    before = (tmp_path / "vocabulary.json").read_bytes()
+    assert main(run) == 1
+    assert "a run there has begun with it: name another --run.folder" in capsys.readouterr().err
+    assert (tmp_path / "vocabulary.json").read_bytes() == before
 
 
 def test_an_interruption_that_a_library_reports_as_its_own_error_is_one(

@@ -16,7 +16,7 @@ from vision_attn.commands import main
 from vision_attn.data.images.decode import Encoded, open_as_stored, open_photograph, size_of
 from vision_attn.data.images.lazy import open_pixels
 from vision_attn.data.images.squares import read_image
-from vision_attn.results.images import photograph
+from vision_attn.results.images import encoded, pictured
 from vision_attn.web import make_server
 
 LYING = {
@@ -56,8 +56,8 @@ def test_every_way_to_hand_on_a_photograph_gives_the_same_pixels(kind, orientati
     expected = read_image(path, 32)
     with Image.open(io.BytesIO(content)) as stored:
         ways = [path, str(path), Encoded("a", content), opened, stored, np.asarray(opened)]
-        assert all(torch.equal(photograph(way, 1, 32, "centre")[2], expected) for way in ways)
-        squares = [np.asarray(photograph(way, 1, 32, "centre")[1]) for way in ways]
+        assert all(torch.equal(encoded(way, 32, "centre"), expected) for way in ways)
+        squares = [np.asarray(pictured(way, "centre")) for way in ways]
     assert all(np.array_equal(square, squares[0]) for square in squares)
     assert np.array_equal(open_pixels(path), np.asarray(opened))
 

@@ -46,8 +46,8 @@ def test_remarks_count_what_is_cut_and_what_is_left_out() -> None:
     few = [*["a dog ."] * 37, "a dog + a cat", LONG]
     assert list(remarks(few, [], vocabulary, 5)) == []  # one in 39 has a symbol
     cut, symbols = remarks([*few, "a | dog || a | cat"], [LONG, "a b c d e f"], vocabulary, 5)
-    assert cut.startswith("2 of 40 training captions have more than 5 words, and are cut: raise --data.max_length")
-    assert cut.endswith("(the longest has 9)")
+    assert cut.startswith("2 of 40 training captions have more than 5 words, and are cut; to keep them whole")
+    assert cut.endswith("add --data.max_length=9 --task.max_words=10")
     assert symbols.startswith("left out as punctuation, in 2 of 40 training captions: | (2 times), ")
     (many,) = remarks(["".join(map(chr, range(0x2200, 0x2214)))[number] for number in range(20)], [], vocabulary, 5)
     assert "in 20 of 20 training captions" in many and "and 12 others" in many

@@ -1,6 +1,7 @@
 """Runs that start from another run: its words keep their ids and weights, and new words are added."""
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -208,9 +209,11 @@ def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path, monke
         "--run.device=cpu",
     ]
     start = [f"--run.start_from={tmp_path / 'packed'}", f"--run.folder={tmp_path / 'run'}"]
-    assert main(["prepare", str(CONFIGS / "finetune_photographs.yaml"), *start, *data]) == 0
-    prepared = Vocabulary.load(tmp_path / "run/vocabulary.json")
-    assert f"vocabulary: {len(prepared)} words" in capsys.readouterr().out
+    assert main(["prepare", str(CONFIGS / "finetune_photographs.yaml"), *start, *data, "--data.max_length=2"]) == 0
+    prepared, told = Vocabulary.load(tmp_path / "run/vocabulary.json"), capsys.readouterr()
+    assert f"vocabulary: {len(prepared)} words" in told.out
+    advice = re.search(r"; to cut no caption, add --data.max_length=(\d+) --task.max_words=(\d+)$", told.out.strip())
+    assert advice and int(advice[2]) == int(advice[1]) + 1 > 3 and advice[0][-30:] in told.err
     kept = Vocabulary.load(tmp_path / "packed/vocabulary.json").words
     assert prepared.words[: len(kept)] == kept and len(prepared) > len(kept)
     table = finetune(tmp_path / "out", tmp_path / "packed", ["--run.device=cpu", "--task.validate_with=[]"], quick=True)

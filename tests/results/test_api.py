@@ -21,6 +21,7 @@ from tests.untrained import write_run
 from vision_attn.attention.scores import Additive
 from vision_attn.commands import main, pack
 from vision_attn.configuration import hub
+from vision_attn.results.result_list import ResultList
 
 ROOT = Path(__file__).parents[2]
 PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
@@ -67,7 +68,7 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
     one, other = (model.caption(PHOTOGRAPHS[0], captions=4, way="sampled", seed=seed) for seed in (5, 6))
     assert [each.text for each in one] != [each.text for each in other]
     assert len(model.caption(PHOTOGRAPHS[:2], captions=3)) == 2
-    assert vision_attn.results.displayable.ResultList()._repr_png_() is None
+    assert ResultList()._repr_png_() is None
     before = torch.get_rng_state()
     model.caption(PHOTOGRAPHS[0], captions=2, way="sampled", seed=5)
     assert torch.equal(torch.get_rng_state(), before)  # random numbers of the caller's own go on as they were
@@ -155,7 +156,7 @@ def test_the_command_and_python_give_the_same_answer(name, tmp_path, capsys) -> 
 
 def test_mistakes_say_what_to_do(runs) -> None:
     model = vision_attn.load(runs["ram_mnist28"])
-    with pytest.raises(ValueError, match=r"writes captions, and this one is a classifier: use classify\(\)"):
+    with pytest.raises(ValueError, match="ram_mnist28 holds a classifier, which writes no captions: use vision-attn classify"):
         model.caption("photo.jpg")
     for image, said in (
         ("missing.png", "missing.png: no such file"), (np.full((4, 4), 7.0), r"must lie in \[0, 1\]"),

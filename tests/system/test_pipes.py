@@ -14,6 +14,7 @@ from tests.commands.test_compare import write_run as write_log
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.metrics import write_results
+from vision_attn.results.classified import ClassificationResult
 from vision_attn.system.console import complain, say, to_the_end
 
 
@@ -77,7 +78,7 @@ def test_classes_are_drawn_and_evaluated(piped, photographs, tmp_path):
 
 def test_without_files_a_command_stops_at_once(piped, photographs, tmp_path, monkeypatch):
     run, read = write_run("ram_mnist28", tmp_path / "run"), []
-    monkeypatch.setattr("vision_attn.commands.classify.record", lambda *given: read.append(1) or "{}")
+    monkeypatch.setattr(ClassificationResult, "record", lambda _: read.append(1) or {})
     assert piped(["classify", run, photographs, "--device=cpu", "--json"]) == (141, "")
     assert len(read) == 1
 

@@ -144,12 +144,14 @@ def test_a_map_that_is_nearly_uniform_has_no_place(rows, columns, tmp_path, monk
     attention_sheet(grey(), ["dog"], half, boxes={"dog": [(0, 0, 1, 1)], "cat": []})
     attention_sheet(grey(), ["cat"], half, boxes={"dog": [(0, 0, 1, 1)], "cat": []})
     attention_sheet(grey(), ["a", "b", "c"], torch.cat([0 * half, half, even(1, rows, columns)]))
+    attention_sheet(grey(), ["dog"], half, log_prob=[-1.0])
     assert remarks == [
-        f"nearly even: {(part >= 0.95).sum()} of 22 maps",
+        f"even (no region stands out): {(part >= 0.95).sum()} of 22 maps",
         "",
         "boxes: objects of which a word is true",
         "",
-        "zero, so the picture is dark: 1 of 3 maps · nearly even: 1 of 3 maps",
+        "zero, so the picture is dark: 1 of 3 maps · even (no region stands out): 1 of 3 maps",
+        "p: probability",
     ]
 
 
@@ -157,9 +159,9 @@ def test_a_remark_stands_after_a_title_that_is_cut_where_need_be():
     """Long names give way to it; the sheet does not grow."""
     panel = [drawing.Panel(grey(224, 224)), drawing.Panel(grey(224, 224))]
     bare = drawing.sheet(panel, caption="dog", title="a.jpg")
-    told = drawing.sheet(panel, caption="dog", title="a.jpg", remark="nearly even: 1 of 1 maps")
+    told = drawing.sheet(panel, caption="dog", title="a.jpg", remark="even (no region stands out): 1 of 1 maps")
     long = [
-        drawing.sheet(panel, caption="dog", title="a" * length, remark="nearly even: 1 of 1 maps")
+        drawing.sheet(panel, caption="dog", title="a" * length, remark="even (no region stands out): 1 of 1 maps")
         for length in (300, 400)
     ]
     assert bare.size == told.size == long[0].size and bare.tobytes() != told.tobytes()

@@ -12,7 +12,9 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,13 +28,16 @@ from PIL import Image, ImageDraw
 from tests.untrained import write_run
 from vision_attn.api import Model, load
 from vision_attn.commands import main
+from vision_attn.data.images.decode import Encoded
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import open_model
 from vision_attn.models.ram import RAM
 from vision_attn.results.explainer import Explainer
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
-from vision_attn.web import make_server, server
+
+pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette, uvicorn")
+from vision_attn.web import make_server, server  # noqa: E402
 
 PHOTOGRAPH = Path(__file__).parents[2] / "docs" / "photographs" / "coffee.jpg"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -182,8 +187,34 @@ def test_uploads_that_cannot_be_used_get_a_message(served, monkeypatch) -> None:
         assert answer.status == status and said in answer.json()["error"]
 
 
+def test_requests_that_wait_are_answered_together_each_with_its_own_answer(served, monkeypatch) -> None:
+    """A file that cannot be used costs the others nothing."""
+    sizes, free, answers = [], threading.Event(), server.answers
+
+    def counted(model, verb, options, files):
+        sizes.append(len(files))
+        assert free.wait(60)
+        return answers(model, verb, options, files)
+
+    monkeypatch.setattr(server, "answers", counted)
+    sent = [PHOTOGRAPH.read_bytes(), *(picture((40, 40 + 9 * number), "JPEG") for number in range(3)), b"no image"]
+    with ThreadPoolExecutor(5) as clients:
+        first = clients.submit(ask, served, "/caption", sent[0])
+        while not sizes:
+            time.sleep(0.01)
+        others = [clients.submit(ask, served, "/caption", content) for content in sent[1:]]
+        while sum(map(len, served._waiting.values())) < 4:
+            time.sleep(0.01)
+        free.set()
+        found = [one.result() for one in (first, *others)]
+    assert sizes == [1, 4, 1, 1, 1, 1] and [one.status for one in found] == [200, 200, 200, 200, 400]
+    expected = [served.models[0][1].caption(Encoded("this image", content)) for content in sent[:4]]
+    for one, caption in zip(found, expected, strict=False):
+        assert [word["log_prob"] for word in one.json()["words"]] == pytest.approx(caption.log_prob, abs=1e-5)
+
+
 def test_requests_that_break_off_are_answered_or_dropped_in_silence(served, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(server.Handler, "timeout", 0.3)
+    monkeypatch.setattr(server, "LONGEST", 0.3)
     address = "127.0.0.1", served.server_port
     head = f"POST /caption HTTP/1.1\r\nHost: 127.0.0.1:{served.server_port}\r\nContent-Length: 1000\r\n\r\n".encode()
     with socket.create_connection(address, timeout=10) as short:
@@ -196,9 +227,9 @@ def test_requests_that_break_off_are_answered_or_dropped_in_silence(served, monk
         gone.sendall(head.replace(b"1000", str(len(PHOTOGRAPH.read_bytes())).encode()) + PHOTOGRAPH.read_bytes())
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets the connection
     with socket.create_connection(address, timeout=10) as other:
-        other.sendall(b"PUT / HTTP/1.1\r\n\r\n")
+        other.sendall(b"PUT / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = other.makefile("rb").read().decode()
-    assert " 501 " in answer.splitlines()[0] and "PUT" in json.loads(answer.splitlines()[-1])["error"]
+    assert " 405 " in answer.splitlines()[0] and "GET" in json.loads(answer.splitlines()[-1])["error"]
     assert ask(served, "/caption", PHOTOGRAPH.read_bytes()).status == 200  # behind the one that has gone
     assert capfd.readouterr() == ("", "")
 
@@ -452,7 +483,7 @@ def test_a_drawn_digit_is_for_models_that_have_room_for_it(tmp_path) -> None:
 def test_an_address_of_version_6_is_served(tmp_path) -> None:
     try:
         with make_server([("ram", load(write_run("ram_mnist28", tmp_path / "ram")))], host="::1", port=0) as running:
-            assert running.server_address[0] == "::1"
+            assert running.socket.getsockname()[0] == "::1"
     except ValueError as error:
         pytest.skip(f"this machine has no such address: {error}")
 

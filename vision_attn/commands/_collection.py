@@ -13,12 +13,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def collected_later() -> Iterator[None]:
-    """Within this context, the garbage collector does not run."""
+    """Within this context, the garbage collector does not run; later, it leaves out what was made here."""
     running = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         if running:
             gc.enable()
 
@@ -29,5 +30,7 @@ def left_at_exit() -> None:
 
 
 def _leave() -> None:
-    if "triton" not in sys.modules:  # it complains of each of its objects that is left
+    if "triton" in sys.modules:  # it complains of each of its objects that is left
+        gc.unfreeze()
+    else:
         gc.freeze()

@@ -3,28 +3,17 @@
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from vision_attn.commands._collection import collected_later
 from vision_attn.commands._hints import marked, meant, options_only, shown, unknown_key
 from vision_attn.system.files import shipped
-from vision_attn.system.machine import torch_device
 
 if TYPE_CHECKING:  # or `--help` would import torch
-    from vision_attn.task import Source, Task
-
+    from vision_attn.results.model import Model
 
 SHIPPED = Path("weights/photographs")
 """The captioner that comes with the project."""
-
-
-class Opened(NamedTuple):
-    """A run's task with its best weights on a device, its source, its config, and the device."""
-
-    task: "Task"
-    source: "Source"
-    config: dict[str, Any]
-    device: Any
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False, captioner: bool = True) -> None:
@@ -78,58 +67,61 @@ def missing(command: str, only: str | Path) -> str:
 
 
 @collected_later()
-def open_with(arguments: argparse.Namespace) -> Opened:
+def open_with(arguments: argparse.Namespace) -> "Model":
     """The run that `arguments` name, or the ensemble of it and of `arguments.others`. Raises ValueError for what does
     not fit it."""
-    opened = _open(arguments, arguments.folder)
+    model = _open(arguments, arguments.folder)
     if others := vars(arguments).get("others"):
-        from vision_attn.tasks.caption import Captioning
         from vision_attn.tasks.ensemble import ensemble
 
-        def task_of(folder: str | Path) -> Captioning:
-            try:
-                task = _open(arguments, folder).task
-            except ValueError:  # perhaps an option that only captioners know
-                task = _open(argparse.Namespace(**{**vars(arguments), "overrides": []}), folder).task
-                if isinstance(task, Captioning):
-                    raise
-            return captioner(folder, task)
-
-        def captioner(folder: str | Path, task: "Task") -> Captioning:
-            if not isinstance(task, Captioning):
-                raise ValueError(f"an ensemble is of captioners, but {folder} holds a {task.kind}")
-            return task
-
-        tasks = [captioner(arguments.folder, opened.task), *map(task_of, others)]
-        task, source = ensemble(tasks, opened.source)
-        opened = opened._replace(task=task, source=source)
-    return opened
+        members = [model, *(_member(arguments, folder) for folder in others)]
+        for member in members:
+            if not _is_captioner(member):
+                raise ValueError(f"an ensemble is of captioners, but {member.name} holds a {member.task.kind}")
+        model.task, model.source = ensemble([member.task for member in members], model.source)
+    return model
 
 
-def _open(arguments: argparse.Namespace, folder: str | Path) -> Opened:
+def _member(arguments: argparse.Namespace, folder: str) -> "Model":
+    """Another captioner of an ensemble, with the same options."""
+    try:
+        return _open(arguments, folder)
+    except ValueError:  # perhaps an option that only captioners know
+        model = _open(argparse.Namespace(**{**vars(arguments), "overrides": [], "beams": None}), folder)
+        if _is_captioner(model):
+            raise
+        return model
+
+
+def _is_captioner(model: "Model") -> bool:
+    from vision_attn.tasks.caption import Captioning
+
+    return isinstance(model.task, Captioning)
+
+
+def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
     """One run with the options in `arguments`."""
     import torch
 
     from vision_attn.configuration.config import find_best, load
     from vision_attn.configuration.hub import local
-    from vision_attn.configuration.run_folder import open_run
-    from vision_attn.tasks.caption import Captioning
+    from vision_attn.results.model import open_model
 
-    device, folder = torch_device(arguments.device), local(folder)
     options_only(arguments.overrides)
+    options = {"device": arguments.device, "trust": arguments.trust, "overrides": arguments.overrides}
     try:
-        task, source, config = open_run(folder, trust=arguments.trust, overrides=arguments.overrides)
+        model = open_model(folder, **options)
     except ValueError as error:
         if not unknown_key(str(error)):
             raise
-        content = load(find_best(Path(folder)) / "config.yaml")
+        content = load(find_best(Path(local(folder))) / "config.yaml")
         below = {key: content[key] for key in ("task", "data") if key in content}
         raise ValueError(meant(str(error), below, options=vars(arguments))) from error
     if arguments.beams is not None:
-        if not isinstance(task, Captioning):
-            raise ValueError(f"--beams is for captioners, but {folder} holds a {task.kind}")
+        if not _is_captioner(model):
+            raise ValueError(f"--beams is for captioners, but {folder} holds a {model.task.kind}")
         if not 1 <= arguments.beams <= 1000:
             raise ValueError(f"--beams is {arguments.beams}, but must be from 1 to 1,000")
-        task.decoding = task.decoding.changed(beams=arguments.beams)
-    torch.manual_seed(config.get("run", {}).get("seed", 0))
-    return Opened(task.to(device), source, config, device)
+        model.task.decoding = model.task.decoding.changed(beams=arguments.beams)
+    torch.manual_seed(model.seed)
+    return model

@@ -14,11 +14,9 @@ captions that differ more. --out draws the best. Keys of decoding can be set too
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._find_images import photographs, print_any_name
 from vision_attn.commands._output import check_writable
@@ -32,8 +30,9 @@ from vision_attn.commands._run_options import (
 from vision_attn.system.console import complain, progress, say, to_the_end
 from vision_attn.system.files import shipped
 
-BATCH = 16
-SIDE = 672  # pixels of a photograph in the drawings
+if TYPE_CHECKING:  # or `--help` would import torch
+    from vision_attn.results.decoded import CaptionResult
+
 MOST = 100  # captions of a photograph
 
 
@@ -73,38 +72,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Caption all that can be read; the exit status is 1 when something could not be."""
     arguments.folder, arguments.images = run_and_images(arguments)
-    task, _, _, device = open_with(arguments)
-    from vision_attn.tasks.caption import Captioning  # has been imported to open the run
+    model, options = open_with(arguments), decoding(arguments)
+    from vision_attn.kernels.choice import without_loops
+    from vision_attn.results.result_list import BATCH
 
-    if not isinstance(task, Captioning):
-        raise ValueError(f"{arguments.folder} holds a {task.kind}, which writes no captions")
-    if not task.sees_squares:
-        raise ValueError(f"{arguments.folder} reads lines: use `vision-attn transcribe {arguments.folder} IMAGE`")
     print_any_name()
     if arguments.out:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints = list(found.complaints)
-    captions: list[tuple[Path, Any]] = []
+    files = iter(progress(found.files, what="captions", unit="image"))
+    best: list[CaptionResult] = []
     fewer = 0
-    done: list[tuple[Path, Any]] = []
-    describe = describing(task, arguments)
-    with to_the_end(arguments.out is not None):
-        for path, several in caption_all(describe, task.resolution, task.fit, device, found.files, complaints):
-            if arguments.json:
-                say(record(path, several))
+    results = model.caption(files, **options, placed=arguments.out is not None, unreadable=complaints)
+    with to_the_end(arguments.out is not None), without_loops(len(found.files) <= BATCH):
+        for several in results:
+            file = several[0].file
+            if arguments.json:  # in a line of ASCII characters
+                say(json.dumps({"file": file, "captions": [result.record() for result in several]}))
             else:
-                for described in several:
-                    say(str(path), described.text)
-            captions.append((path, several[0]))
+                for result in several:
+                    say(file, result.text)
+            best.append(several[0])
             fewer += len(several) < arguments.captions
-            if arguments.out:
-                done.append((path, several[0]))
-        if done and (page := draw_all(done, task.fit, arguments.out, complaints)):
-            complain(f"drawn: {page}")
+        if arguments.out and (drawable := readable_again(best, complaints)):
+            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable)}")
         if fewer:
-            complain(f"{fewer} of {len(captions)} photographs have fewer than {arguments.captions} different captions")
-        for line in (*found.notes, *remarks(captions), *complaints):
+            complain(f"{fewer} of {len(best)} photographs have fewer than {arguments.captions} different captions")
+        for line in (*found.notes, *remarks(best), *complaints):
             complain(line)
     return 1 if complaints else 0
 
@@ -132,110 +127,38 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     return places[0], places[1:]
 
 
-def describing(task: Any, arguments: argparse.Namespace) -> Callable[[Any], list[list[Any]]]:
-    """The function from images to the captions of each, as the options ask for."""
-    import torch
-
+def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of `Model.caption` that the arguments ask for."""
     if not 1 <= arguments.captions <= MOST:
         raise ValueError(f"--captions is {arguments.captions}, but must be from 1 to {MOST}")
-    for name in ("temperature", "top_p", "seed"):
-        if (number := getattr(arguments, name)) is not None:
-            if arguments.way != "sampled":
-                raise ValueError(f"--{name.replace('_', '-')} is for sampled captions: add --sample")
-            if name == "seed":
-                torch.manual_seed(number)
-            else:
-                task.decoding = task.decoding.changed(**{name: number})
+    names = ("temperature", "top_p", "seed")
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    if given and arguments.way != "sampled":
+        raise ValueError(f"--{next(iter(given)).replace('_', '-')} is for sampled captions: add --sample")
     if arguments.captions == 1 and arguments.way == "diverse":
         raise ValueError("--diverse is for several captions: add --captions N")
-    placed = bool(arguments.out)  # text needs no places
-    if arguments.captions == 1 and arguments.way == "best":
-        return lambda images: [[described] for described in task.describe(images, placed=placed)]
-    return partial(task.describe, captions=arguments.captions, way=arguments.way, placed=placed)
+    return {"captions": arguments.captions, "way": arguments.way, **given}
 
 
-def record(path: Path, several: Sequence[Any]) -> str:
-    """A photograph and its captions in JSON, in a line of ASCII characters: log p of each word is in nats, and `score`
-    is what captions are ordered by."""
-    captions = [
-        {
-            "caption": described.text,
-            "score": described.score,
-            "cut": described.cut,
-            "words": [
-                {"word": word, "log_prob": log_prob}
-                for word, log_prob in zip(described.words, described.log_prob, strict=True)
-            ],
-        }
-        for described in several
-    ]
-    return json.dumps({"file": str(path), "captions": captions})
-
-
-def caption_all(
-    describe: Callable[[Any], list[list[Any]]],
-    resolution: int,
-    fit: str,
-    device: Any,
-    paths: Sequence[Path],
-    complaints: list[str],
-) -> Iterator[tuple[Path, list[Any]]]:
-    """Each photograph with the `DecodedCaption` of each caption, in batches; what cannot be read is complained of."""
-    import torch
-
-    from vision_attn.kernels.choice import without_loops
-
-    readable = read(progress(paths, what="captions", unit="image"), resolution, fit, complaints)
-    while batch := list(islice(readable, BATCH)):
-        images = torch.stack([image for _, image in batch]).to(device)
-        with without_loops(len(paths) <= BATCH):
-            described = describe(images)
-        yield from zip([path for path, _ in batch], described, strict=True)
-
-
-def read(paths: Iterable[Path], resolution: int, fit: str, complaints: list[str]) -> Iterator[tuple[Path, Any]]:
-    """Each photograph as the encoder sees it; those that cannot be read are complained of."""
-    from vision_attn.data.images.squares import in_threads, read_image
-
-    def attempt(path: Path) -> tuple[Path, Any]:
+def readable_again(results: Sequence["CaptionResult"], complaints: list[str]) -> list["CaptionResult"]:
+    """The results whose pictures can still be read."""
+    found = []
+    for result in progress(results, what="photographs", unit="image"):
         try:
-            return path, read_image(path, resolution, fit)
+            _ = result.picture
+            found.append(result)
         except ValueError as error:
-            return path, error
-
-    for path, image in in_threads(attempt, paths):
-        if isinstance(image, ValueError):
-            complaints.append(str(image))
-        else:
-            yield path, image
+            complaints.append(str(error))
+    return found
 
 
-def remarks(captions: Sequence[tuple[Path, Any]]) -> Iterator[str]:
+def remarks(results: Sequence["CaptionResult"]) -> Iterator[str]:
     """What is worth knowing of all captions: that some are empty or cut, or that nearly all are the same."""
     from vision_attn.metrics.variety import cut_short, same_caption, sameness
 
-    silent = [path for path, described in captions if not described.text]
+    silent = [result.file for result in results if not result.text]
     if silent:
-        names = ", ".join(map(str, silent[:3])) + ", ..." * (len(silent) > 3)
-        yield f"captions without a word: {len(silent)} of {len(captions)} ({names}); the captioner ended at once"
-    yield from cut_short({"cut": sum(described.cut for _, described in captions) / max(1, len(captions))})
-    yield from sameness(same_caption(described.text for _, described in captions))
-
-
-def draw_all(done: Sequence[tuple[Path, Any]], fit: str, folder: Path, complaints: list[str]) -> Path | None:
-    """A sheet for each photograph and one page for all, in `folder`; returns the page, if there is anything on it."""
-    from vision_attn.data.images.squares import open_seen
-    from vision_attn.viz.captions import write_pictures
-
-    drawn, pictures = [], []
-    for path, described in progress(done, what="photographs", unit="image"):
-        try:
-            part = open_seen(path, fit, at_least=SIDE)
-        except ValueError as error:  # it could be read a moment ago
-            complaints.append(str(error))
-            continue
-        part.thumbnail((SIDE, SIDE))
-        pictures.append(part)
-        drawn.append((path.name, described))
-    titles, captions = [name for name, _ in drawn], [described for _, described in drawn]
-    return write_pictures(titles, pictures, captions, folder)[0] if drawn else None
+        names = ", ".join(silent[:3]) + ", ..." * (len(silent) > 3)
+        yield f"captions without a word: {len(silent)} of {len(results)} ({names}); the captioner ended at once"
+    yield from cut_short({"cut": sum(result.cut for result in results) / max(1, len(results))})
+    yield from sameness(same_caption(result.text for result in results))

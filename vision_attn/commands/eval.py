@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._collection import collected_later
 from vision_attn.commands._output import check_file, writable
-from vision_attn.commands._run_options import Opened, add_run_arguments, is_run, names_after_options, open_with
+from vision_attn.commands._run_options import add_run_arguments, is_run, names_after_options, open_with
 from vision_attn.system.console import say
 from vision_attn.system.files import finite, ours, shipped
 from vision_attn.system.machine import processor
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.engine.distributed import World
+    from vision_attn.results.model import Model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +71,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     arguments.others = [*arguments.others, *names]
     if arguments.show < 0:
         raise ValueError(f"--show is {arguments.show}, but must not be negative")
-    opened = open_with(arguments)
+    model = open_with(arguments)
     from vision_attn.engine.batches import few, on_device
     from vision_attn.engine.distributed import seed_all
 
@@ -84,21 +85,21 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
             raise ValueError(f"{link} is a link: remove it, or name another folder with --out")
     if arguments.each:
-        if opened.task.kind != "captioner":
-            raise ValueError(f"--each is for captioners, and {folders[0]} holds a {opened.task.kind}")
+        if model.task.kind != "captioner":
+            raise ValueError(f"--each is for captioners, and {folders[0]} holds a {model.task.kind}")
         check_file(arguments.each, "--each")
     written = out / f"metrics_{arguments.split}.json"
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         metrics, record = evaluate(
-            opened, arguments.split, out, world, runs=folders, overrides=arguments.overrides, each=arguments.each
+            model, arguments.split, out, world, runs=folders, overrides=arguments.overrides, each=arguments.each
         )
         if not world.first:
             return 0
         shown = ""
         if arguments.show > 0:
-            batch = few(next(iter(opened.source.split(arguments.split))), arguments.show)
-            seed_all(opened.config.get("run", {}).get("seed", 0))
-            paths = opened.task.show(on_device(batch, opened.device), pictures)
+            batch = few(next(iter(model.source.split(arguments.split))), arguments.show)
+            seed_all(model.seed)
+            paths = model.task.show(on_device(batch, model.device), pictures)
             more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
         # All is written by now: the reader of what is printed may leave.
@@ -116,7 +117,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
 
 
 def evaluate(
-    opened: Opened,
+    model: "Model",
     split: str,
     out: Path,
     world: "World",
@@ -134,14 +135,19 @@ def evaluate(
     from vision_attn.metrics.results import EACH
     from vision_attn.system.files import replacing, scratch
 
-    task, source, config, device = opened
+    task, source, config = model.task, model.source, model.config
     source.only(split)
     source.prepare(task)
-    seed = config.get("run", {}).get("seed", 0)
     began, sizes = time.perf_counter(), list[int]()
     with torch.no_grad():
         predicted = predictions(
-            task, batches_of(source, split, world), world, seed=seed, what=f"evaluate {split}", full=True, sizes=sizes
+            task,
+            batches_of(source, split, world),
+            world,
+            seed=model.seed,
+            what=f"evaluate {split}",
+            full=True,
+            sizes=sizes,
         )
         if not world.first:
             deque(predicted, maxlen=0)
@@ -165,7 +171,7 @@ def evaluate(
     }
     record |= {"overrides": list(overrides)} if overrides else {}
     record |= {"processes": world.size} if world.size > 1 else {}
-    record |= task.settings | {"hardware": hardware(device), "versions": versions()}
+    record |= task.settings | {"hardware": hardware(model.device), "versions": versions()}
     record |= {"seconds": round(seconds, 1), "time": time.strftime("%Y-%m-%d %H:%M:%S %z")}
     with replacing(out / f"metrics_{split}.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

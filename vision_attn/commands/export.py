@@ -28,11 +28,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"ONNX needs {', '.join(missing)}: pip install 'vision-attn[onnx]', or leave ONNX out with --no-onnx"
         )
-    opened = open_with(arguments)
+    model = open_with(arguments)
     out = writable(arguments.out, "--out")
     from vision_attn.export.onnx import export
 
-    for name, difference in export(opened.task, out, onnx=not arguments.no_onnx).items():
+    for name, difference in export(model.task, out, onnx=not arguments.no_onnx).items():
         say(f"{out / name}: differs from PyTorch by {difference:.1e}")
     if (out / "caption.py").is_file():
         say(f"caption with onnxruntime alone: python {out / 'caption.py'} photo.jpg")

@@ -12,9 +12,8 @@ layers, or with --relevance the relevance of the image for each word.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vision_attn.commands._collection import collected_later
 from vision_attn.commands._find_images import photographs
@@ -24,7 +23,7 @@ from vision_attn.system.console import complain, progress, say, to_the_end
 from vision_attn.system.machine import torch_device
 
 if TYPE_CHECKING:  # or `--help` would import torch
-    from vision_attn.results.explainer import Explainer, ExplanationResult
+    from vision_attn.results.explainer import ExplanationResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,48 +60,20 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
     complaints = list(found.complaints)
-    looker = opened(arguments)
-    options = {"texts": arguments.text, "method": arguments.method, "layer": arguments.layer, "head": arguments.head}
+    with collected_later():
+        from vision_attn.results.explainer import open_explainer
+
+        options = {"weights": arguments.weights, "device": arguments.device, "trust": arguments.trust}
+        explainer = open_explainer(arguments.model, **options)
+    files = iter(progress(found.files, what="look", unit="image"))
+    options = {"method": arguments.method, "layer": arguments.layer, "head": arguments.head, "unreadable": complaints}
     done: list[ExplanationResult] = []
     with to_the_end():
-        for path, picture in opened_one_by_one(found.files, looker.at_least, complaints):
-            done.append(looker.see(path.name, picture, **options))
-            say(str(path), done[-1].text)
+        for result in explainer.look(files, arguments.text, **options):
+            done.append(result)
+            say(result.file, result.text)
         if done:
-            complain(f"drawn: {draw(done, arguments.out)}")
+            complain(f"drawn: {done[0].write_folder(arguments.out, done)}")
         for line in (*found.notes, *complaints):
             complain(line)
     return 1 if complaints else 0
-
-
-@collected_later()
-def opened(arguments: argparse.Namespace) -> "Explainer":
-    """The model that `arguments` name."""
-    from vision_attn.results.explainer import open_explainer
-
-    options = {"weights": arguments.weights, "device": arguments.device, "trust": arguments.trust}
-    return open_explainer(arguments.model, **options)
-
-
-def opened_one_by_one(files: Sequence[Path], at_least: int, complaints: list[str]) -> Iterator[tuple[Path, Any]]:
-    """Each photograph, with `at_least` pixels on a side; what cannot be read is complained of."""
-    from vision_attn.data.images.decode import open_photograph
-
-    for path in progress(files, what="look", unit="image"):
-        try:
-            photograph = open_photograph(path, at_least)
-        except ValueError as error:
-            complaints.append(str(error))
-            continue
-        yield path, photograph
-
-
-def draw(done: Sequence["ExplanationResult"], folder: Path) -> Path:
-    """Write a sheet for each picture and one page for all; returns the page."""
-    from vision_attn.viz.sheet import picture_name
-
-    for number, result in enumerate(progress(done, what="pictures", unit="image"), start=1):
-        result.save(folder / picture_name(number, result.title))
-    page = folder / "index.html"
-    type(done[0]).write_together(page, done)
-    return page

@@ -4,8 +4,10 @@ Training does it too, when it is not done yet; stopped or killed, the same comma
 """
 
 import argparse
+import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 from vision_attn.commands._hints import read_config
 from vision_attn.commands._output import writable
@@ -42,9 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
     if source.vocabulary is not None:
+        _check_vocabulary(source.vocabulary, folder)
         source.export(folder)
         say(f"vocabulary: {len(source.vocabulary):,} words, written into {folder}")
-    for line in source.remarks:
+    remarks = [*source.remarks]
+    for line in remarks:
         complain(line)
     if isinstance(task, Captioning):
         whole = task.encoder
@@ -57,5 +61,22 @@ def run(arguments: argparse.Namespace) -> int:
             where = f"read from {source.features}"
         say(f"{rows} x {columns} {what} of {computed.region_size} numbers per image, {where}")
     command = shlex.join(["vision-attn", "train", arguments.config, *arguments.overrides])
-    say(f"{len(source):,} batches in an epoch; train with: {command}")
+    advised = " ".join(re.findall(r"--[\w.]+=\d+", " ".join(remarks)))
+    hint = f"; to cut no caption, add {advised}" * bool(advised)
+    say(f"{len(source):,} batches in an epoch; train with: {command}{hint}")
     return 0
+
+
+def _check_vocabulary(vocabulary: Any, folder: Path) -> None:
+    """Say that another vocabulary in `folder` is replaced. Raises ValueError if a run there has begun with it."""
+    from vision_attn.engine import checkpoint
+
+    begun = checkpoint.begun(folder)
+    file = folder / "start" / "vocabulary.json" if begun else folder / "vocabulary.json"
+    before = type(vocabulary).load(file) if file.is_file() else vocabulary
+    if before.words == vocabulary.words:
+        return
+    differs = f"the vocabulary of {folder} has {len(before):,} words, and that of this config {len(vocabulary):,}"
+    if begun:
+        raise ValueError(f"{differs}; a run there has begun with it: name another --run.folder")
+    complain(f"{differs}; it is replaced")

@@ -8,6 +8,7 @@ a password.
 """
 
 import argparse
+from importlib.util import find_spec
 
 from vision_attn.system.console import say
 
@@ -34,13 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the models and serve them until Ctrl-C. Raises ValueError if one cannot be opened, or the address used."""
+    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+        raise ValueError(f"the page needs {' and '.join(missing)}: pip install 'vision-attn[web]'")
+    if not 0 <= arguments.port < 2**16:
+        raise ValueError(f"--port is {arguments.port}: give a number from 1 to 65535, or 0 for any that is free")
+    names = arguments.models or ALONG
+    say(f"loading {', '.join(names)} ...")
     from vision_attn.api import load
     from vision_attn.results.explainer import is_run_name
     from vision_attn.web import make_server
 
-    if not 0 <= arguments.port < 2**16:
-        raise ValueError(f"--port is {arguments.port}: give a number from 1 to 65535, or 0 for any that is free")
-    names = arguments.models or ALONG
     others = [name for name in names if not is_run_name(name)]
     weights = arguments.weights or [None] * len(others)
     if len(weights) != len(others):
@@ -51,6 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
         for name in names:
             file = None if is_run_name(name) else next(given)
             server.models.append((name, load(name, weights=file, **options)))
-        say(f"open http://{arguments.host}:{server.server_port} in a browser; Ctrl-C ends it")
+        say(f"ready: open http://{arguments.host}:{server.server_port} in a browser; Ctrl-C ends it")
         server.serve_forever()
     return 0

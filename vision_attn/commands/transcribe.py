@@ -8,17 +8,16 @@ status 1). Needs the run's best/ alone, not the data it was trained on.
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vision_attn.commands._find_images import photographs, print_any_name
 from vision_attn.commands._output import check_writable
-from vision_attn.commands._run_options import Opened, add_run_arguments, is_run, missing, names_after_options, open_with
+from vision_attn.commands._run_options import add_run_arguments, is_run, missing, names_after_options, open_with
 from vision_attn.system.console import complain, progress, say, to_the_end
 
 if TYPE_CHECKING:  # or `--help` would import torch
-    from vision_attn.viz.alignment import Strip
+    from vision_attn.results.decoded import TranscriptResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,56 +35,29 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.images = [*arguments.images, *map(Path, names)]
     if not arguments.images:
         raise ValueError(missing("transcribe", arguments.folder))
-    opened = open_with(arguments)
+    model = open_with(arguments)
+    from vision_attn.kernels.choice import without_loops
     from vision_attn.metrics.variety import cut_short
-    from vision_attn.tasks.transcribe import Transcription  # has been imported to open the run
-    from vision_attn.viz.alignment import write_transcripts
 
-    if not isinstance(opened.task, Transcription):
-        raise ValueError(f"{arguments.folder} holds a {opened.task.kind}, which transcribes no lines")
     print_any_name()
     if arguments.out:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive)
-    complaints, drawn, cut = list(found.complaints), [], list[bool]()
-    with to_the_end(arguments.out is not None):
-        for path, strip in transcripts(opened, found.files, complaints, drawn=bool(arguments.out)):
-            (item,) = strip.items
-            cut.append(item.cut)
-            say(*([record(path, item)] if arguments.json else [str(path), item.text]))
+    complaints, cut = list(found.complaints), list[bool]()
+    drawn: list[TranscriptResult] = []
+    files = iter(progress(found.files, what="transcribe", unit="line"))
+    results = model.transcribe(files, placed=arguments.out is not None, unreadable=complaints)
+    with to_the_end(arguments.out is not None), without_loops(len(found.files) <= 16):
+        for result in results:
+            cut.append(result.cut)
+            if arguments.json:  # in a line of ASCII characters
+                say(json.dumps({"file": result.file} | result.record()))
+            else:
+                say(result.file, result.text)
             if arguments.out:
-                drawn.append(strip)
+                drawn.append(result)
         if drawn:
-            complain(f"drawn: {write_transcripts(drawn, arguments.out)[0]}")
+            complain(f"drawn: {drawn[0].write_folder(arguments.out, drawn)}")
         for line in (*found.notes, *cut_short({"cut": sum(cut) / max(1, len(cut))}), *complaints):
             complain(line)
     return 1 if complaints else 0
-
-
-def transcripts(
-    opened: Opened, paths: Sequence[Path], complaints: list[str], *, drawn: bool
-) -> Iterator[tuple[Path, "Strip"]]:
-    """Each image that can be read, with its transcript and what is needed to draw it; others are complained of.
-
-    Lines are read one by one, so that a transcript does not depend on the other lines.
-    """
-    from vision_attn.data.lines.text_lines import max_width_of, read_line
-    from vision_attn.kernels.choice import without_loops
-
-    max_width = max_width_of(opened.source)
-    for path in progress(paths, what="transcribe", unit="line"):
-        try:
-            ink = read_line(path, opened.task.resolution, max_width)
-        except ValueError as error:
-            complaints.append(str(error))
-            continue
-        with without_loops(len(paths) <= 16):
-            yield path, opened.task.strip(ink, path.name, glimpses=drawn)
-
-
-def record(path: Path, item: Any) -> str:
-    """An image and its transcript in JSON, in a line of ASCII characters: log p of each character is in nats, and null
-    for a model that labels columns, which knows that of whole transcripts alone."""
-    known = item.log_prob or [None] * len(item.words)
-    characters = [{"character": word, "log_prob": log_prob} for word, log_prob in zip(item.words, known, strict=True)]
-    return json.dumps({"file": str(path), "text": item.text, "characters": characters})

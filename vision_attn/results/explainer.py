@@ -28,7 +28,8 @@ from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.looks import Method, look
 from vision_attn.explain.models import Model, open_model
 from vision_attn.results.displayable import InteractiveResult
-from vision_attn.results.images import SIDE, Picture, each, shown, whole
+from vision_attn.results.images import SIDE, shown, whole
+from vision_attn.results.result_list import Images, each
 from vision_attn.system.files import shipped
 from vision_attn.system.machine import torch_device
 from vision_attn.task import Source
@@ -58,7 +59,7 @@ See = Callable[..., Explanation]
 class ExplanationResult(InteractiveResult):
     """A photograph with the words of a model: its answer, the texts to match, or its caption; each with a map."""
 
-    title: str
+    file: str
     picture: Image.Image
     """The photograph, or its centre square: what the model saw, in its own shape."""
     kind: str
@@ -108,7 +109,7 @@ class ExplanationResult(InteractiveResult):
         return ", ".join(f"{word} ({math.exp(value):.2f})" for word, value in zip(words, log_prob, strict=True))
 
     @property
-    def looked(self) -> PageItem:
+    def page_item(self) -> PageItem:
         seen = self.seen
         options = {"log_prob": seen.log_prob, "layers": seen.layers}
         options |= {"extent": seen.extent, "layers_extent": seen.layers_extent}
@@ -119,7 +120,7 @@ class ExplanationResult(InteractiveResult):
         kind = items[0].kind
         dials = any(item.layers is not None for item in items)
         guide = GUIDES.get(kind, GUIDE.format("word")) + DIALS * dials
-        write_page(path, [item.looked for item in items], title=TITLES[kind], guide=guide)
+        write_page(path, [item.page_item for item in items], title=TITLES[kind], guide=guide)
 
     def write_picture(self, path: Path) -> None:
         way = f"{self.method} of {self.part}" if self.part else self.method
@@ -149,20 +150,22 @@ class Explainer:
 
     def look(
         self,
-        images: Picture | Sequence[Picture],
+        images: Images,
         text: str | Sequence[str] | None = None,
         *,
         layer: int | None = None,
         head: int | None = None,
         method: str = "auto",
+        unreadable: list[str] | None = None,
     ) -> Any:
-        """Look into the model with an image, or with each image of a list, as `vision-attn look` does.
+        """Look into the model with the centre square of an image, or of each of several (as `Model` takes them).
 
         text: what to match, the class to explain (by default the likeliest), or the beginning of the caption; one, or
             several.
         layer, head: show the attention of this layer, and of this head (by default the mean of all).
         method: how the maps are made: "relevance", "rollout" or "grad-cam" (`explain.methods`), or "attention"; by
             default the one that fits the model.
+        unreadable: takes the messages of images that cannot be read: see `Model`.
 
         Returns a `ExplanationResult` with `text`, `words`, `alpha` (one map per word), `log_prob` and `layers`, or a
         list of them. Raises ValueError for what the model does not have.
@@ -170,24 +173,14 @@ class Explainer:
         if method not in get_args(Method):
             raise ValueError(f"there is no method {method!r}; choose one of {', '.join(get_args(Method))}")
         texts = [text] if isinstance(text, str) else list(text or ())
-        options = {"texts": texts, "method": method, "layer": layer, "head": head}
-        read = partial(whole, at_least=self.at_least)
-        return each(images, read, lambda some: [self.see(*one, **options) for one in some])
+        part = ", ".join(f"{name} {n}" for name, n in (("layer", layer), ("head", head)) if n is not None)
 
-    def see(
-        self,
-        title: str,
-        picture: Image.Image,
-        *,
-        texts: Sequence[str] = (),
-        method: Method = "auto",
-        layer: int | None = None,
-        head: int | None = None,
-    ) -> ExplanationResult:
-        """Look into the model with one photograph in RGB."""
-        seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
-        parts = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
-        return ExplanationResult(title, shown(picture, self._fit), self.kind, seen, ", ".join(parts))
+        def explained(file: str, picture: Image.Image) -> ExplanationResult:
+            seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
+            return ExplanationResult(file, shown(picture, self._fit), self.kind, seen, part)
+
+        read = partial(whole, at_least=self.at_least)
+        return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
 
 
 def is_run_name(name: str | Path) -> bool:

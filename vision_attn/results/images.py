@@ -1,8 +1,6 @@
 """Images as users of Python give them: files, pictures and arrays."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -13,60 +11,44 @@ from vision_attn.contracts import Fit
 from vision_attn.data.images.convert import in_rgb
 from vision_attn.data.images.decode import Encoded, open_photograph
 from vision_attn.data.images.squares import encoder_input, read_image, seen_part
-from vision_attn.results.displayable import ResultList
 
 Picture = str | Path | Encoded | Image.Image | np.ndarray | Tensor
 """A file, a file in memory, a picture, or an array: (Y, X), (Y, X, 3 or 4), or a tensor (C, Y, X); uint8, or floats in
 [0, 1]."""
+FILES = (str, Path, Encoded)
 
 SIDE = 672
 """Pixels that a photograph keeps for pictures."""
-BATCH = 16
 
 
-def each(
-    images: Picture | Sequence[Picture], read: Callable[[Picture, int], Any], batch: Callable[[Sequence[Any]], list]
-) -> Any:
-    """Read images and process them in batches; the result of one image that is not in a list is returned alone."""
-    if isinstance(images, Encoded) or not isinstance(images, list | tuple):  # `Encoded` is a tuple
-        return batch([read(images, 1)])[0]
-    results: list[Any] = []
-    for first in range(0, len(images), BATCH):
-        some = images[first : first + BATCH]
-        results += batch([read(image, first + number) for number, image in enumerate(some, 1)])
-    return ResultList(results)
+def name_of(image: Picture, number: int) -> str:
+    """The name of an image: that of its file as it was given, or "image 3" for the third of several."""
+    file = image if isinstance(image, FILES) else getattr(image, "filename", None)
+    return str(file or f"image {number}")
 
 
-def photograph(
-    image: Picture, number: int, resolution: int, fit: Fit
-) -> tuple[str, Image.Image, UInt8[Tensor, "3 S S"]]:
-    """The title of an image, the part of it that the encoder sees with at most `SIDE` pixels on a side, and the
-    encoder's input.
-
-    That of a file is read as the commands read it. Raises ValueError for what is no image.
-    """
-    title, picture = whole(image, number)
-    if isinstance(image, str | Path | Encoded):
-        pixels = read_image(image, resolution, fit)
-    else:
-        pixels = encoder_input(picture, resolution, fit)
-    return title, shown(picture, fit), pixels
+def encoded(image: Picture, resolution: int, fit: Fit) -> UInt8[Tensor, "3 S S"]:
+    """The encoder's input. Files are read as for training. Raises ValueError for what is no image."""
+    if isinstance(image, FILES):
+        return read_image(image, resolution, fit)
+    return encoder_input(whole(image), resolution, fit)
 
 
-def whole(image: Picture, number: int, *, at_least: int | None = SIDE) -> tuple[str, Image.Image]:
-    """The title of an image, and the image in RGB, upright; a JPEG may be reduced to `at_least` pixels on a side.
-    Raises ValueError for what is no image."""
-    if isinstance(image, str | Path | Encoded):
-        title, picture = Path(str(image)).name, open_photograph(image, at_least=at_least)
-    else:
-        title = f"image {number}"
-        if isinstance(image, np.ndarray | Tensor):
-            image = _pictured(image)
-        if not isinstance(image, Image.Image):
-            raise ValueError(f"{title} is a {type(image).__name__}: give a path, a PIL image, an array or a tensor")
-        title = Path(getattr(image, "filename", "") or title).name
-        picture = in_rgb(image)
-    return title, picture
+def pictured(image: Picture, fit: Fit) -> Image.Image:
+    """The part of an image that an encoder sees, for pictures: see `shown`. Raises ValueError for what is no image."""
+    return shown(whole(image), fit)
+
+
+def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:
+    """An image in RGB, upright; a JPEG may be reduced to `at_least` pixels on a side. Raises ValueError for what is no
+    image."""
+    if isinstance(image, FILES):
+        return open_photograph(image, at_least=at_least)
+    if isinstance(image, np.ndarray | Tensor):
+        image = _pictured(image)
+    if not isinstance(image, Image.Image):
+        raise ValueError(f"this image is a {type(image).__name__}: give a path, a PIL image, an array or a tensor")
+    return in_rgb(image)
 
 
 def shown(picture: Image.Image, fit: Fit) -> Image.Image:

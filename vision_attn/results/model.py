@@ -1,39 +1,41 @@
-"""A trained run, opened: what the Python API and the page ask of it."""
+"""A trained run, opened: what the Python API, the commands and the page ask of it."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
-from vision_attn.contracts import DecodedCaption
-from vision_attn.data.images.decode import Encoded
-from vision_attn.data.images.lazy import open_pixels, resized
-from vision_attn.data.labelled.labelled_images import LabelledImages
-from vision_attn.data.lines.text_lines import ink, max_width_of
 from vision_attn.decode import Way
-from vision_attn.results.displayable import CaptionResult, ClassificationResult, DrawnImages, ResultList
-from vision_attn.results.explainer import explainer_of_run
-from vision_attn.results.images import Picture, each, photograph, whole
+from vision_attn.results.decoded import CaptionResult, TranscriptResult
+from vision_attn.results.images import FILES, Picture, encoded, whole
+from vision_attn.results.result_list import BATCH, Images, ResultList, each
 from vision_attn.system.machine import torch_device
 from vision_attn.task import Source
-from vision_attn.tasks.caption import Captioning
-from vision_attn.tasks.classify import Classification
-from vision_attn.tasks.generate import Generation, pictures, rectangles
-from vision_attn.tasks.transcribe import Transcription
-from vision_attn.viz.classified import DRAWN
+
+# What not every model needs, such as the pictures of glimpses, is imported where it is used.
+
+UNABLE = {
+    "caption": "writes no captions",
+    "transcribe": "transcribes no lines",
+    "classify": "classifies no images",
+    "draw": "draws no images",
+}
+"""What is said of a task without this verb."""
 
 
 class Model:
-    """A trained run. Which of `caption`, `look`, `transcribe`, `classify` and `draw` works depends on its task."""
+    """A trained run. Which of `caption`, `look`, `transcribe`, `classify` and `draw` works depends on its task.
+
+    Images are a file, a PIL image or an array, whose result is returned; a list of them, for a list of results; or an
+    iterator, for an iterator of results, which reads ahead but keeps nothing. Of a list and of an iterator, images that
+    cannot be read raise ValueError, or, with a list as `unreadable`, are left out, and their messages are appended to
+    it. The `file` of a result says which image it is of.
+    """
 
     def __init__(
         self,
@@ -48,112 +50,135 @@ class Model:
     def __repr__(self) -> str:
         return f"<vision_attn model: {type(self.task).__name__}, {type(self.task.model).__name__}, on {self.device}>"
 
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.config.get("run", {}).get("seed", 0)
+
     def caption(
         self,
-        images: Picture | Sequence[Picture],
+        images: Images,
         *,
         captions: int | None = None,
         way: Way = "best",
         seed: int | None = None,
+        placed: bool = True,
+        unreadable: list[str] | None = None,
         **settings: int | float,
     ) -> Any:
-        """Caption an image, or each image of a list. Returns a `CaptionResult` with `text`, `words`, `log_prob` and
-        `alpha` (one map per word), or a list of them.
+        """Caption an image, or each of several. Returns a `CaptionResult` with `text`, `words`, `log_prob` and `alpha`
+        (one map per word), or a list of them.
 
         captions: return a list of this number of captions of each image, best first. way: "best" of one beam, the best
             of groups of beams that differ ("diverse"), or "sampled". seed: of samples.
+        placed: whether `extent` tells where maps lie on the image; measured once, which takes as long as encoding 16 to
+            48 images.
         settings: of decoding, for this call alone: beams, max_words, min_words, no_repeat, length_power, diversity,
             temperature, top_p. What they mean: docs/captioning.md.
         """
-        self._check(Captioning, "writes captions", "caption")
-        if not self.task.sees_squares:
-            raise ValueError("this model reads lines: use transcribe()")
+        self._check("caption")
         if captions is None and way == "diverse":
             raise ValueError("captions that differ are several: give their number as captions")
         if seed is not None and way != "sampled":
             raise ValueError(f'a seed is of sampled captions: give way="sampled", not {way!r}')
+        decoding = self.task.decoding.changed(**settings) if settings else None
 
-        def batch(read: Sequence[tuple[str, Image.Image, Tensor]]) -> list[CaptionResult | ResultList]:
-            pixels = torch.stack([pixels for *_, pixels in read]).to(self.device)
-            decoding = self.task.decoding.changed(**settings)
-            described = self.task.describe(pixels, 1 if captions is None else captions, way, decoding)
-            found = [
-                [CaptionResult(*shown, one) for one in some] for (*shown, _), some in zip(read, described, strict=True)
+        def answer(some: Sequence[tuple[str, tuple[Picture, Tensor]]]) -> list[CaptionResult | ResultList]:
+            pixels = torch.stack([pixels for _, (_, pixels) in some]).to(self.device)
+            described = self.task.describe(pixels, 1 if captions is None else captions, way, decoding, placed=placed)
+            results = [
+                ResultList(CaptionResult(file, image, caption, self.task.fit) for caption in several)
+                for (file, (image, _)), several in zip(some, described, strict=True)
             ]
-            return [some[0] if captions is None else ResultList(some) for some in found]
+            return [several[0] for several in results] if captions is None else results
 
-        with nullcontext() if seed is None else self.task.seeded(seed):
-            return each(images, partial(photograph, resolution=self.task.resolution, fit=self.task.fit), batch)
+        def read(image: Picture) -> tuple[Picture, Tensor]:
+            return image, encoded(image, self.task.resolution, self.task.fit)
 
-    def look(self, images: Picture | Sequence[Picture], text: str | Sequence[str] | None = None, **options: Any) -> Any:
+        seeded = None if seed is None else self.task.seeded(seed)
+        return each(images, read, answer, unreadable=unreadable, size=BATCH, within=seeded)
+
+    def look(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
         """Where a captioner, or a classifier of whole photographs, looked: see `Explainer.look`."""
+        from vision_attn.results.explainer import explainer_of_run
+
         return explainer_of_run(self.task, self.source, self.name, self.device).look(images, text, **options)
 
-    def transcribe(self, images: Picture | Sequence[Picture]) -> Any:
-        """Transcribe an image of a line of characters, or each image of a list. Returns a `CaptionResult` whose `words`
-        are the characters, or a list of them. A model that labels columns (CTC) has no `log_prob` of characters."""
-        self._check(Transcription, "reads lines", "transcribe")
+    def transcribe(self, images: Images, *, placed: bool = True, unreadable: list[str] | None = None) -> Any:
+        """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a
+        `TranscriptResult` whose `words` are the characters, or a list of them. placed: as for `caption`, and whether
+        glimpses are kept for pictures."""
+        self._check("transcribe")
+        from vision_attn.data.lines.text_lines import ink, max_width_of
 
-        def read(image: Picture, number: int) -> CaptionResult:
-            title, picture = whole(image, number, at_least=None)  # as the command reads lines
-            strip = self.task.strip(ink(picture, self.task.resolution, max_width_of(self.source)), title)
-            (item,) = strip.items
-            found = DecodedCaption(item.text, item.words, item.log_prob or [], item.alpha, extent=item.extent)
-            return CaptionResult(title, strip.picture, found)
+        resolution, max_width = self.task.resolution, max_width_of(self.source)
+        return each(
+            images,
+            lambda image: ink(whole(image, at_least=None), resolution, max_width),
+            lambda some: [
+                TranscriptResult(file, self.task.strip(line, Path(file).name, glimpses=placed)) for file, line in some
+            ],
+            unreadable=unreadable,
+        )
 
-        return each(images, read, list)
+    def classify(self, images: Images, *, invert: bool = False, unreadable: list[str] | None = None) -> Any:
+        """Classify an image, or each of several: a model that takes glimpses sees an image of any size as it is, others
+        see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy), may be larger than memory. Returns a
+        `ClassificationResult` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations`
+        (T, 2), or a list of them. What is sampled depends on the seed of the run alone, and not on other images.
 
-    def classify(self, images: Picture | Sequence[Picture]) -> Any:
-        """Classify an image, or each image of a list, as `vision-attn classify` does: a model that takes glimpses sees
-        an image of any size as it is, others see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy),
-        may be larger than memory. Returns an `ClassificationResult` with `label`, its `name`, `probabilities` (T, N)
-        after each glimpse and `locations` (T, 2), or a list of them."""
-        self._check(Classification, "classifies images", "classify")
+        invert: swap black and white.
+        """
+        self._check("classify")
+        from vision_attn.data.images.lazy import Inverted, open_pixels, resized
+        from vision_attn.data.labelled.labelled_images import LabelledImages
+        from vision_attn.results.classified import ClassificationResult
+
         source = self.source if isinstance(self.source, LabelledImages) else None
-        seed = self.config.get("run", {}).get("seed", 0)
 
-        def read(image: Picture, number: int) -> tuple[str, Sliced]:
-            if isinstance(image, str | Path | Encoded):
-                opened = open_pixels(image) if source is None else source.open(image)
-                return Path(str(image)).name, opened
+        def read(image: Picture) -> Any:
+            if isinstance(image, FILES):
+                return open_pixels(image) if source is None else source.open(image)
             if source is None and isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 2:
-                return f"image {number}", image  # as it is: it may be mapped from a file larger than memory
-            title, picture = whole(image, number)
+                return image  # as it is: it may be mapped from a file larger than memory
+            picture = whole(image)
             if source is None or source.side is None:
-                return title, np.array(picture)
-            return title, resized(picture, source.side, source.square)
+                return np.array(picture)
+            return resized(picture, source.side, source.square)
 
-        def answer(title: str, pixels: Sliced) -> ClassificationResult:
-            image, extent = self.task.seen(pixels), None
-            (found,) = self.task.answer(image, seed)
+        def answer(file: str, pixels: Any) -> Any:
+            seen = self.task.seen(Inverted(pixels) if invert else pixels)
+            (found,) = self.task.answer(seen, self.seed)
             view = found.view and type(found.view)(*(part[0].cpu() for part in found.view))
-            if isinstance(image, Images):
-                (extent,) = map(tuple, image.extents.tolist())
-                image = scaled(torch.stack(image.sampled(DRAWN)))
             where = None if found.glance.locations is None else found.glance.locations[0, 0].cpu()
             after = found.glance.log_prob[0].exp().mean(dim=0).cpu()
-            return ClassificationResult(title, image[0].cpu(), after, where, view, self.task.class_names, extent)
+            return ClassificationResult(file, seen, after, where, view, self.task.class_names)
 
-        return each(images, read, lambda some: [answer(*one) for one in some])
+        return each(images, read, lambda some: [answer(*one) for one in some], unreadable=unreadable)
 
     @torch.no_grad()
-    def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> DrawnImages:
+    def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> Any:
         """Draw new images. `steps`: time steps, by default as trained. Returns a `DrawnImages` with `images` (N, C, Y,
         X)."""
-        self._check(Generation, "draws images", "draw")
+        self._check("draw")
+        from vision_attn.results.classified import DrawnImages
+        from vision_attn.tasks.generate import pictures, rectangles
+
         drawing = self.task.model.sample(number, steps, torch.Generator().manual_seed(seed))
         return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
 
-    def _check(self, kind: type, does: str, verb: str) -> None:
-        if not isinstance(self.task, kind):
-            can = {Transcription: "transcribe", Captioning: "caption", Classification: "classify", Generation: "draw"}
-            other = next((name for task, name in can.items() if isinstance(self.task, task)), None)
-            hint = f": use {other}()" if other else ""
-            raise ValueError(f"{verb}() needs a model that {does}, and this one is a {self.task.kind}{hint}")
+    def _check(self, verb: str) -> None:
+        """Raise ValueError unless this is what the task does."""
+        if self.task.verb != verb:
+            hint = f": use vision-attn {self.task.verb}, in Python {self.task.verb}()" if self.task.verb else ""
+            raise ValueError(f"{self.name} holds a {self.task.kind}, which {UNABLE[verb]}{hint}")
 
 
-def open_model(name: str | Path, *, device: str = "auto", trust: str | Sequence[str] = ()) -> Model:
-    """Open a run. Raises ValueError saying what is missing."""
+def open_model(
+    name: str | Path, *, device: str = "auto", trust: str | Sequence[str] = (), overrides: Sequence[str] = ()
+) -> Model:
+    """Open a run. `overrides` of its config, such as "--task.max_words=12". Raises ValueError saying what is
+    missing."""
     target = torch_device(device)
-    task, source, config = open_run(local(name), trust=trust)
+    task, source, config = open_run(local(name), trust=trust, overrides=overrides)
     return Model(task.to(target), config, target, source, str(name))

@@ -62,6 +62,7 @@ class Captioning(Task):
 
     renamed = {"reinforce.": "criteria.looks.reinforce."}
     kind = "captioner"
+    verb = "caption"
     chosen_by = "task.validate_with"
     own = ("criteria.", "model.attention.batches", "model.batches")
 

@@ -19,7 +19,7 @@ from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain
 from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
-from vision_attn.viz.classified import write_answer, write_classified
+from vision_attn.viz.classified import write_classified
 
 
 class Answer(NamedTuple):
@@ -56,6 +56,7 @@ class Classification(Task):
     """
 
     kind = "classifier"
+    verb = "classify"
     own = ("reinforce.", "model.policy.batches")
 
     def __init__(
@@ -255,12 +256,6 @@ class Classification(Task):
         view, labels = self.model.view(batch.images, glance), batch.labels.tolist()
         return write_classified(folder, batch.images, glance, view, labels, self.class_names, sampled=sampled)
 
-    def draw(
-        self, images: Float[Tensor, "1 C Y X"] | Images, answer: Answer, path: Path, title: str = ""
-    ) -> Path | None:
-        """Write a PNG of where the model looked in one image. None for a model that sees the whole image."""
-        return write_answer(path, images, answer.glance, answer.view, self.class_names, title)
-
     def _named(self, number: int) -> str:
         """The name of a class; its number where classes have no names."""
         return self.class_names[number] if self.class_names else str(number)
@@ -276,6 +271,8 @@ class Classification(Task):
         size = tuple(images.extents[0].tolist()) if isinstance(images, Images) else tuple(images.shape[1:])
         key = (size, *options.items())
         if key not in self._costs:
+            from vision_attn.metrics.cost import multiply_adds  # imports triton where there is one
+
             rows = options.get("rows", 1) if self.model.stochastic else 1
             with self.seeded(0):
                 number = multiply_adds(self.model, images, **options)

@@ -36,6 +36,7 @@ class Transcription(Captioning):
     """
 
     kind = "reader of lines"
+    verb = "transcribe"
     chosen_by = None
     sees_squares = False
 

@@ -115,7 +115,9 @@ def attention_sheet(
         above, *below = (boxed(drawn, (boxes or {}).get(word, ())) for drawn in pictures)
         panels.append(Panel(above, word, note, *below))
     caption = (" ".join(words) or "no words") if caption is None else caption
-    return sheet(panels, caption=caption, title=title, remark=_remark(words, alpha, boxes or {}), legend=LEGEND)
+    return sheet(
+        panels, caption=caption, title=title, remark=_remark(words, alpha, log_prob, boxes or {}), legend=LEGEND
+    )
 
 
 def _notes(
@@ -127,14 +129,20 @@ def _notes(
     return [" · ".join(filter(None, both)) for both in zip(marks, probabilities, strict=True)]
 
 
-def _remark(words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, boxes: Mapping[str, Sequence[Box]]) -> str:
-    """Say what boxes are, how many maps are nearly even and how many are zero; empty if there is none of it."""
-    remarks = []
+def _remark(
+    words: Sequence[str],
+    alpha: Float[Tensor, "T Y X"] | None,
+    log_prob: Sequence[float | int] | Tensor | None,
+    boxes: Mapping[str, Sequence[Box]],
+) -> str:
+    """The legend of the notes and boxes, with how many maps are nearly even or zero; empty if there is none of it."""
+    found = ["p: probability"] * (alpha is not None and log_prob is not None and len(words) > 0)
+    found += ["boxes: objects of which a word is true"] * any(boxes.get(word) for word in words)
     if alpha is not None:
         zero = weights(alpha).flatten(1).amax(dim=1) == 0
-        found = {"zero, so the picture is dark": zero, "nearly even": even(alpha)}
-        remarks = [f"{what}: {int(maps.sum())} of {len(words)} maps" for what, maps in found.items() if maps.any()]
-    return " · ".join(["boxes: objects of which a word is true"] * any(boxes.get(word) for word in words) + remarks)
+        kinds = {"zero, so the picture is dark": zero, "even (no region stands out)": even(alpha)}
+        found += [f"{what}: {int(maps.sum())} of {len(words)} maps" for what, maps in kinds.items() if maps.any()]
+    return " · ".join(found)
 
 
 def write_sheet(

@@ -66,25 +66,6 @@ def write_looks(folder: Path, entries: Sequence[Entry], guide: str) -> Path:
     return write_index(folder / "index.html", entries, title="Where the model looked", guide=guide)
 
 
-def write_answer(
-    path: Path,
-    images: Float[Tensor, "1 C Y X"] | Images,
-    glance: ClassifierOutput,
-    view: Glimpses | Reads | None,
-    names: Sequence[str],
-    title: str = "",
-) -> Path | None:
-    """Write a PNG of where the model looked in one image whose class is not known. None for a model that sees the
-    whole image."""
-    if view is None:
-        return None
-    if isinstance(view, Reads):
-        reads, probabilities = Rectangles(view.boxes, view.sigma), glance.log_prob[:, 0].exp()
-        return write_reads(path, images, reads, view.patches, [None], probabilities, names)
-    item = _glimpsed(images, glance, view, [None], names)[0]
-    return write_glimpses(path, **item._replace(title=title)._asdict())
-
-
 def _glimpsed(
     images: Float[Tensor, "B C Y X"] | Images,
     glance: ClassifierOutput,

@@ -2,83 +2,164 @@
 
 POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
 takes a `text=`, which may be repeated, and a `method=`. /digit takes a picture of 28 x 28 pixels, and puts it among
-clutter first. The answer is JSON: `{"text":, "page":}` and what `details` says, or `{"error":}`.
+clutter first. The answer is JSON: `{"text":, "page":}` with the result's `record`, or `{"error":}`.
 """
 
-import json
+import asyncio
 import socket
-import sys
-import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
-import torch
-from PIL import Image
-from torch import Tensor
-from torch.nn import functional as F
+import uvicorn
+from anyio import fail_after
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vision_attn.data.images.decode import Encoded, TooLarge, open_as_stored
-from vision_attn.kernels.choice import without_loops
-from vision_attn.results.displayable import CaptionResult, ClassificationResult, Displayable
-from vision_attn.results.explainer import Explainer, sees_photographs
-from vision_attn.results.model import Model, open_model
+from vision_attn.data.images.decode import Encoded, TooLarge
+from vision_attn.results.explainer import Explainer
+from vision_attn.results.model import Model
+from vision_attn.results.result_list import BATCH
 from vision_attn.system.console import printable
-from vision_attn.task import Task
-from vision_attn.tasks.caption import Captioning
-from vision_attn.tasks.classify import Classification
-from vision_attn.tasks.transcribe import Transcription
+from vision_attn.web.answers import OPTIONS, answers, described, number_of, verbs
 
 LARGEST = 32_000_000
 """Bytes of an upload."""
 LONGEST = 300.0
-"""Seconds until a request must have arrived, so that a slow client cannot hold a thread."""
-MOST = 20
-"""Pieces of clutter."""
-DIGIT, PIECE = 28, 8
-"""Pixels of a drawn digit, and of a piece of clutter."""
+"""Seconds until a request must have arrived."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
-TASKS = {"/caption": Captioning, "/classify": Classification, "/digit": Classification}
-"""The task whose models answer a request."""
-OPTIONS = {"/look": ("text", "method"), "/digit": ("clutter",)}
-"""What a request takes besides `model` and `name`."""
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+Answer = Callable[[list[Encoded]], list[Any]]
+Group = list[tuple[Encoded, "asyncio.Future[Any]"]]
+"""Files that are answered together, each with its answer."""
 
 
-class Refused(ValueError):
-    """An upload that cannot be used, with the HTTP status of the answer."""
+class Server:
+    """Serves `models`, named, until `shutdown` or Ctrl-C."""
 
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
+    def __init__(self, models: Sequence[tuple[str, Model | Explainer]], host: str, port: int) -> None:
+        self.models, self.local = list(models), host in LOCAL
+        self.socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self.server_port: int = self.socket.getsockname()[1]
+        pages = [Route("/", self.page), Route("/models", self.names)]
+        asked = [Route(f"/{verb}", self.answer, methods=["POST"]) for verb in OPTIONS]
+        app = Starlette(routes=[*pages, *asked], exception_handlers={HTTPException: refusal})
+        options = {"log_config": None, "log_level": "error", "access_log": False, "server_header": False}
+        config = uvicorn.Config(self.checked(app), http=Protocol, ws="none", lifespan="off", **options)
+        config.timeout_graceful_shutdown = 1
+        self._uvicorn = uvicorn.Server(config)
+        self._worker = ThreadPoolExecutor(1)  # models answer one after the other, always in the same thread
+        self._free = asyncio.Lock()
+        self._waiting: dict[tuple, Group] = {}
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if not self._uvicorn.started:  # or it has closed it
+            self.socket.close()
+        self._worker.shutdown(wait=False)
+
+    def serve_forever(self) -> None:
+        self._uvicorn.run(sockets=[self.socket])
+
+    def shutdown(self) -> None:
+        self._uvicorn.should_exit = True
+
+    def checked(self, app: Starlette) -> Any:
+        """The application, for requests of its own page alone."""
+
+        async def respond(scope: Any, receive: Any, send: Any) -> None:
+            refused = scope["type"] == "http" and is_foreign(Headers(scope=scope), self.local)
+            await (failure(403, "this request comes from another site") if refused else app)(scope, receive, send)
+
+        return respond
+
+    async def page(self, _: Request) -> Response:
+        page = files("vision_attn.web").joinpath("index.html").read_text(encoding="utf-8")
+        return HTMLResponse(page, headers=HEADERS)
+
+    async def names(self, _: Request) -> Response:
+        return JSONResponse([{"name": name, **described(model)} for name, model in self.models], headers=HEADERS)
+
+    async def answer(self, request: Request) -> Response:
+        """The result for one image: its text, its page and its record."""
+        try:
+            verb, options = request.url.path[1:], options_of(request)
+            number = self.number_of(verb, options)
+            file = Encoded(Path(options.get("name", [""])[0]).name or "this image", await content(request))
+            key = (number, verb, *(tuple(options.get(name, ())) for name in OPTIONS[verb]))
+            result = await self.together(key, file, partial(answers, self.models[number][1], verb, options))
+            return await run_in_threadpool(answered, result)
+        except HTTPException:
+            raise
+        except ClientDisconnect:
+            return Response()
+        except TimeoutError:
+            return failure(408, "the request is shorter than it says, or too slow")
+        except ValueError as error:
+            return failure(413 if isinstance(error, TooLarge) else 400, printable(str(error)))
+        except Exception as error:  # the server goes on
+            traceback.print_exc()
+            return failure(500, f"this is a bug in vision-attn: {type(error).__name__}")
+
+    async def together(self, key: tuple, file: Encoded, answer: Answer) -> Any:
+        """The result for one file. Files with the same key that wait for their turn are answered together."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        group = self._waiting.get(key, [])
+        group.append((file, future))
+        if len(group) > 1:  # the first of a group waits for all
+            if len(group) == BATCH:
+                del self._waiting[key]
+            return await future
+        self._waiting[key] = group
+        async with self._free:
+            if self._waiting.get(key) is group:
+                del self._waiting[key]
+            results = await self._worked(answer, [file for file, _ in group])
+        for (_, each), result in zip(group, results, strict=True):
+            each.set_exception(result) if isinstance(result, Exception) else each.set_result(result)
+        return await future
+
+    async def _worked(self, answer: Answer, some: list[Encoded]) -> list[Any]:
+        """The results for files, or exceptions. If one file cannot be used, each is tried alone."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, answer, some)
+        except Exception as error:
+            return [error] if len(some) == 1 else [(await self._worked(answer, [one]))[0] for one in some]
+
+    def number_of(self, verb: str, options: dict[str, list[str]]) -> int:
+        """The number of the model that is asked. HTTPException says what to ask instead."""
+        number = number_of(options.get("model", ["0"])[0], len(self.models) - 1)
+        if number is None:
+            raise HTTPException(404, f"there is no such model: their numbers are 0 to {len(self.models) - 1}")
+        _, model = self.models[number]
+        if verb not in verbs(model):
+            able = [f"/{verb}?model={n} ({name})" for n, (name, one) in enumerate(self.models) if verb in verbs(one)]
+            instead = [*able, *(f"/{other}" for other in verbs(model))][:1]
+            hint = "".join(f": ask {one}" for one in instead)
+            raise HTTPException(400, f"{model.name} does not answer /{verb}{hint}")
+        return number
 
 
-class Server(ThreadingHTTPServer):
-    """Serves `models`, named."""
+class Protocol(H11Protocol):
+    """HTTP, as uvicorn speaks it. Closes a connection over which no request arrives."""
 
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], models: Sequence[tuple[str, Model | Explainer]]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, Handler)
-        self.models, self.local = list(models), address[0] in LOCAL
-        self.busy = threading.Lock()
-        self._pieces: Tensor | None = None
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that has gone; otherwise as the standard library does."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
-
-    def pieces(self) -> Tensor:
-        """Digits for clutter, (N, 28, 28): generated by the DRAW that is included."""
-        if self._pieces is None:
-            self._pieces = open_model("weights/draw_mnist", device="cpu").draw(16).images[:, 0]
-        return self._pieces
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(LONGEST, lambda: None if self.cycle else transport.close())
 
 
 def make_server(
@@ -87,233 +168,53 @@ def make_server(
     """Return a server of named models; `serve_forever` runs it. Port 0 takes a free one. Raises ValueError if the
     address cannot be used."""
     try:
-        return Server((host, port), models)
+        return Server(models, host, port)
     except OSError as error:
         raise ValueError(f"{host}:{port} cannot be used ({error.strerror or error}): name another --port") from error
 
 
-def _answers(model: Model | Explainer, path: str) -> bool:
-    """Whether a model answers a request."""
-    if isinstance(model, Explainer):
-        return path == "/look"
-    if path == "/look":
-        captions = isinstance(model.task, Captioning) and model.task.sees_squares
-        return captions or sees_photographs(model.task)
-    if path == "/digit":
-        return _takes_digits(model.task)
-    return isinstance(model.task, TASKS[path])
+def is_foreign(headers: Headers, local: bool) -> bool:
+    """Whether a page of another site asks, also of one that has our address under a name of its own."""
+    origin, host = headers.get("origin"), headers.get("host", "")
+    try:
+        theirs = origin is not None and urlsplit(origin).netloc != host
+        return theirs or (local and urlsplit(f"//{host}").hostname not in LOCAL)
+    except ValueError:  # no address at all
+        return True
 
 
-def _takes_digits(task: Task) -> bool:
-    """Whether a drawn digit fits onto a canvas of the model's size. Models of images of any size have none."""
-    return isinstance(task, Classification) and min(task.image_shape[1:]) >= DIGIT
+def options_of(request: Request) -> dict[str, list[str]]:
+    """The options in the address. Raises HTTPException for unknown ones."""
+    path, options = request.url.path, request.query_params
+    known = ("model", "name", *OPTIONS[path[1:]])
+    for option in options:
+        if option not in known:
+            raise HTTPException(400, f"{path} has no option {option!r}: it takes {', '.join(known)}")
+    return {option: values for option in options if (values := [*filter(None, options.getlist(option))])}
 
 
-def _is_number(text: str) -> bool:
-    """Whether a client's text is a number of at most 12 digits."""
-    return text.isascii() and text.isdigit() and len(text) <= 12
+async def content(request: Request) -> bytes:
+    """The body of a request. Raises TimeoutError, or HTTPException if it is too large."""
+    found = bytearray()
+    with fail_after(LONGEST):
+        async for part in request.stream():
+            found += part
+            if len(found) > LARGEST:
+                raise HTTPException(413, f"this file is too large: at most {LARGEST // 10**6} MB")
+    return bytes(found)
 
 
-def _pieces(clutter: str) -> int:
-    """The number of pieces of clutter that a request asks for."""
-    if not _is_number(clutter) or int(clutter) > MOST:
-        raise Refused(400, f"clutter is {clutter}, but must be a number from 0 to {MOST}")
-    return int(clutter)
+def answered(result: Any) -> Response:
+    return JSONResponse({"text": result.text, "page": result.page()} | result.record(maps=True), headers=HEADERS)
 
 
-def _described(model: Model | Explainer) -> dict[str, str]:
-    """The requests that a model answers, for the page."""
-    if isinstance(model, Explainer):
-        return {"kind": "look", "takes": model.kind}
-    if sees_photographs(model.task):
-        return {"kind": "look", "takes": "classifier"}
-    if isinstance(model.task, Classification):
-        return {"kind": "classify" if _takes_digits(model.task) else ""}  # the page asks for digits
-    return {"kind": next((path[1:] for path, task in TASKS.items() if isinstance(model.task, task)), "")}
+def failure(status: int, reason: str) -> Response:
+    return JSONResponse({"error": reason}, status, headers=HEADERS)
 
 
-def details(result: Displayable) -> dict[str, Any]:
-    """The numbers behind a result: of a caption its `words`, each with `log_prob` in nats and its `map`, rows of
-    weights that sum to 1, and the `extent` of maps on the image: their left, top, right and bottom edge, from -1 to 1;
-    of a class the `probabilities` of all, and the `locations` (x, y) of glimpses, from -1 to 1."""
-    if isinstance(result, CaptionResult):
-        maps = [None] * len(result.words) if result.alpha is None else result.alpha.tolist()
-        log_prob = result.log_prob or [None] * len(result.words)
-        parts = zip(result.words, log_prob, maps, strict=True)
-        words = [{"word": word, "log_prob": number, "map": rows} for word, number, rows in parts]
-        return {"words": words, "extent": list(result.extent)}
-    if isinstance(result, ClassificationResult):
-        names = result.names or [str(number) for number in range(result.probabilities.shape[1])]
-        where = None if result.locations is None else result.locations.tolist()
-        return {"probabilities": dict(zip(names, result.probabilities[-1].tolist(), strict=True)), "locations": where}
-    return {}
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
-
-    server: Server
-    server_version, sys_version = "vision-attn", ""
-    timeout = 60
-    """Seconds that a client may be silent in the middle of a request."""
-
-    def setup(self) -> None:
-        super().setup()
-        self._late = threading.Timer(LONGEST, self._read_no_more)
-        self._late.daemon = True
-        self._late.start()
-
-    def finish(self) -> None:
-        self._late.cancel()
-        super().finish()
-
-    def do_GET(self) -> None:
-        if self._foreign():
-            return
-        path = urlsplit(self.path).path
-        if path == "/":
-            page = files("vision_attn.web").joinpath("index.html").read_text(encoding="utf-8")
-            self._send(200, page.encode(), "text/html; charset=utf-8")
-        elif path == "/models":
-            self._json(200, [{"name": name, **_described(model)} for name, model in self.server.models])
-        elif path in (*TASKS, "/look"):
-            self._json(405, {"error": f"{path} takes an image: send its file with POST (curl --data-binary @FILE)"})
-        else:
-            self._json(404, {"error": "there is no such page"})
-
-    def do_POST(self) -> None:
-        if self._foreign():
-            return
-        try:
-            self._json(200, self._answered())
-        except Refused as error:
-            self.close_connection = True
-            self._json(error.status, {"error": str(error)})
-        except ValueError as error:
-            self._json(413 if isinstance(error, TooLarge) else 400, {"error": printable(str(error))})
-        except TimeoutError:
-            self.close_connection = True
-            self._json(408, {"error": "the request is shorter than it says, or too slow"})
-        except ConnectionError:  # the client has gone
-            raise
-        except Exception as error:  # the server goes on
-            traceback.print_exc()
-            self._json(500, {"error": f"this is a bug in vision-attn: {type(error).__name__}"})
-
-    def _answered(self) -> dict[str, Any]:
-        address = urlsplit(self.path)
-        options = parse_qs(address.query)
-        if address.path in ("/", "/models"):
-            raise Refused(405, f"{address.path} takes nothing: ask with GET")
-        if address.path not in (*TASKS, "/look"):
-            raise Refused(404, "there is no such page")
-        known = ("model", "name", *OPTIONS.get(address.path, ()))
-        for option in parse_qs(address.query, keep_blank_values=True):
-            if option not in known:
-                raise Refused(400, f"{address.path} has no option {option!r}: it takes {', '.join(known)}")
-        model = self._model(options.get("model", ["0"])[0])
-        file = Encoded(Path(options.get("name", [""])[0]).name or "this image", self._content())
-        if not _answers(model, address.path):
-            raise Refused(400, self._instead(model, address.path))
-        if address.path == "/look":
-            return self._looked(file, model, options)
-        with self.server.busy, torch.inference_mode(), without_loops():
-            if address.path == "/caption":  # from the file, so that the answer is that of the command
-                result = model.transcribe(file) if isinstance(model.task, Transcription) else model.caption(file)
-                return {"text": result.text, "page": result.page()} | details(result)
-            digit = address.path == "/digit"
-            pieces = _pieces(options.get("clutter", ["0"])[0])
-            result = model.classify(self._scattered(open_as_stored(file), model, pieces) if digit else file)
-            text = f"{result.name}, p {float(result.probabilities[-1].max()):.2f}"
-            return {"text": text, "page": result.page()} | details(result)
-
-    def _looked(self, file: Encoded, model: Model | Explainer, options: dict[str, list[str]]) -> dict[str, Any]:
-        """Where a model looked. Its maps may need gradients."""
-        with self.server.busy, without_loops():
-            result = model.look(file, options.get("text"), method=options.get("method", ["auto"])[0])
-        return {"text": result.text, "page": result.page()} | details(result)
-
-    def _model(self, number: str) -> Model | Explainer:
-        if not _is_number(number) or int(number) >= len(self.server.models):
-            raise Refused(404, f"there is no such model: their numbers are 0 to {len(self.server.models) - 1}")
-        return self.server.models[int(number)][1]
-
-    def _instead(self, model: Model | Explainer, path: str) -> str:
-        """What to ask instead: another model for the same, or the same model for something else."""
-        others = (number for number, (_, other) in enumerate(self.server.models) if _answers(other, path))
-        number = next(others, None)
-        if number is not None:
-            return f"{model.name} does not answer {path}: ask {path}?model={number} ({self.server.models[number][0]})"
-        asked = [f"ask {each}" for each in ("/caption", "/classify", "/look") if _answers(model, each)]
-        return f"{model.name} does not answer {path}" + "".join(f": {each}" for each in asked[:1])
-
-    def _content(self) -> bytes:
-        """The body of a request. Raises Refused, with a message for the user, if it is too large."""
-        length = self.headers.get("Content-Length", "")
-        if not _is_number(length):
-            raise Refused(411, "the request does not say how long it is")
-        if int(length) > LARGEST:
-            raise Refused(413, f"this file is too large: at most {LARGEST // 10**6} MB")
-        content = self.rfile.read(int(length))
-        if len(content) < int(length):
-            raise TimeoutError
-        return content
-
-    def _scattered(self, digit: Image.Image, model: Model, pieces: int) -> Tensor:
-        """A canvas of the model's size, with the drawn digit at a random place among pieces of other digits. What is
-        transparent is no part of a digit."""
-        _, height, width = model.task.image_shape
-        opaque = Image.alpha_composite(Image.new("RGBA", digit.size, "black"), digit.convert("RGBA"))
-        drawn = torch.frombuffer(bytearray(opaque.convert("L").resize((DIGIT, DIGIT)).tobytes()), dtype=torch.uint8)
-        canvas = torch.zeros(1, height, width)
-        generator = torch.Generator().manual_seed(int(drawn.sum()))  # the same picture has the same place
-
-        def at_random(least: int, most: int) -> int:
-            return int(torch.randint(least, most + 1, (), generator=generator))
-
-        others = self.server.pieces() if pieces else ()
-        for _ in range(pieces):
-            other, top, left = others[at_random(0, len(others) - 1)], at_random(4, 16), at_random(4, 16)
-            y, x = at_random(0, height - PIECE), at_random(0, width - PIECE)
-            canvas[0, y : y + PIECE, x : x + PIECE] += other[top : top + PIECE, left : left + PIECE]
-        y, x = at_random(0, height - DIGIT), at_random(0, width - DIGIT)
-        canvas += F.pad(drawn.view(1, DIGIT, DIGIT) / 255, (x, width - DIGIT - x, y, height - DIGIT - y))
-        return canvas.clamp(max=1)
-
-    def _read_no_more(self) -> None:
-        """End the reading of a request, not the answer to it."""
-        with suppress(OSError):  # the client has gone
-            self.connection.shutdown(socket.SHUT_RD)
-
-    def _foreign(self) -> bool:
-        """Refuse requests by pages of other sites, also of those that have our address under a name of theirs."""
-        origin = self.headers.get("Origin")
-        try:
-            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-            theirs = origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
-        except ValueError:  # no address at all
-            host, theirs = None, True
-        if theirs or (self.server.local and host not in LOCAL):
-            self.close_connection = True
-            self._json(403, {"error": "this request comes from another site"})
-            return True
-        return False
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Errors of the protocol, such as headers that are too long, in JSON too."""
-        self.close_connection = True
-        self._json(code, {"error": message or self.responses.get(code, ("", ""))[0]})
-
-    def _json(self, status: int, content: Any) -> None:
-        self._send(status, json.dumps(content).encode(), "application/json")
-
-    def _send(self, status: int, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"),
-                            ("X-Content-Type-Options", "nosniff")):  # fmt: skip
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing."""
+async def refusal(request: Request, error: Exception) -> Response:
+    """An error of the protocol, or of ours."""
+    assert isinstance(error, HTTPException)
+    instead = "POST, and send the file of an image" if request.url.path[1:] in OPTIONS else "GET"
+    told = {"Not Found": "there is no such page", "Method Not Allowed": f"ask with {instead}"}
+    return failure(error.status_code, told.get(error.detail, error.detail))

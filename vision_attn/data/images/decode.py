@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from io import BufferedIOBase, BytesIO
 from math import ceil
 from pathlib import Path
@@ -211,12 +210,6 @@ def _refuse_special(path: str | Path) -> None:
         raise _Refused(f"not a readable image ({'a folder' if stat.S_ISDIR(mode) else 'not a regular file'})")
 
 
-@cache
-def _plugins() -> dict[str, tuple]:
-    Image.init()
-    return {name: Image.OPEN[name] for name in FORMATS if name in Image.OPEN}
-
-
 def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
     """Open the image in `file` and read its header.
 
@@ -225,11 +218,14 @@ def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
     """
     file.seek(0)
     start = file.read(16)
-    for make, accepts in _plugins().values():
-        if not accepts or accepts(start) is True:  # may also be a string: why Pillow cannot read it
-            file.seek(0)
-            return make(file, "")
-    raise _Refused(f"not a readable image: supported are {', '.join(_plugins())}")
+    for load in (Image.preinit, Image.init):  # plugins of common formats, then of all: importing those takes a while
+        load()
+        for make, accepts in (Image.OPEN[name] for name in FORMATS if name in Image.OPEN):
+            if not accepts or accepts(start) is True:  # may also be a string: why Pillow cannot read it
+                file.seek(0)
+                return make(file, "")
+    supported = ", ".join(name for name in FORMATS if name in Image.OPEN)
+    raise _Refused(f"not a readable image: supported are {supported}")
 
 
 def _draft(image: ImageFile.ImageFile, at_least: int | None) -> int:

@@ -23,9 +23,10 @@ def remarks(
         with_symbols += bool(symbols)
         total += 1
     if lengths := [len(vocabulary.encode(caption)) for caption in cut]:
+        longest = max(lengths)
         yield (
-            f"{len(lengths):,} of {total:,} {of} have more than {max_length} words, and are cut: raise "
-            f"--data.max_length and --task.max_words (the longest has {max(lengths)})"
+            f"{len(lengths):,} of {total:,} {of} have more than {max_length} words, and are cut; to keep them whole, "
+            f"add --data.max_length={longest} --task.max_words={longest + 1}"
         )
     if total and with_symbols >= SYMBOLS * total:
         named = [

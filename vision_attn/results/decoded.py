@@ -1,0 +1,137 @@
+"""Captions of photographs and transcripts of lines, as results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.contracts import DecodedCaption, Fit
+from vision_attn.contracts.places import Extent
+from vision_attn.results.displayable import InteractiveResult
+from vision_attn.results.images import Picture, pictured
+from vision_attn.viz.alignment import Strip, Transcribed, write_alignments, write_transcripts
+from vision_attn.viz.attention import write_sheet
+from vision_attn.viz.page import PageItem, write_page
+
+
+class DecodedResult(InteractiveResult):
+    """Words that a captioner or a reader of lines decoded."""
+
+    unit = "word"
+    described: DecodedCaption | Transcribed
+
+    @property
+    def text(self) -> str:
+        return self.described.text
+
+    @property
+    def words(self) -> Sequence[str]:
+        return self.described.words
+
+    @property
+    def log_prob(self) -> Sequence[float] | None:
+        """Of each word, in nats."""
+        return self.described.log_prob
+
+    @property
+    def alpha(self) -> Float[Tensor, "T Y X"] | None:
+        """The map of each word; None for a model without maps."""
+        return self.described.alpha
+
+    @property
+    def extent(self) -> Extent:
+        """Where the regions of the maps lie on the picture: `vision_attn.contracts.places.centres` gives their
+        centres."""
+        return self.described.extent
+
+    @property
+    def cut(self) -> bool:
+        """Whether it was cut at `max_words`, before its end."""
+        return self.described.cut
+
+    def record(self, *, maps: bool = False) -> dict[str, Any]:
+        """Each word (or character) with its `log_prob` in nats, None where it is unknown. With `maps`, also its `map`,
+        rows of weights that sum to 1, and the `extent` of the maps on the image: their left, top, right and bottom
+        edge, from -1 to 1."""
+        log_prob = self.log_prob or [None] * len(self.words)
+        words = [{self.unit: word, "log_prob": number} for word, number in zip(self.words, log_prob, strict=True)]
+        record: dict[str, Any] = {f"{self.unit}s": words}
+        if maps:
+            for number, word in enumerate(words):
+                word["map"] = None if self.alpha is None else self.alpha[number].tolist()
+            record["extent"] = list(self.extent)
+        return record
+
+
+@dataclass(repr=False)
+class CaptionResult(DecodedResult):
+    """A photograph with its caption."""
+
+    file: str
+    image: Picture
+    """As it was given. A file is read again when `picture` is first used."""
+    described: DecodedCaption
+    fit: Fit
+
+    @cached_property
+    def picture(self) -> Image.Image:
+        """What the model saw, in its own shape: the photograph or its centre square."""
+        return pictured(self.image, self.fit)
+
+    def record(self, *, maps: bool = False) -> dict[str, Any]:
+        """`score` is what captions of an image are ordered by."""
+        return {"caption": self.text, "score": self.described.score, "cut": self.cut} | super().record(maps=maps)
+
+    @property
+    def page_item(self) -> PageItem:
+        options = {"log_prob": self.log_prob or None, "regions": self.described.region, "extent": self.extent}
+        return PageItem(self.title, self.picture, self.words, self.alpha, **options)
+
+    def write_picture(self, path: Path) -> None:
+        item = self.page_item
+        options = {"log_prob": item.log_prob, "regions": item.regions, "extent": item.extent}
+        write_sheet(path, item.picture, item.words, item.alpha, title=item.title, **options)
+
+
+@dataclass(repr=False)
+class TranscriptResult(DecodedResult):
+    """A line with its transcript; `words` are the characters. A model that labels columns (CTC) has no `log_prob`."""
+
+    file: str
+    strip: Strip
+    """With one item."""
+
+    unit = "character"
+
+    @property
+    def picture(self) -> Image.Image:
+        """The whole line."""
+        return self.strip.picture
+
+    @property
+    def described(self) -> Transcribed:
+        return self.strip.items[0]
+
+    def record(self, *, maps: bool = False) -> dict[str, Any]:
+        return {"text": self.text} | super().record(maps=maps)
+
+    @property
+    def page_item(self) -> PageItem:
+        return PageItem(self.title, self.picture, self.words, self.alpha, log_prob=self.log_prob, extent=self.extent)
+
+    @classmethod
+    def write_together(cls, path: Path, results: Sequence["TranscriptResult"]) -> None:
+        items = [result.page_item for result in results]
+        write_page(path, items, title="Where each character looked", unit="character")
+
+    @classmethod
+    def write_folder(cls, folder: Path, results: Sequence["TranscriptResult"]) -> Path:
+        return write_transcripts([result.strip for result in results], folder)[0]
+
+    def write_picture(self, path: Path) -> None:
+        write_alignments(path, self.strip.picture, self.strip.items)

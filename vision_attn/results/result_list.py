@@ -1,0 +1,100 @@
+"""The results of several images: `each` makes them, `ResultList` displays them together."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from PIL import Image
+
+from vision_attn.data.images.decode import Encoded
+from vision_attn.data.images.squares import in_threads
+from vision_attn.results.displayable import Displayable, InteractiveResult, write_embedded
+from vision_attn.results.images import FILES, Picture, name_of
+from vision_attn.system.files import scratch
+from vision_attn.viz.glimpses import grid
+from vision_attn.viz.sheet import save_picture
+
+BATCH = 16
+"""Photographs that are encoded and captioned together."""
+
+Images = Picture | Sequence[Picture] | Iterator[Picture]
+
+
+class ResultList(Displayable, list):
+    """The results of a list of images. Displayed on one page."""
+
+    def __getitem__(self, which: SupportsIndex | slice) -> Any:
+        found = super().__getitem__(which)
+        return ResultList(found) if isinstance(which, slice) else found
+
+    def write_page(self, path: Path) -> None:
+        if all(isinstance(item, InteractiveResult) for item in self):
+            (type(self[0]) if self else InteractiveResult).write_together(path, self)
+            return
+        with scratch("page") as folder:
+            self.write_picture(folder / "picture.png")
+            write_embedded(path, f"{len(self)} images", folder / "picture.png")
+
+    def _repr_png_(self) -> bytes | None:
+        return super()._repr_png_() if self else None
+
+    def write_picture(self, path: Path) -> None:
+        if not self:
+            raise ValueError(f"{path}: there is no result to draw")
+        with scratch("pictures") as folder:
+            drawn = []
+            for number, item in enumerate(self):
+                item.write_picture(folder / f"{number}.png")
+                drawn.append(Image.open(folder / f"{number}.png").convert("RGB"))
+            save_picture(path, grid(drawn, 1))
+
+
+def each(
+    images: Images,
+    read: Callable[[Picture], Any],
+    answer: Callable[[Sequence[tuple[str, Any]]], list],
+    *,
+    unreadable: list[str] | None = None,
+    size: int = 1,
+    within: AbstractContextManager | None = None,
+) -> Any:
+    """The result of an image; a `ResultList` of a list of images; of an iterator an iterator, which holds few at a
+    time.
+
+    read: reads an image. answer: from the names of `size` images, and what was read of each, to their results.
+        Several images are read ahead by threads if `size` is above 1.
+    unreadable: of several images, those that cannot be read are left out, and their messages are appended to it.
+        Without it, ValueError is raised. within: a context in which results are made.
+    """
+    within = within or nullcontext()
+    if isinstance(images, Encoded) or not isinstance(images, list | tuple | Iterator):  # `Encoded` is a tuple
+        with within:
+            return answer([(name_of(images, 1), read(images))])[0]
+
+    def attempt(numbered: tuple[int, Picture]) -> tuple[str, Any] | ValueError:
+        name = name_of(numbered[1], numbered[0])
+        try:
+            return name, read(numbered[1])
+        except ValueError as error:
+            return error if isinstance(numbered[1], FILES) else ValueError(f"{name}: {error}")
+
+    def results() -> Iterator[Any]:
+        numbered = enumerate(images, 1)
+        readable = _readable(in_threads(attempt, numbered) if size > 1 else map(attempt, numbered), unreadable)
+        with within:
+            while some := list(islice(readable, size)):
+                yield from answer(some)
+
+    return results() if isinstance(images, Iterator) else ResultList(results())
+
+
+def _readable(found: Iterator[Any], unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
+    for one in found:
+        if not isinstance(one, ValueError):
+            yield one
+        elif unreadable is None:
+            raise one
+        else:
+            unreadable.append(str(one))
