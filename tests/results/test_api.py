@@ -156,7 +156,7 @@ def test_the_command_and_python_give_the_same_answer(name, tmp_path, capsys) -> 
 
 def test_mistakes_say_what_to_do(runs) -> None:
     model = vision_attn.load(runs["ram_mnist28"])
-    with pytest.raises(ValueError, match="ram_mnist28 holds a classifier, which writes no captions: use vision-attn classify"):
+    with pytest.raises(ValueError, match=r"ram_mnist28 holds a classifier, which writes no captions: use classify\(\)"):
         model.caption("photo.jpg")
     for image, said in (
         ("missing.png", "missing.png: no such file"), (np.full((4, 4), 7.0), r"must lie in \[0, 1\]"),

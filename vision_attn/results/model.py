@@ -169,8 +169,8 @@ class Model:
 
     def _check(self, verb: str) -> None:
         """Raise ValueError unless this is what the task does."""
-        if self.task.verb != verb:
-            hint = f": use vision-attn {self.task.verb}, in Python {self.task.verb}()" if self.task.verb else ""
+        if (can := self.task.verb) != verb:
+            hint = f": use {can}(), or on the command line vision-attn {can}" if can else ""
             raise ValueError(f"{self.name} holds a {self.task.kind}, which {UNABLE[verb]}{hint}")
 
 

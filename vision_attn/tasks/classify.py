@@ -14,7 +14,6 @@ from vision_attn.attention.reinforce import Reinforce
 from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses, Reads, Window
 from vision_attn.data.images.lazy import fitted
 from vision_attn.metrics.errors import Counts, Testing, areal, confusion, predictions, wilson, within
-from vision_attn.models.cost import multiply_adds
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain
 from vision_attn.system.files import replacing
@@ -271,7 +270,7 @@ class Classification(Task):
         size = tuple(images.extents[0].tolist()) if isinstance(images, Images) else tuple(images.shape[1:])
         key = (size, *options.items())
         if key not in self._costs:
-            from vision_attn.metrics.cost import multiply_adds  # imports triton where there is one
+            from vision_attn.models.cost import multiply_adds  # imports triton where there is one
 
             rows = options.get("rows", 1) if self.model.stochastic else 1
             with self.seeded(0):

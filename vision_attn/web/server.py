@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
-from anyio import fail_after
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -99,7 +98,10 @@ class Server:
         try:
             verb, options = request.url.path[1:], options_of(request)
             number = self.number_of(verb, options)
-            file = Encoded(Path(options.get("name", [""])[0]).name or "this image", await content(request))
+            file = Encoded(
+                Path(options.get("name", [""])[0]).name or "this image",
+                await asyncio.wait_for(content(request), LONGEST),
+            )
             key = (number, verb, *(tuple(options.get(name, ())) for name in OPTIONS[verb]))
             result = await self.together(key, file, partial(answers, self.models[number][1], verb, options))
             return await run_in_threadpool(answered, result)
@@ -107,7 +109,7 @@ class Server:
             raise
         except ClientDisconnect:
             return Response()
-        except TimeoutError:
+        except (TimeoutError, asyncio.TimeoutError):  # one and the same from Python 3.11 on
             return failure(408, "the request is shorter than it says, or too slow")
         except ValueError as error:
             return failure(413 if isinstance(error, TooLarge) else 400, printable(str(error)))
@@ -194,13 +196,12 @@ def options_of(request: Request) -> dict[str, list[str]]:
 
 
 async def content(request: Request) -> bytes:
-    """The body of a request. Raises TimeoutError, or HTTPException if it is too large."""
+    """The body of a request. Raises HTTPException if it is too large."""
     found = bytearray()
-    with fail_after(LONGEST):
-        async for part in request.stream():
-            found += part
-            if len(found) > LARGEST:
-                raise HTTPException(413, f"this file is too large: at most {LARGEST // 10**6} MB")
+    async for part in request.stream():
+        found += part
+        if len(found) > LARGEST:
+            raise HTTPException(413, f"this file is too large: at most {LARGEST // 10**6} MB")
     return bytes(found)
 
 
