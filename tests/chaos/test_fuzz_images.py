@@ -16,7 +16,7 @@ from damage import damaged
 from PIL import Image, features
 
 from vision_attn.data.images.decode import MAX_PIXELS, open_photograph
-from vision_attn.data.images.squares import open_square, read_image
+from vision_attn.data.images.squares import open_seen, read_image
 
 
 def pictures() -> dict[str, list[bytes]]:
@@ -94,7 +94,7 @@ def test_damaged_photographs(kind: str, tally: Any, share: Callable[[int], int])
         def attempt(content: bytes) -> str:
             path = Path(folder) / "photograph.jpg"  # the ending says nothing: the content does
             path.write_bytes(content)
-            return f"{tuple(read_image(path, 32).shape)} {open_square(path).mode}"
+            return f"{tuple(read_image(path, 32).shape)} {open_seen(path, 'centre').mode}"
 
         outcomes = attempt_all(attempt, inputs)
     for content, outcome in zip(inputs, outcomes, strict=True):
