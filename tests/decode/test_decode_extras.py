@@ -12,6 +12,7 @@ from vision_attn.contracts import END, Captioner
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.decode import beam_search, greedy, sample
 from vision_attn.encoders.convnet import ConvNet
+from vision_attn.metrics.variety import is_content, repetition
 from vision_attn.models.transformer import Transformer
 from vision_attn.tasks.caption import Captioning
 
@@ -37,14 +38,16 @@ def next_words(b):
     return cache(references.next_words(weights, annotation_vectors()[b]))
 
 
-def allowed(words, word, min_words, no_repeat):
+def allowed(words, word, min_words, no_repeat, once=()):
     """Whether `word` may follow `words`: by looking at all n-grams of the longer caption."""
+    if word in once and word in words:
+        return False
     longer = (*words, word)
     ngrams = Counter(longer[i : i + no_repeat] for i in range(len(longer) - no_repeat + 1)) if no_repeat else {}
     return word != 0 and not (word == END and len(words) < min_words) and max([*ngrams.values(), 1]) == 1
 
 
-def plain_search(after, *, beams, max_words, min_words=0, no_repeat=0, groups=1, diversity=0.0):
+def plain_search(after, *, beams, max_words, min_words=0, no_repeat=0, once=(), groups=1, diversity=0.0):
     """The captions of the groups of a beam search, one after the other, with their log p: lists and no tensors."""
     found = [[((), 0.0, 0.0)] for _ in range(groups)]  # words, log p, log p with all penalties
     for _ in range(max_words):
@@ -56,7 +59,7 @@ def plain_search(after, *, beams, max_words, min_words=0, no_repeat=0, groups=1,
                 for words, total, compared in found[group]
                 if END not in words
                 for word, log_prob in enumerate(after(words).tolist())
-                if allowed(words, word, min_words, no_repeat)
+                if allowed(words, word, min_words, no_repeat, once)
             ]
             grown = sorted(grown, key=lambda row: -row[2])[: beams // groups - len(ended)]
             chosen.update(words[-1] for words, _, _ in grown)
@@ -64,10 +67,12 @@ def plain_search(after, *, beams, max_words, min_words=0, no_repeat=0, groups=1,
     return [[(words, total) for words, total, _ in rows] for rows in found]
 
 
-@pytest.mark.parametrize("min_words, no_repeat", RULES)
+@pytest.mark.parametrize(
+    "min_words, no_repeat, once", [(*rules, ()) for rules in RULES] + [(0, 0, (2, 4)), (3, 2, (3,))]
+)
 @pytest.mark.parametrize("beams", [1, 3])
-def test_rules_are_those_of_a_plain_search(model, regions, beams, min_words, no_repeat):
-    options = {"beams": beams, "max_words": LONG, "min_words": min_words, "no_repeat": no_repeat}
+def test_rules_are_those_of_a_plain_search(model, regions, beams, min_words, no_repeat, once):
+    options = {"beams": beams, "max_words": LONG, "min_words": min_words, "no_repeat": no_repeat, "once": once}
     decoded = beam_search(model, regions, **options)
     for b in range(B):
         (expected,) = plain_search(next_words(b), **options)
@@ -291,12 +296,30 @@ def test_a_beam_that_finds_fewer_captions_returns_fewer(task, images):
 
 
 def test_settings_of_decoding_reach_captions(task, images):
-    assert task.settings == {"beams": 2, "max_words": 6, "min_words": 0, "no_repeat": 0, "length_power": 0.0}
+    assert task.settings == {
+        "beams": 2,
+        "max_words": 6,
+        "min_words": 0,
+        "no_repeat": 0,
+        "length_power": 0.0,
+        "content_once": False,
+    }
     longer = task.decoding.changed(no_repeat=1, min_words=5)
     for way in ("best", "diverse", "sampled"):
         for captions in task.describe(images, captions=3, way=way, decoding=longer):
             for caption in captions:
                 assert len(caption.words) >= 5 and len(set(caption.words)) == len(caption.words)
+    once = task.decoding.changed(content_once=True, max_words=30, min_words=12)
+    for caption in task.describe(images, decoding=once):
+        content = [word for word in caption.words if is_content(word)]
+        assert len(caption.words) >= 12 and len({*content}) == len(content)
+    with pytest.raises(ValueError, match="content_once must be True or False, not 1"):
+        task.decoding.changed(content_once=1)
+
+
+def test_repetitions_are_counted():
+    captions = ["a man in a red shirt and a red hat", "a dog in the snow", "two dogs on a beach on a Beach", ""]
+    assert repetition(captions) == {"repetition": 0.5} and repetition([]) == {}
 
 
 @pytest.mark.parametrize("option, number", [("min_words", -1), ("no_repeat", -1), ("diversity", -1.0)])

@@ -64,6 +64,7 @@ SEARCHES: dict[str, Callable[..., Decoded]] = {
     "diverse": partial(beam_search, beams=6, groups=3, diversity=0.3),
     "rules": partial(beam_search, beams=4, min_words=4, no_repeat=2, never=(5,)),
     "rules, greedy": partial(greedy, min_words=3, no_repeat=1),
+    "words that occur once": partial(beam_search, beams=4, no_repeat=2, once=(3, 4, 6)),
     "rules that bar nothing": partial(greedy, no_repeat=T + 2),
 }
 

@@ -28,6 +28,7 @@ def beam_search(
     never: Sequence[int] = (),
     min_words: int = 0,
     no_repeat: int = 0,
+    once: Sequence[int] = (),
     length_power: float = 0.0,
     groups: int = 1,
     diversity: float = 0.5,
@@ -49,7 +50,8 @@ def beam_search(
         raise ValueError(f"beams is {beams}, but must be a multiple of the number of groups, {groups}")
     if not 0 <= diversity < torch.inf:
         raise ValueError(f"diversity is {diversity}, but must be at least 0")
-    rules = Rules(captioner, regions.device, max_words=max_words, never=never, min_words=min_words, no_repeat=no_repeat)
+    limits = {"max_words": max_words, "min_words": min_words, "no_repeat": no_repeat}
+    rules = Rules(captioner, regions.device, never=never, once=once, **limits)
     choose = Beam(beams, diversity, groups)
     if has_graphs(regions.device):
         found = replayed(captioner, regions, beams, rules, choose, length_power=length_power)

@@ -31,6 +31,7 @@ class Decoding:
     diversity: float
     temperature: float
     top_p: float
+    content_once: bool = False
 
     def __post_init__(self) -> None:
         check_range("decoding", 1, 1000, beams=self.beams, max_words=self.max_words)
@@ -40,12 +41,16 @@ class Decoding:
         check_range("decoding", 0.001, 1000, temperature=self.temperature)
         check_range("decoding", 1e-6, 1, top_p=self.top_p)
 
-    def changed(self, **settings: int | float) -> "Decoding":
+    def changed(self, **settings: int | float | bool) -> "Decoding":
         """The same with other `settings`. Raises ValueError for an unknown name, or a number of another kind."""
         kinds = {field.name: field.type for field in fields(self)}
         for name, number in settings.items():
             if name not in kinds:
                 raise ValueError(f"{name} is no setting of decoding{suggest(name, kinds)}")
+            if kinds[name] is bool:
+                if not isinstance(number, bool):
+                    raise ValueError(f"{name} must be True or False, not {number!r}")
+                continue
             whole = kinds[name] is int
             if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
                 raise ValueError(f"{name} must be {'a whole' if whole else 'a'} number, not {number!r}")
@@ -59,12 +64,14 @@ class Decoding:
         captions: int = 1,
         way: str = "best",
         never: Sequence[int] = (),
+        once: Sequence[int] = (),
     ) -> Decoded:
         """`captions` captions of each image, in one of the ways of `Way`. A beam is at least as wide. never: words that
-        do not occur."""
+        do not occur. once: words that occur at most once in a caption where `content_once`."""
         if way not in get_args(Way):
             raise ValueError(f"captions are decoded in one of the ways {', '.join(get_args(Way))}, not {way!r}")
-        rules = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat, "never": never}
+        rules = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat}
+        rules |= {"never": never, "once": once if self.content_once else ()}
         if way == "sampled":
             return sample(model, regions, rows=captions, temperature=self.temperature, top_p=self.top_p, **rules)
         groups = captions if way == "diverse" else 1

@@ -27,9 +27,11 @@ def greedy(
     never: Sequence[int] = (),
     min_words: int = 0,
     no_repeat: int = 0,
+    once: Sequence[int] = (),
 ) -> Decoded:
     """The most likely word at each time step."""
-    rules = Rules(captioner, regions.device, max_words=max_words, never=never, min_words=min_words, no_repeat=no_repeat)
+    limits = {"max_words": max_words, "min_words": min_words, "no_repeat": no_repeat}
+    rules = Rules(captioner, regions.device, never=never, once=once, **limits)
     return _one_by_one(captioner, regions, 1, rules, Likeliest())
 
 
@@ -44,6 +46,7 @@ def sample(
     never: Sequence[int] = (),
     min_words: int = 0,
     no_repeat: int = 0,
+    once: Sequence[int] = (),
     temperature: float = 1.0,
     top_p: float = 1.0,
     generator: torch.Generator | None = None,
@@ -54,7 +57,8 @@ def sample(
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}, but must be above 0 and at most 1")
 
-    rules = Rules(captioner, regions.device, max_words=max_words, never=never, min_words=min_words, no_repeat=no_repeat)
+    limits = {"max_words": max_words, "min_words": min_words, "no_repeat": no_repeat}
+    rules = Rules(captioner, regions.device, never=never, once=once, **limits)
     return _one_by_one(captioner, regions, rows, rules, Sampled(temperature, top_p), generator)
 
 

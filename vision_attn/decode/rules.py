@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD, Captioner
@@ -17,6 +17,7 @@ class Rules:
     never: words that are never produced, such as a vocabulary's unknown word. PAD never is.
     min_words: END is not produced before this number of words.
     no_repeat: the size of n-grams that may not occur twice in a caption (Paulus et al. 2018, section 2.5); 0: all may.
+    once: words that may occur once in a caption, and not again.
 
     Raises ValueError for numbers that the captioner cannot fulfil.
     """
@@ -30,6 +31,7 @@ class Rules:
         never: Sequence[int],
         min_words: int,
         no_repeat: int,
+        once: Sequence[int] = (),
     ):
         longest = captioner.max_length
         if max_words < 1 or (longest is not None and max_words > longest):
@@ -40,12 +42,12 @@ class Rules:
         if no_repeat < 0:
             raise ValueError(f"no_repeat is {no_repeat}, but must be the size of an n-gram, or 0")
         self.device, self.max_words, self.min_words, self.no_repeat = device, max_words, min_words, no_repeat
-        self.never = tuple(sorted({PAD, *never}))
+        self.never, self.once = tuple(sorted({PAD, *never})), tuple(sorted({*once}))
 
     @property
     def key(self) -> tuple:
         """What is the same for rules that are the same."""
-        return self.never, self.max_words, self.min_words, self.no_repeat
+        return self.never, self.max_words, self.min_words, self.no_repeat, self.once
 
     # Copied to the device at their first use, which is before the loop over words.
 
@@ -67,7 +69,19 @@ class Rules:
 
     def start(self, word: Int[Tensor, "B R"]) -> Int[Tensor, "B R 0"] | None:
         """Return the words of each row before the first time step; None if the rules do not depend on them."""
-        return word.new_empty(*word.shape, 0) if self.no_repeat else None
+        return word.new_empty(*word.shape, 0) if self.depend_on_words else None
+
+    @property
+    def depend_on_words(self) -> bool:
+        """Whether the words before decide which words are barred."""
+        return bool(self.no_repeat or self.once)
+
+    @cached_property
+    def is_once(self) -> Bool[Tensor, "V"]:
+        """Whether a word is one of `once`, by its id; the last entry is that of all higher ids."""
+        mask = torch.zeros(max(self.once) + 2, dtype=torch.bool)
+        mask[list(self.once)] = True
+        return mask.to(self.device)
 
     def barred(
         self, before: Int[Tensor, "B R T"] | None, number: int, num_words: int
@@ -77,14 +91,12 @@ class Rules:
         num_words: the size of the vocabulary. Raises ValueError if the rules could bar all of it.
         """
         barred = self.early if number < self.min_words else self.always
-        repeats = number + 1 - self.no_repeat  # n-grams so far
-        if before is None or repeats < 1:
+        if before is None or not number:
             return barred
         self._check(number, num_words)
-        ngrams = before.unfold(2, self.no_repeat, 1)
-        last = before[:, :, None, repeats:]
-        followed = ngrams[..., -1].where((ngrams[..., :-1] == last).all(dim=-1), PAD)
-        return torch.cat([barred.expand(*followed.shape[:2], -1), followed], dim=-1)
+        repeats = number + 1 - self.no_repeat  # n-grams so far
+        last = before[:, :, None, repeats:] if self.no_repeat and repeats > 0 else None
+        return self._joined(barred, before, last)
 
     def barred_at(
         self, before: Int[Tensor, "B R T"] | None, position: Int[Tensor, "1"], num_words: int
@@ -92,23 +104,37 @@ class Rules:
         """`barred` with tensors of the same shapes at each time step: `before` has room for all words, and holds PAD
         where there is none yet; `position` is the number of words so far, on the device."""
         barred = self.by_number.index_select(0, position)[0] if self.min_words else self.always
-        if before is None or before.shape[2] < self.no_repeat:
+        if before is None:
             return barred
         self._check(self.min_words - 1, num_words)
-        ngrams = before.unfold(2, self.no_repeat, 1)
-        latest = position + torch.arange(1 - self.no_repeat, 0, device=position.device)
-        last = before.index_select(2, latest.clamp(min=0))[:, :, None]
-        # An n-gram that is not whole yet ends with PAD, which is barred in any case.
-        followed = ngrams[..., -1].where((ngrams[..., :-1] == last).all(dim=-1), PAD)
-        return torch.cat([barred.expand(*followed.shape[:2], -1), followed], dim=-1)
+        last = None
+        if self.no_repeat and before.shape[2] >= self.no_repeat:
+            latest = position + torch.arange(1 - self.no_repeat, 0, device=position.device)
+            last = before.index_select(2, latest.clamp(min=0))[:, :, None]
+        return self._joined(barred, before, last)
+
+    def _joined(
+        self, barred: Int[Tensor, "N"], before: Int[Tensor, "B R T"], last: Int[Tensor, "B R 1 _"] | None
+    ) -> Int[Tensor, "N"] | Int[Tensor, "B R M"]:
+        """The barred words of all rows, and those of each row: what followed the `last` words before, and what may
+        occur once. Elsewhere PAD, which is barred in any case, and with which an n-gram ends that is not whole yet."""
+        parts = []
+        if last is not None:
+            ngrams = before.unfold(2, self.no_repeat, 1)
+            parts.append(ngrams[..., -1].where((ngrams[..., :-1] == last).all(dim=-1), PAD))
+        if self.once:
+            parts.append(before.where(self.is_once[before.clamp(max=len(self.is_once) - 1)], PAD))
+        return torch.cat([barred.expand(*before.shape[:2], -1), *parts], dim=-1) if parts else barred
 
     def _check(self, number: int, num_words: int) -> None:
         """Raise ValueError if the rules could bar all words after `number` words."""
-        repeats = number + 1 - self.no_repeat
+        repeats = max(0, number + 1 - self.no_repeat) if self.no_repeat else 0
+        repeats = max(repeats, number) if len(self.once) >= num_words - len(self.early) else repeats
         if number < self.min_words and repeats >= 1 and repeats >= num_words - len(self.early):
+            rules = f"no_repeat={self.no_repeat}" if self.no_repeat else "words that may occur once"
             raise ValueError(
-                f"min_words={self.min_words} and no_repeat={self.no_repeat} leave none of {num_words} words to choose: "
-                "lower min_words or raise no_repeat"
+                f"min_words={self.min_words} and {rules} leave none of {num_words} words to choose: lower min_words"
+                + " or raise no_repeat" * bool(self.no_repeat)
             )
 
     def extended(self, before: Int[Tensor, "B R T"] | None, word: Int[Tensor, "B R"]) -> Int[Tensor, "B R T+1"] | None:

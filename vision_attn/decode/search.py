@@ -48,7 +48,7 @@ class Search:
         self.position = torch.zeros(1, dtype=torch.long, device=rules.device)
         self.total = torch.zeros(images, rows, **kind)
         self.ended = torch.zeros_like(self.word, dtype=torch.bool)
-        self.before = self.word.new_zeros(images, rows, T) if rules.no_repeat else None
+        self.before = self.word.new_zeros(images, rows, T) if rules.depend_on_words else None
         self.uniform = torch.empty(T, images, rows, 1, device=rules.device) if choose.samples else None
         self.words, self.gained = self.word.new_empty(T, images, rows), torch.empty(T, images, rows, **kind)
         self.parents = torch.empty_like(self.words) if choose.reorders else None

@@ -11,7 +11,7 @@ from vision_attn.contracts.places import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
 from vision_attn.metrics.results import EACH, write_each, write_results
-from vision_attn.metrics.variety import cut_short, same_caption, sameness
+from vision_attn.metrics.variety import cut_short, repetition, same_caption, sameness
 
 
 def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
@@ -50,7 +50,8 @@ class ReferenceLikelihood(Evaluator):
 
 
 class CaptionScores(Evaluator):
-    """BLEU, METEOR, ROUGE-L and CIDEr of decoded captions (`names` selects some), and the share of identical captions.
+    """BLEU, METEOR, ROUGE-L and CIDEr of decoded captions (`names` selects some), the share of identical captions
+    and, without `names`, that of captions that repeat a content word.
     A failed metric is NaN, with the reason in `notes`. `write` saves captions.json, in COCO's results format, and
     scores.jsonl, the metrics of each image."""
 
@@ -70,7 +71,9 @@ class CaptionScores(Evaluator):
         self.each = report.each
         self.notes = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
         metrics = report.metrics | dict.fromkeys(report.failed, float("nan")) | same_caption(self.candidates.values())
-        self.notes += (*report.notes, *sameness(metrics)) if self.names is None else ()
+        if self.names is None:
+            metrics |= repetition(self.candidates.values())
+            self.notes += (*report.notes, *sameness(metrics))
         return metrics
 
     def write(self, folder: Path) -> None:

@@ -23,6 +23,7 @@ from vision_attn.layers.padding import real_regions, rounded
 from vision_attn.layers.ragged import row_lengths
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood, measures
+from vision_attn.metrics.variety import is_content
 from vision_attn.system.checks import check_range, require
 from vision_attn.system.console import complain
 from vision_attn.task import Batch, Source, Static, Task
@@ -53,6 +54,8 @@ class Captioning(Task):
     max_words: the largest number of words of a caption.
     min_words: the smallest number of words of a caption.
     no_repeat: the size of n-grams that may not occur twice in a caption; 0: all may.
+    content_once: whether a content word occurs at most once in a caption; content words are all but English function
+        words (`metrics.variety.FUNCTION_WORDS`). For photographs; scenes may have two stars.
     length_power: of the captions of a beam, the one with the highest log p / length ** length_power is taken.
     diversity: of diverse captions, how much less likely a word counts for each caption that has just used it, in nats.
     temperature: of sampled captions; below 1, likely words are likelier.
@@ -82,10 +85,13 @@ class Captioning(Task):
         diversity: float = 0.5,
         temperature: float = 1.0,
         top_p: float = 1.0,
+        content_once: bool = False,
         validate_with: list[str] = ["BLEU-4", "CIDEr"],  # noqa: B006 (never changed; jsonargparse shows it)
     ):
         super().__init__()
-        self.decoding = Decoding(beams, max_words, min_words, no_repeat, length_power, diversity, temperature, top_p)
+        self.decoding = Decoding(
+            beams, max_words, min_words, no_repeat, length_power, diversity, temperature, top_p, content_once
+        )
         self.vocabulary = source.vocabulary
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
@@ -119,7 +125,7 @@ class Captioning(Task):
 
     @property
     def settings(self) -> dict[str, Any]:
-        names = ("beams", "max_words", "min_words", "no_repeat", "length_power")
+        names = ("beams", "max_words", "min_words", "no_repeat", "length_power", "content_once")
         return {name: getattr(self.decoding, name) for name in names}
 
     def rates(self) -> list[tuple[nn.Module, float]]:
@@ -341,7 +347,12 @@ class Captioning(Task):
         return described
 
     def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
-        return decoding.decode(self.model, regions, captions=captions, way=way, never=(UNKNOWN,))
+        once = self._content_ids() if decoding.content_once else ()
+        return decoding.decode(self.model, regions, captions=captions, way=way, never=(UNKNOWN,), once=once)
+
+    def _content_ids(self) -> list[int]:
+        """The ids of the words that are no function words."""
+        return [index for index, word in enumerate(self.vocabulary.words) if index > UNKNOWN and is_content(word)]
 
     def _described(
         self, decoded: Decoded, regions: Float[Tensor, "B L D"], row: int = 0, *, placed: bool = True
