@@ -144,7 +144,9 @@ def best_first(
     `looked`: the row in which each row looked at each time step. `looks(rows)` returns the maps of these.
     """
     said = (word != PAD) & filled[..., None]
-    score = gained.sum(dim=-1) / said.sum(dim=-1).clamp(min=1) ** length_power
+    score = gained.sum(dim=-1)
+    if length_power:
+        score = score / said.sum(dim=-1).clamp(min=1) ** length_power
     score, order = _sorted(score.where(filled, -torch.inf), groups)
     said, word, gained, looked = take_rows((said, word, gained, looked), order)
     sorted_maps = {name: _masked(part, said) for name, part in looks(looked).items()}

@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.contracts import PAD, Captioner
+from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.contracts.nested import Nested, tensors_of, with_tensors
-from vision_attn.decode.rows import Choose, Decoded, best_first, maps, take_rows
+from vision_attn.decode.rows import Choose, Chosen, Decoded, best_first, maps, take_rows
 from vision_attn.decode.rules import Rules
 from vision_attn.kernels.graphs import Later
+from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.precision import at_least_float32
 
 EVERY = 3
@@ -72,12 +73,8 @@ class Search:
         logits, state, look = captioner.step(self.word, self.state, self.memory)
         barred = self.rules.barred_at(self.before, self.position, logits.shape[-1])
         uniform = None if self.uniform is None else self.uniform.index_select(0, self.position)[0]
-        chosen = self.choose(logits, barred, self.total, self.ended, uniform)
-        found = [(self.words, chosen.word), (self.gained, chosen.gained)]
-        found += [] if chosen.parent is None else [(self.parents, chosen.parent)]
-        found += [(self.looks[name], part) for name, part in maps(look).items()]
-        for buffer, part in found:
-            buffer.index_copy_(0, self.position, part[None].to(buffer.dtype))
+        chosen = self._chosen(logits, barred, uniform)
+        self._write([(self.looks[name], part) for name, part in maps(look).items()])
         before = self.before
         if chosen.parent is not None:
             state, before = take_rows((state, before), chosen.parent)
@@ -88,6 +85,26 @@ class Search:
             parts.append(before.index_copy(2, self.position, chosen.word[..., None]))
         _copy(buffers, parts)
         self.position.add_(1)
+
+    def _chosen(self, logits: Float[Tensor, "B R V"], barred: Tensor, uniform: Tensor | None) -> Chosen:
+        """The words of this time step, which are written down. Where each row continues itself, one kernel of a GPU
+        also updates the latest words, and which rows have ended."""
+        if not self.choose.reorders and on_gpu(logits):
+            from vision_attn.kernels.words_triton import write_words
+
+            gained, word = self.choose.words(logits, barred, uniform)
+            buffers = self.word, self.ended, self.words, self.gained
+            write_words(gained, word, self.position, *buffers, END, PAD)
+            return Chosen(self.word, gained, self.total, self.ended)
+        chosen = self.choose(logits, barred, self.total, self.ended, uniform)
+        found = [(self.words, chosen.word), (self.gained, chosen.gained)]
+        self._write(found if chosen.parent is None else [*found, (self.parents, chosen.parent)])
+        return chosen
+
+    def _write(self, found: list[tuple[Tensor, Tensor]]) -> None:
+        """Write what this time step found to tables of all time steps."""
+        for buffer, part in found:
+            buffer.index_copy_(0, self.position, part[None].to(buffer.dtype))
 
     def run(self, advance: Callable[[], object], *, whole: bool) -> int:
         """Perform time steps until all captions have ended, or there are as many as the rules allow. Returns their
