@@ -85,9 +85,11 @@ class Retina(nn.Module):
         self.size, self.num_scales = size, num_scales
         self.reach = size * 2 ** (num_scales - 1)
         """The width of the widest patch, in pixels of the image."""
-        self.register_buffer(
-            "reaches", size * 2 ** torch.arange(num_scales)[:, None], persistent=False
-        )  # of all (K, 1)
+        scales = 2 ** torch.arange(num_scales)[:, None]
+        self.register_buffer("reaches", size * scales, persistent=False)  # of all (K, 1)
+        self.register_buffer("edges", scales * (2 * torch.arange(size) - size), persistent=False)
+        """Twice the offset of each cell's edge from the centre, in pixels of the image, (K, g). Made once: at each
+        glimpse it would be several kernels of a GPU."""
 
     @torch.no_grad()
     def pyramid(self, images: Float[Tensor, "B C Y X"] | Images) -> Pyramid | Unprepared | Uncut:
@@ -126,19 +128,20 @@ class Retina(nn.Module):
         averages = (_computed if torch.compiler.is_exporting() else _averages)(images, self.num_scales)
         Y, X, H, W = *images.shape[-2:], *averages.shape[-2:]
         device, dtype = averages.device, averages.dtype
-        side = 2 ** torch.arange(self.num_scales, device=device)[:, None]
-        edge = side * torch.arange(-self.size / 2, self.size / 2, device=device, dtype=dtype)  # (K, g), in image pixels
+        edges = self.edges.to(device, dtype)
         # `grid_sample` puts pixel q of a canvas at (2 q + 1) / W - 1, and q = W - X + X / 2 + edge
-        x, y = ((2 * edge + canvas - image + 1) / canvas for canvas, image in ((W, X), (H, Y)))
+        x = (edges + (W - X + 1)) / W
+        y = x if (H, Y) == (W, X) else (edges + (H - Y + 1)) / H
         cells = torch.stack(torch.broadcast_tensors(x[:, None, :], y[:, :, None]), dim=1)
         extent = torch.linspace(X / W, Y / H, 2, device=device, dtype=dtype)  # (X / W, Y / H) without a copy to a GPU
         return Pyramid(averages, cells, extent)
 
     def _interpolated(self, pyramid: Pyramid, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
         (K, B, C, H, W), R, g = pyramid.averages.shape, locations.shape[1], self.size
-        centre = (locations * pyramid.extent).mT.contiguous()[..., None, None]
+        place, extent = locations.mT.contiguous()[..., None, None], pyramid.extent[:, None, None, None]
         # stored as (K, B, 2, R, g, g), all x before all y: five times as fast to write as (x, y) pairs
-        grid = (centre + pyramid.cells[:, None, :, None]).view(K * B, 2, R * g, g).permute(0, 2, 3, 1)
+        grid = torch.addcmul(pyramid.cells[:, None, :, None], place, extent)
+        grid = grid.view(K * B, 2, R * g, g).permute(0, 2, 3, 1)
         patches = functional.grid_sample(pyramid.averages.view(K * B, C, H, W), grid, align_corners=False)
         return patches.view(K, B, C, R, g, g).permute(1, 3, 0, 2, 4, 5)
 

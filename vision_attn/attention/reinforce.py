@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import Choice
 from vision_attn.layers.buffers import value_before
+from vision_attn.layers.cast import casting_weights
 from vision_attn.system.checks import check_range
 
 Returns = Float[Tensor, "B R T"]
@@ -70,6 +71,7 @@ class Learned(nn.Module):
         hidden = [] if hidden_size is None else [nn.Linear(state_size, hidden_size), nn.ReLU()]
         self.value = nn.Sequential(*hidden, nn.Linear(hidden_size or state_size, 1))
 
+    @casting_weights
     def forward(self, returns: Returns, terms: Returns, choice: Choice) -> Returns:
         return self.value(choice.state.detach()).squeeze(-1).to(returns) * terms
 
@@ -145,11 +147,12 @@ class Reinforce(nn.Module):
         float32_or_wider = torch.promote_types(reward.dtype, torch.float32)
         returns, terms = self._returns(choice, reward.detach().to(float32_or_wider))
         value = self.baseline(returns, terms, choice)
-        advantage = ((returns - value) * choice.sampled).detach()
+        difference = returns - value
+        advantage = (difference * choice.sampled).detach()
         objective = self.reward_weight * advantage * choice.log_prob + self.entropy_weight * choice.entropy
         loss = -objective.sum(dim=-1)
         if value.requires_grad:
-            error = ((returns - value) / terms.clamp(min=1) * choice.sampled).square()
+            error = (difference / terms.clamp(min=1) * choice.sampled).square()
             loss = loss + error.sum(dim=-1)
         return Estimate(loss, advantage)
 

@@ -81,10 +81,11 @@ class Gaussian(nn.Module):
         sigma = self.sigma
         mean = self._mean(states)
         squares = ((samples - mean) / sigma).square().sum(dim=-1)
-        log_prob = -0.5 * squares - 2 * sigma.log() - log(2 * pi)
+        scale = 2 * sigma.log() + log(2 * pi)
+        log_prob = -0.5 * squares - scale
         if self.training:
             self.batches += 1
-        entropy = (1 + log(2 * pi) + 2 * sigma.log()).expand_as(log_prob)  # does not depend on the state
+        entropy = (1 + scale).expand_as(log_prob)  # does not depend on the state
         return Choice(log_prob, entropy, torch.ones_like(log_prob, dtype=torch.bool), states.detach(), mean)
 
     def _mean(self, state: Tensor) -> Tensor:
