@@ -150,7 +150,7 @@ def watched() -> Iterator[Watch]:
         yield watch
 
 
-RUNS_ON_A_GPU = ("sat_soft_scenes", "draw_mnist_small", "ram_cluttered60")
+RUNS_ON_A_GPU = ("sat_soft_scenes", "transformer_scenes", "draw_mnist_small", "ram_cluttered60")
 RUNS = ("sat_soft_scenes", "sat_soft_scenes_cider", "draw_mnist_small", "ram_cluttered60")
 
 

@@ -51,8 +51,10 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
     from vision_attn.kernels import exponential_triton as exponential
     from vision_attn.kernels import filterbank_triton as filterbank
     from vision_attn.kernels import lstm_triton as lstm
+    from vision_attn.kernels import norm_triton as norm
     from vision_attn.kernels import pointwise_triton as pointwise
     from vision_attn.kernels import window_triton as window
+    from vision_attn.kernels import words_triton as write
 
     gates, cell, scores, regions = (
         torch.empty(sizes, dtype=dtype)
@@ -69,6 +71,11 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
     return {
         "best_words": lambda: best_words.best_words(logits, 3, words[0, 0]),
         "beam": lambda: beam.extend(logits[:12, :3].float().view(4, 3, 3), words, ended.float(), ended, 3, None, 1, 0),
+        "words": lambda: write.write_words(
+            logits[:, :3].float(), words[0], words[0, 0], words[0], ended[0], words, scores, 1, 0
+        ),
+        "norm": lambda: norm.normalise(cell, cell[0], cell[0], 1e-5, half),
+        "norm, backward": lambda: norm.gradients(gates[:, :512], cell, cell[0], cell[:, :2]),
         "pointwise": lambda: pointwise.tanh_of_sum(gates, gates, cell, half),
         "pointwise, gated": lambda: pointwise.gated(gates[:, :1], gates),
         "pointwise, gated, backward": lambda: pointwise.gated_gradients(gates, gates[:, :1], gates),
@@ -305,6 +312,59 @@ def test_a_beam(groups, length_power, monkeypatch) -> None:
             found = beam_search(captioner, regions, **options)
         torch.testing.assert_close(found.score, expected.score)
         assert torch.equal(found.words, expected.words)
+
+
+@RUNS
+@pytest.mark.parametrize("options", [{}, {"min_words": 2, "no_repeat": 1}, {"never": (1, 2, 3, 4)}], ids=str)
+def test_words_of_rows_that_continue_themselves(options, monkeypatch) -> None:
+    """The same captions, greedy and sampled, also where rules bar words, or all of them (then a row ends)."""
+    from tests.engine.test_capture import PlainGraph
+    from vision_attn.decode import greedy, replay, sample, search
+
+    class Markov(Captioner):
+        """The next word depends on the word before, and on the image's number."""
+
+        def start(self, regions: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+            return regions, regions.new_zeros(len(regions), rows)
+
+        def step(self, word: Tensor, state: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, None]:
+            return table[word] * memory[:, :1], state, None
+
+    captioner, table, regions = Markov(), 2 * random(5, 5), torch.tensor([1.0, 2.0, -1.0])[:, None, None]
+    monkeypatch.setattr(replay, "CUDAGraph", PlainGraph)
+    for decode in (greedy, partial(sample, rows=3)):
+        found = []
+        for kernel in (False, True):
+            monkeypatch.setattr(search, "on_gpu", lambda tensor, there=kernel: there)
+            torch.manual_seed(0)
+            found.append(decode(captioner, regions, max_words=6, **options))
+        assert torch.equal(found[0].words, found[1].words) and (found[0].words > 0).any() == ("never" not in options)
+        torch.testing.assert_close(found[0].log_prob, found[1].log_prob, rtol=0, atol=0)
+
+
+@RUNS
+@pytest.mark.parametrize("rows", [(3,), (30, 10)], ids=str)
+def test_a_normalisation_before_products(rows, monkeypatch) -> None:
+    """With few rows, and with more than there are programs of the backward pass."""
+    from vision_attn.layers import norm as module
+
+    norm, x = module.PreNorm(70), 3 * random(*rows, 70) + 1
+    with torch.no_grad():
+        for seed, weight in enumerate(norm.parameters()):
+            weight.copy_(1 + random(70, seed=seed))
+    weights = [weight.detach() for weight in norm.parameters()]
+    found = []
+    for kernel in (False, True):
+        monkeypatch.setattr(module, "on_gpu", lambda tensor, there=kernel: there)
+
+        def normalised(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+            return (torch.func.functional_call(norm, {"weight": weight, "bias": bias}, (x,)).bfloat16(),)
+
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(values_and_gradients(normalised, x, *weights))
+            assert norm(x).dtype == (torch.bfloat16 if kernel else torch.float32)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(found[1][1:], found[0][1:], rtol=1e-5, atol=1e-4)
 
 
 @RUNS

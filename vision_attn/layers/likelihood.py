@@ -1,6 +1,6 @@
 """Log-probabilities: of given words under a vocabulary layer, without the logits of all words; and of classes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import repeat
@@ -70,7 +70,8 @@ class _WordLogProb(torch.autograd.Function):
                 log_prob.append(_log_prob(logits, words[rows]))
             if keep:
                 ctx.kept.append(logits)
-        return _placed(ctx.parts, log_prob, words.new_zeros(len(words), dtype=dtype)).masked_fill(words == 0, 0)
+        placed = _placed(ctx.parts, log_prob, lambda: words.new_zeros(len(words), dtype=dtype))
+        return placed.masked_fill(words == 0, 0)
 
     @staticmethod
     @once_differentiable
@@ -99,11 +100,11 @@ def _parts(words: Tensor, weight: Tensor) -> list[Tensor | slice]:
     return [rows for rows in words.nonzero().squeeze(1).split(max(1, AT_ONCE // weight[:, 0].nbytes)) if len(rows)]
 
 
-def _placed(parts: list[Tensor | slice], values: list[Tensor], zeros: Tensor) -> Tensor:
+def _placed(parts: list[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
     """A tensor with the values of these parts of its rows, and zeros elsewhere."""
     if parts and isinstance(parts[0], slice):  # all rows
         return values[0]
-    return zeros.index_copy(0, torch.cat(parts), torch.cat(values)) if parts else zeros
+    return zeros().index_copy(0, torch.cat(parts), torch.cat(values)) if parts else zeros()
 
 
 def _only(grad: Tensor, parts: list[Tensor]) -> Tensor | None:
@@ -146,7 +147,7 @@ class _Gradients:
             self.bias = weight.new_zeros(len(weight)) if self.needed[2] else None
         if factor is None and len(self.parts) > 1:
             factor = deep.new_ones(())  # the sums were added up in place, and stay here
-        of_deep = _placed(self.parts, self.deep, torch.zeros_like(deep)) if self.needed[0] else None
+        of_deep = _placed(self.parts, self.deep, lambda: torch.zeros_like(deep)) if self.needed[0] else None
         gradients = of_deep, self.weight, self.bias
         return [part if part is None or factor is None else part * factor for part in gradients]
 

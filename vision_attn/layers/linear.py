@@ -202,9 +202,17 @@ class _Product(torch.autograd.Function):
 
 
 def side_by_side(layers: Sequence[nn.Linear], input: Float[Tensor, "*rows M"]) -> list[Tensor]:
-    """layer(input) of each layer: in training on a GPU by one product, unless something else wants to see the calls."""
+    """layer(input) of each layer: in training on a GPU by one product, see `one_product`."""
+    if (outputs := one_product(layers, input)) is None:
+        return [layer(input) for layer in layers]
+    return list(outputs.split([layer.out_features for layer in layers], dim=-1))
+
+
+def one_product(layers: Sequence[nn.Linear], input: Float[Tensor, "*rows M"]) -> Float[Tensor, "*rows N"] | None:
+    """The outputs of all layers, one after the other. None but in training on a GPU, and where something else wants to
+    see the calls of the layers."""
     watched = any(layer._forward_hooks or layer._forward_pre_hooks or layer.bias is None for layer in layers)
     if watched or torch.compiler.is_compiling() or not (is_cuda(input) and torch.is_grad_enabled()):
-        return [layer(input) for layer in layers]
+        return None
     weight, bias = (torch.cat([getattr(layer, part) for layer in layers]) for part in ("weight", "bias"))
-    return list(F.linear(input, weight, bias).split([layer.out_features for layer in layers], dim=-1))
+    return F.linear(input, weight, bias)

@@ -20,7 +20,8 @@ from vision_attn.layers import ragged
 from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.collected import product_dtype
 from vision_attn.layers.dropout import Dropout
-from vision_attn.layers.linear import Linear, side_by_side
+from vision_attn.layers.linear import Linear, one_product, side_by_side
+from vision_attn.layers.norm import PreNorm
 from vision_attn.layers.padding import real_regions
 from vision_attn.system.checks import check_range, require
 
@@ -116,7 +117,7 @@ class Layer(nn.Module):
         self.feedforward = nn.Sequential(
             Linear(size, feedforward_size), nn.ReLU(), Dropout(dropout), Linear(feedforward_size, size)
         )  # max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, eq. 2)
-        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
+        self.norms = nn.ModuleList((PreNorm if self.pre else nn.LayerNorm)(size) for _ in range(3))
         self.dropout = Dropout(dropout)
 
     def before(self, block: int, x: Tensor) -> Tensor:
@@ -171,7 +172,7 @@ class Transformer(Captioner):
         self.layers = nn.ModuleList(
             Layer(hidden_size, region_size, num_heads, feedforward_size, dropout, norm) for _ in range(num_layers)
         )
-        self.norm = nn.LayerNorm(hidden_size) if norm == "pre" else nn.Identity()
+        self.norm = PreNorm(hidden_size) if norm == "pre" else nn.Identity()
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(hidden_size, num_words)
         self.output.weight = self.embedding.weight
@@ -180,12 +181,7 @@ class Transformer(Captioner):
         self.pads = True
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
-        require("regions", regions, "B L D", "float", D=self.region_size)
-        real = real_regions(regions)[:, None] if self.pads else None
-        looks = [layer.to_regions for layer in self.layers]
-        parts = side_by_side([part for look in looks for part in (look.key, look.value)], regions)
-        each = [look.split(part) for look, part in zip([look for look in looks for _ in range(2)], parts, strict=True)]
-        memory = Memory(tuple(each[::2]), tuple(each[1::2]), real)
+        memory = self._memory(regions)
         position = torch.zeros(regions.shape[0], rows, dtype=torch.long, device=regions.device)
         B, K, _, d = memory.keys[0].shape
         empty = memory.keys[0].new_zeros(B, rows, K, self.max_length, d)
@@ -226,7 +222,7 @@ class Transformer(Captioner):
         B, R, T = words.shape
         if self.max_length < T:
             raise ValueError(f"Transformer: captions of {T} words, but max_length is {self.max_length}")
-        memory, _ = self.start(regions, 0)
+        memory = self._memory(regions)
         index = ragged.packed(words)
         row, time = index // T, index % T  # a word sees the earlier ones of its caption
         visible = (row[:, :, None] == row[:, None]) & (time[:, :, None] >= time[:, None])
@@ -252,6 +248,19 @@ class Transformer(Captioner):
         last = self.norm if isinstance(self.norm, nn.LayerNorm) else self.layers[-1].norms[2]
         for weight in (last.weight, last.bias, self.output.bias):
             weight.div_(temperature)
+
+    def _memory(self, regions: Float[Tensor, "B L D"]) -> Memory:
+        require("regions", regions, "B L D", "float", D=self.region_size)
+        real = real_regions(regions)[:, None] if self.pads else None
+        looks = [layer.to_regions for layer in self.layers]
+        parts = [part for look in looks for part in (look.key, look.value)]
+        product = one_product(parts, regions)
+        if product is None:
+            each = [looks[0].split(part(regions)) for part in parts]
+        else:  # one copy for all of them
+            heads = product.unflatten(-1, (len(parts), looks[0].num_heads, -1))  # (B, L, parts, K, d)
+            each = heads.permute(2, 0, 3, 1, 4).contiguous().unbind()
+        return Memory(tuple(each[::2]), tuple(each[1::2]), real)
 
     def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*steps H"]) -> Float[Tensor, "*rows H"]:
         """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""
