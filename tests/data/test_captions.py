@@ -16,7 +16,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import nn
 
-from vision_attn.contracts import Encoder
+from vision_attn.contracts import Encoder, Fit
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.images.held import HeldPixels
 from vision_attn.data.images.squares import read_image
@@ -441,9 +441,9 @@ def test_crops_are_of_training_photographs_alone_and_differ_in_each_epoch(folder
     assert all(batch.crops is None for each in (captions, kept) for batch in each.split("train"))
 
 
-def held(views, resolution: int, device: torch.device, *, repeated: bool) -> HeldPixels:
+def held(views, resolution: int, device: torch.device, *, repeated: bool, fit: Fit) -> HeldPixels:
     """Photographs held as on a GPU."""
-    return HeldPixels(views, resolution, device, room=5 * 3 * 8 * 8)
+    return HeldPixels(views, resolution, device, fit=fit, room=5 * 3 * 8 * 8)
 
 
 def test_cached_vectors_are_not_cropped(folder):

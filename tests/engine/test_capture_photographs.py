@@ -12,6 +12,7 @@ from toy import adam, toy_run
 
 from tests.engine.test_capture import PlainGraph, TapeGraph, as_on_a_gpu
 from vision_attn.attention.scores import Additive
+from vision_attn.contracts import Fit
 from vision_attn.criteria import self_critical
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.self_critical import SelfCritical
@@ -68,8 +69,8 @@ def test_a_captured_step_crops_and_encodes_photographs_that_are_held(tmp_path: P
         called = trained(tmp_path / "called", photographs(tmp_path), capture=True)
         made: list[HeldPixels] = []
 
-        def held(views, resolution: int, device: torch.device, *, repeated: bool) -> HeldPixels:
-            made.append(HeldPixels(views, resolution, device, room=NUMBER * 3 * SIDE**2))
+        def held(views, resolution: int, device: torch.device, *, repeated: bool, fit: Fit) -> HeldPixels:
+            made.append(HeldPixels(views, resolution, device, fit=fit, room=NUMBER * 3 * SIDE**2))
             return made[-1]
 
         monkeypatch.setattr(captions_module, "pixels", held)

@@ -14,8 +14,8 @@ from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.contracts.nested import Nested, tensors_of, with_tensors
 from vision_attn.decode.rows import Choose, Chosen, Decoded, best_first, maps, take_rows
 from vision_attn.decode.rules import Rules
+from vision_attn.kernels.choice import fused
 from vision_attn.kernels.graphs import Later
-from vision_attn.kernels.launch import on_gpu
 from vision_attn.layers.precision import at_least_float32
 
 EVERY = 3
@@ -89,12 +89,10 @@ class Search:
     def _chosen(self, logits: Float[Tensor, "B R V"], barred: Tensor, uniform: Tensor | None) -> Chosen:
         """The words of this time step, which are written down. Where each row continues itself, one kernel of a GPU
         also updates the latest words, and which rows have ended."""
-        if not self.choose.reorders and on_gpu(logits):
-            from vision_attn.kernels.words_triton import write_words
-
+        if not self.choose.reorders and (kernels := fused("words", self.gained)):
             gained, word = self.choose.words(logits, barred, uniform)
             buffers = self.word, self.ended, self.words, self.gained
-            write_words(gained, word, self.position, *buffers, END, PAD)
+            kernels.write_words(gained, word, self.position, *buffers, END, PAD)
             return Chosen(self.word, gained, self.total, self.ended)
         chosen = self.choose(logits, barred, self.total, self.ended, uniform)
         found = [(self.words, chosen.word), (self.gained, chosen.gained)]

@@ -48,8 +48,10 @@ ON_GPU = {
     "exponential": Version(NO_FLOAT64, compiled=True),
     "filterbank": Version(FLOAT32),
     "lstm": Version(NO_FLOAT64, compiled=True),
+    "norm": Version(FLOAT32),
     "pointwise": Version(NO_FLOAT64),
     "window": Version(FLOAT32),
+    "words": Version(NO_HALF),
 }
 
 _unwanted: ContextVar[bool] = ContextVar("unwanted", default=False)
@@ -118,8 +120,12 @@ def _kernels(operation: str) -> ModuleType:
             from vision_attn.kernels import exponential_triton as module
         case "lstm":
             from vision_attn.kernels import lstm_triton as module
+        case "norm":
+            from vision_attn.kernels import norm_triton as module
         case "pointwise":
             from vision_attn.kernels import pointwise_triton as module
+        case "words":
+            from vision_attn.kernels import words_triton as module
         case _:
             from vision_attn.kernels import filterbank_gpu as module
     return module

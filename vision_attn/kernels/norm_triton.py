@@ -7,11 +7,30 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.launch import launch
 
+MOST = 8192
+"""The most features of a row, which one program holds."""
 PARTS = 256
 """Programs of the backward pass at most. Each sums the gradients of weights over its own rows."""
+
+
+class Normalised(torch.autograd.Function):
+    """Rows x (N, H) in float32, normalised, in `dtype`."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        output, moments = normalise(x, weight, bias, eps, dtype)
+        ctx.save_for_backward(x, weight, moments)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        of_x, parts = gradients(grad, *ctx.saved_tensors)
+        return of_x, *parts.sum(dim=0).unbind(), None, None
 
 
 @torch.library.custom_op("vision_attn::normalise", mutates_args=())
