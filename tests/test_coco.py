@@ -21,7 +21,8 @@ IMAGES = [
 
 CHEAP = {
     # The encoder as it is, but with random weights and at 32 pixels: 2x2 regions in place of 14x14.
-    "task.encoder": '{"init_args": {"weights": null, "resolution": 32}}',
+    "task.encoder.weights": "null",
+    "task.encoder.resolution": 32,
     "task.model.hidden_size": 8,
     "task.model.word_size": 8,
     "task.model.score.attention_size": 8,
@@ -117,6 +118,7 @@ def test_paths_may_be_given_one_by_one(miniature, tmp_path):
 def test_soft_and_hard_differ_in_attention_alone():
     soft, hard = (read(f"configs/sat_{kind}_coco.yaml") for kind in ("soft", "hard"))
     for config in (soft, hard):
-        del config["config"], config["run"]["folder"], config["task"]["init_args"]["model"]["init_args"]["attention"]
-        config["task"]["init_args"]["criteria"].pop("looks", None)
+        config.run.folder = "the same"
+        del config.task.arguments["model"].arguments["attention"]
+        config.task.arguments["criteria"].pop("looks", None)
     assert soft == hard

@@ -2,18 +2,19 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jsonargparse import Namespace
 from torch import Tensor
 
 from vision_attn.attention.images import Images
-from vision_attn.configuration.config import build, read
+from vision_attn.configuration.config import Config, build, read
+from vision_attn.configuration.reader import Part, parts_of
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.digits.mnist import DigitBatch
 from vision_attn.data.vocabulary import Vocabulary
+from vision_attn.encoders.precomputed import Precomputed
 from vision_attn.task import Batch, Source, Task
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -34,9 +35,7 @@ SAME = {"sigma": 0.1, "first_sigma": 0.3, "batches_to_sigma": 1000, "early_weigh
 scores depend on biases in the second order alone.)"""
 SIDES = {"ConvNet": 28, "Backbone": 64}
 """Resolutions of these encoders."""
-FROZEN = Namespace(
-    class_path="vision_attn.encoders.precomputed.Precomputed", init_args=Namespace(region_size=16, grid=[2, 4])
-)
+FROZEN = {"region_size": 16, "grid": (2, 4)}
 """In place of an encoder that is not trained: of its annotation vectors only the size counts. Their number differs from
 other sizes, since a compiler begins again where two sizes are the same for one batch alone."""
 SAMPLED = "vision_attn.criteria.self_critical.SelfCritical"
@@ -102,39 +101,33 @@ RAGGED_STRINGS = (("3 1 4", "3 1"), ("2 7 1", "2 7"), ("1 2", "1"))
 
 
 @cache
-def resolved(case: str) -> Namespace:
+def resolved(case: str) -> Config:
     """The config of a case with small sizes."""
     config, *options = VARIANTS.get(case, (case,))
     found = read(CONFIGS / f"{config}.yaml", options)
-    _shrink(found.task)
+    for part in parts_of(found.task):
+        _shrink(part)
     return found
 
 
-def _shrink(part: Any) -> None:
-    """Make the numbers in a config small."""
-    if isinstance(part, dict):
-        for value in part.values():
-            _shrink(value)
-    if not isinstance(part, Namespace):
+def _shrink(part: Part) -> None:
+    """Make the numbers in the arguments of a part small."""
+    name, arguments = part.constructor.__name__, part.arguments
+    if name in ("Backbone", "VGG", "Patches") and not arguments["trainable"]:
+        part.constructor, part.arguments = Precomputed, dict(FROZEN)
         return
-    name, arguments = part.get("class_path", "").rpartition(".")[2], part.get("init_args") or Namespace()
-    if name in ("Backbone", "VGG", "Patches") and not arguments.trainable:
-        part.class_path, part.init_args = FROZEN.class_path, FROZEN.init_args.clone()
-        return
-    for key, value in vars(arguments).items():
+    for key, value in arguments.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             if key in SAME and value:
                 arguments[key] = SIDES.get(name, SAME[key]) if key == "resolution" else SAME[key]
             elif key in SMALL and value > SMALL[key]:
                 arguments[key] = SMALL[key]
-        else:
-            _shrink(value)
 
 
 def made(case: str, *, ragged: bool = True) -> Made:
     """The task of a case, and a batch of training, whose captions have one length unless they are `ragged`."""
     config = resolved(case)
-    kind, source = (config[key].class_path.rpartition(".")[2] for key in ("task", "data"))
+    kind, source = (part.constructor.__name__ for part in (config.task, config.data))
     shape = {"LargeClutter": (1, 0, 0), "LabelledImages": (3, SIDE, SIDE)}.get(source, (1, SIDE, SIDE))
     words, strings = (RAGGED_WORDS, RAGGED_STRINGS) if ragged else (WORDS, STRINGS)
     captions = strings if kind == "Transcription" else words

@@ -19,7 +19,7 @@ from vision_attn.system.files import find, read_json, replacing
 
 THERE = ("torch", "torchvision", "jaxtyping", "safetensors", "tokenizers", "tqdm", "pyyaml", "pytest")
 """What a machine for PyTorch has, with what these need themselves."""
-WHEELS = ("jsonargparse", "docstring-parser", "typeshed-client", "rapidfuzz")
+WHEELS = ("rapidfuzz",)
 """What the package needs in addition to `THERE`. Metrics that need Java are computed elsewhere, from the captions."""
 WEIGHTS = "weights/mobilenet_v2_torchvision.fp16.safetensors"
 MiB = 2**20

@@ -199,7 +199,7 @@ def test_any_score_by_one_line_of_yaml(tmp_path):
     by_line = read(tmp_path / "sat_soft_scenes.yaml")
     by_key = read(SCENES, ["--task.model.score=vision_attn.attention.scores.General"])
     assert by_line.task == by_key.task
-    assert by_line.task.init_args.model.init_args.score.class_path.endswith("General")
+    assert by_line.task.arguments["model"].arguments["score"].class_path.endswith("General")
 
 
 def test_a_score_that_does_not_fit_the_config_says_so_in_one_line(tmp_path, capsys):

@@ -112,8 +112,6 @@ EXECUTORS: dict[str, dict] = {
     "PIL.Image.open": {"fp": "evil.pt"},
     "tokenizers.Tokenizer.from_pretrained": {"identifier": "x"},
     "wandb.init": {"dir": "OUTSIDE"},
-    "jsonargparse.CLI": {"components": "os.system"},
-    "jsonargparse.set_parsing_settings": {"import_path_allowlist": ["os"]},
     "pytest.main": {"args": ["."]},
 }
 """What a class path may call, and with which arguments, if anything could be called."""

@@ -21,6 +21,7 @@ from vision_attn.commands import _hints, caption, demo, main, train
 from vision_attn.commands import eval as evaluation
 from vision_attn.commands._find_images import photographs
 from vision_attn.configuration import config
+from vision_attn.configuration.reader import UnknownKey
 from vision_attn.contracts import DecodedCaption
 from vision_attn.data.photographs.references import read_results
 from vision_attn.data.vocabulary import Vocabulary
@@ -399,10 +400,9 @@ def test_a_key_below_a_named_part_is_told_with_its_whole_path(tmp_path: Path, mo
         (
             {"class_path": penalty, "weight": 1},
             [],
-            "task.criteria.sharp: write weight under init_args, beside class_path",
+            "task.criteria.sharp.weight: there is no such key here: write it under init_args",
         ),
-        (penalty, ["--task.criteria.sharp=null"], "task.criteria: an option cannot take a part away"),
-        (penalty, ["--task.criteria.flat.weight=1"], "no flat: give its class first, --task.criteria.flat=..."),
+        (penalty, ["--task.criteria.flat.weight=1"], "has none: give its class first, --task.criteria.flat=..."),
     ):
         content["task"]["init_args"]["criteria"]["sharp"] = part
         Path("mine.yaml").write_text(yaml.safe_dump(content))
@@ -416,18 +416,22 @@ def test_a_key_below_a_named_part_is_told_with_its_whole_path(tmp_path: Path, mo
 def test_a_run_knows_its_keys_too() -> None:
     content = {"task": {"class_path": "a.B", "init_args": {"model": {"init_args": {"hidden_size": 3}}}}, "data": 1}
     assert list(_hints.dotted(content)) == ["task", "task.model", "task.model.hidden_size", "data"]
-    assert _hints.meant("hidden_size: there is no such key; choose from: task", content).endswith(
+    assert _hints.meant(UnknownKey("hidden_size", "there is no such key; choose from: task"), content).endswith(
         "did you mean --task.model.hidden_size?"
     )
-    assert _hints.meant("beams: there is no such key", {"data": 1}, ["beams"]) == "--beams is no option of this command"
-    assert _hints.meant("x.yaml: epochs: there is no such key", content) == "x.yaml: epochs: there is no such key"
+    unknown = UnknownKey("beams", "there is no such key")
+    assert _hints.meant(unknown, {"data": 1}, ["beams"]) == "--beams is no option of this command"
 
 
 def test_options_of_the_verb_and_words_without_dashes_are_told(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     options = {"beams": None, "time_limit": 1}
-    assert _hints.meant("beans: there is no such key", {"optimizer": {"betas": 1}}, options).endswith("or --beams?")
-    assert _hints.meant("timelimit: there is no such key", {}, options).endswith("did you mean --time-limit?")
+    assert _hints.meant(UnknownKey("beans", "there is no such key"), {"optimizer": {"betas": 1}}, options).endswith(
+        "or --beams?"
+    )
+    assert _hints.meant(UnknownKey("timelimit", "there is no such key"), {}, options).endswith(
+        "did you mean --time-limit?"
+    )
     _hints.options_only(["--run.epochs", "3", "--data.images=a=b", "--task.penalty", "-1"])
     assert main(["train", SCENES, "run.epochs=3"]) == 1
     assert capsys.readouterr().err.endswith("run.epochs=3 is not an option: did you mean --run.epochs=3?\n")

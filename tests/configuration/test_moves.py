@@ -10,7 +10,7 @@ import yaml
 from vision_attn.commands import main
 from vision_attn.configuration import moves
 from vision_attn.configuration.config import read
-from vision_attn.configuration.moves import ARGUMENTS, CLASSES, MODULES, moved, moved_override
+from vision_attn.configuration.moves import ARGUMENTS, CLASSES, MODULES, moved, moved_option
 from vision_attn.configuration.run_folder import open_run
 
 TINY = {
@@ -49,10 +49,10 @@ def test_arguments_are_renamed_in_classes_of_this_package_alone() -> None:
     ours = {"class_path": "vision_attn.models.show_attend_tell.ShowAttendTell", "init_args": {"forget_looks": 0.5}}
     theirs = {"class_path": "mine.Model", "init_args": {"forget_looks": 0.5}}
     assert moved(ours)["init_args"] == {"context_dropout": 0.5} and moved(theirs) == theirs
-    assert moved_override("--task.model.forget_looks=0.5") == "--task.model.context_dropout=0.5"
+    key = ("task", "model", "forget_looks")
+    assert moved_option(key, "0.5") == (("task", "model", "context_dropout"), "0.5")
     assert set(ARGUMENTS.values()) == {"context_dropout", "context_dropout_after"}
-    assert moved_override("--data=vision_attn.data.mnist.MNIST") == "--data=vision_attn.data.digits.mnist.MNIST"
-    assert moved_override("vision_attn.data.mnist.MNIST") == "vision_attn.data.digits.mnist.MNIST"
+    assert moved_option(("data",), "vision_attn.data.mnist.MNIST") == (("data",), "vision_attn.data.digits.mnist.MNIST")
 
 
 def test_a_config_and_a_command_line_of_before_build_what_they_did(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_config_and_a_command_line_of_before_build_what_they_did(tmp_path: Pat
     assert read(tmp_path / "sat_hard_scenes.yaml") == read("configs/sat_hard_scenes.yaml")
     old = ["--data=vision_attn.data.scenes.Scenes", "--task.model.forget_looks=0.25"]
     config = read("configs/sat_hard_scenes.yaml", old)
-    assert config.task.init_args.model.init_args.context_dropout == 0.25
+    assert config.task.arguments["model"].arguments["context_dropout"] == 0.25
 
 
 def test_a_run_folder_of_before_opens_with_the_same_weights(tmp_path: Path, capsys) -> None:

@@ -10,13 +10,12 @@ import yaml
 
 from tests.untrained import write_run
 from vision_attn.commands import main
-from vision_attn.configuration import parser
+from vision_attn.configuration.reader import Reader, plain
 from vision_attn.configuration.run_folder import open_run
-from vision_attn.configuration.trust import Untrusted, checked, confined
+from vision_attn.configuration.trust import RunFolder, Untrusted, confined
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
 from vision_attn.engine.fit import fit
-from vision_attn.system.mistakes import one_line, suggest
 from vision_attn.task import Source
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -96,12 +95,11 @@ def test_functions_are_never_called(evil, tmp_path: Path, path, target: str, arg
 def test_the_hint_of_a_mistake_imports_nothing(evil, path, target: str) -> None:
     said = refused(evil(path, {"class_path": target, "init_args": {"unknown": 1}}))
     assert f"names {target}, which is third-party code: if you trust it, add --trust {target.split('.')[0]}" in said
-    assert parser._accepted({"task": {"class_path": target}}, ["task"]) == []
 
 
 def test_a_name_without_a_module_is_named(capsys) -> None:
     assert main(["keys", "sat_soft_scenes", "--task.model=transformer"]) == 1
-    said = "task.model: expected a class path such as torch.optim.AdamW, got 'transformer'"
+    said = "task.model: expected a class path such as vision_attn.attention.soft.Soft, got 'transformer'"
     assert said in capsys.readouterr().err
 
 
@@ -117,7 +115,7 @@ def test_classes_must_derive_from_what_is_expected(evil) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("Soft", "expected a class path such as vision_attn.attention.module.Class, got 'Soft'"),
+        ("Soft", "expected a class path such as vision_attn.attention.soft.Soft, got 'Soft'"),
         ("{class_path: helper.Evil}", "expected a class path"),
         (["helper.Evil"], "expected a class path"),
         ({"class_path": {"class_path": "helper.Evil"}}, "expected a class path"),
@@ -131,7 +129,7 @@ def test_classes_must_derive_from_what_is_expected(evil) -> None:
         "attention.__path__: there is no such"), ({"class_path": "vision_attn.attention.soft.Soft", "init_args": "{}"},
         "attention.init_args: expected keys"),
         ({"class_path": HARD, "init_args": {"soft_strat": 1}}, "did you mean soft_start?"),
-        ({"class_path": HARD, "init_args": {"expectation_probability": {"a": 1}}}, "a single value"),
+        ({"class_path": HARD, "init_args": {"expectation_probability": {"a": 1}}}, "expected a float, got"),
         ({"class_path": HARD, "init_args": {"expectation_probability": float("nan")}}, "nan is outside the range"),
         ({"class_path": HARD, "init_args": {"soft_start": 10**16}}, "outside the range"),
         ({"class_path": "torch.nn.Linear", "init_args": {"device": "cpu"}}, "is not a subclass of Attention"),
@@ -164,10 +162,9 @@ def test_a_string_of_plain_text_is_never_taken_for_a_class(evil) -> None:
         (("data", "init_args", "batch_size"), 10**8, "must hold at least one batch"),
         (("data", "init_args", "test_images"), 10**7, "test_images is 10000000, but must be from 1 to 100,000"),
         (("data", "init_args", "size"), "9" * 4000, "is outside the range of numbers in a run folder"),
-        (("task", "init_args", "length_power"), ".inf", "inf is outside the range of numbers in a run folder"),
+        (("task", "init_args", "length_power"), ".inf", "expected a float, got '.inf'"),
         (("run", "seed"), "x", "run.seed must be a whole number"),
         (("run",), [1], "run.seed must be a whole number"),
-        (("format",), {"a": 1}, "has format {'a': 1}"),
     ],
 )
 def test_a_config_asks_for_no_more_than_its_weights_hold(evil, path, value: object, said: str) -> None:
@@ -182,7 +179,8 @@ def test_overrides_are_the_users_and_checked_too(captioner: Path) -> None:
     assert config["task"]["init_args"]["criteria"]["penalty"]["class_path"] == penalty
     said = refused(captioner, overrides=["--task.model.score=helper.Evil"])
     assert said.startswith("one of the options names helper.Evil, which is third-party code")
-    assert "LSTM is not a subclass of Score" in refused(captioner, overrides=["--task.model.score=torch.nn.LSTM"])
+    said = refused(captioner, overrides=["--task.model.score=torch.nn.LSTM"])
+    assert said == "one of the options names torch.nn.LSTM, which no run folder may use"
 
 
 def test_nothing_is_run_to_learn_the_types_of_a_signature(evil, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +202,13 @@ def test_every_config_of_ours_may_be_opened() -> None:
             if "class_path" not in content[key]:  # the task of the run that it starts from, which is checked there
                 assert content["run"]["start_from"]
                 continue
-            kept = checked(content[key], expected, key)
+            kept = plain(Reader(RunFolder()).value(content[key], expected, key))
             assert kept["class_path"] == content[key]["class_path"]
-            assert kept["init_args"].keys() == content[key].get("init_args", {}).keys()
+            assert kept["init_args"].keys() >= content[key].get("init_args", {}).keys()
+
+
+def checked(value: object, expected: object, key: str, trust: tuple[str, ...] = ()) -> object:
+    return plain(Reader(RunFolder(trust)).value(value, expected, key))
 
 
 def test_trusted_packages(tmp_path: Path) -> None:
@@ -214,12 +216,12 @@ def test_trusted_packages(tmp_path: Path) -> None:
     expected = fit.__annotations__["task"]
     with pytest.raises(Untrusted, match="--trust toy"):
         checked(plane, expected, "task")
-    assert checked(plane, expected, "task", trust=["toy"]) == plane
+    assert checked(plane, expected, "task", trust=["toy"])["init_args"] == {"hidden": 8, "dropout": 0.3}
     with pytest.raises(ValueError, match="toy.Points is not a subclass of Task"):
         checked({"class_path": "toy.Points"}, expected, "task", trust=["toy"])
     with pytest.raises(ValueError, match="toy.AdamW is defined in torch.optim.adamw, not in toy"):
         checked({"class_path": "toy.AdamW"}, expected, "task", trust=["toy"])
-    for package in ("os", "torch", "torch.nn", "torchvision", "vision_attn", "vision_attn.commands", "jsonargparse"):
+    for package in ("os", "torch", "torch.nn", "torchvision", "vision_attn", "vision_attn.commands"):
         with pytest.raises(ValueError, match=f"--trust {package}: .* can do anything"):
             checked(plane, expected, "task", trust=[package])
     for package, more in (
@@ -232,7 +234,7 @@ def test_trusted_packages(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=f"is not a package name{more}"):
             checked(plane, expected, "task", trust=[package])
-    with pytest.raises(ValueError, match="task: No module named 'nowhere'; name its folder in PYTHONPATH"):
+    with pytest.raises(ValueError, match="task: No module named 'nowhere'; if it is your own, name its folder"):
         checked({"class_path": "nowhere.Plane"}, expected, "task", trust=["nowhere"])
 
 
@@ -276,25 +278,3 @@ def test_models_are_built_without_memory() -> None:
         encoder = VGG(layers=16, resolution=32, weights=None)
     assert all(weights.is_meta for weights in encoder.state_dict().values())
     assert not any(weights.is_meta for weights in Backbone(name="alexnet", node="features.2").state_dict().values())
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Does not validate against any of the Union subtypes\nSubtypes: x\nErrors:\n" + "\n" * 500_000,
-        "Does not validate against any of the Union subtypes\nSubtypes: " + " " * 500_000 + "\nErrors :",
-        "Does not validate\n" + "\n" * 500_000 + "Given value",
-        "Expected a " * 50_000,
-        "x" * 500_000 + " may not be imported",
-        "Expected a int. Got value: " + "(" * 500_000,
-        "Expected a int. Got value: " + "-" * 500_000 + "1",
-        "Type " * 100_000,
-        'Parser key "' * 50_000,
-        "Expected '" + "x" * 500_000,
-        "module '" * 100_000,
-    ],
-)
-def test_messages_take_time_in_proportion_to_their_length(message: str) -> None:
-    """Half a megabyte would take hours if the time grew with the square of it."""
-    assert "\n" not in one_line(message, lambda path: [])
-    suggest(message, ["hidden_size", "word_size"])

@@ -175,15 +175,15 @@ def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_p
     write_run("sat_soft_scenes", tmp_path / "first")
     start = ["--run.start_from", str(tmp_path / "first")]
     config = read(CONFIGS / "finetune_photographs.yaml", start)
-    options = config.task.init_args
-    assert options.encoder.init_args.region_size == 8 and options.model.init_args.hidden_size == 8
-    assert options.max_words == 6 and set(options.criteria) == {"likelihood", "penalty"}
-    assert config.run.start_from == str(tmp_path / "first") and config.optimizer.init_args.lr < 3e-3
+    options = config.task.arguments
+    assert options["encoder"].arguments["region_size"] == 8 and options["model"].arguments["hidden_size"] == 8
+    assert options["max_words"] == 6 and set(options["criteria"]) == {"likelihood", "penalty"}
+    assert config.run.start_from == str(tmp_path / "first") and config.optimizer.arguments["lr"] < 3e-3
     assert config.run.warmup < config.run.epochs, "photographs of a single batch are enough"
     again = read(CONFIGS / "finetune_photographs.yaml", [*start, "--task.beams=7"])
-    assert again.task.init_args.beams == 7 and again.task.init_args.max_words == 6
+    assert again.task.arguments["beams"] == 7 and again.task.arguments["max_words"] == 6
     whole = read(CONFIGS / "sat_soft_scenes.yaml", start)
-    assert whole.task.init_args.model.init_args.hidden_size != 8, "a config with a task of its own keeps it"
+    assert whole.task.arguments["model"].arguments["hidden_size"] != 8, "a config with a task of its own keeps it"
     with pytest.raises(ValueError, match="nowhere does not exist: give the folder of a run"):
         read(CONFIGS / "finetune_photographs.yaml", ["--run.start_from=nowhere"])
     written = tmp_path / "first/best/config.yaml"

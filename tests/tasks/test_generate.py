@@ -163,10 +163,10 @@ def test_mistakes_are_named():
 def test_every_config_takes_two_steps(name, tmp_path):
     settings = {
         "data.batch_size": 2 if name == "draw_two_digits" else 150,
-        "task.init_args.model.init_args.num_steps": 2,
-        "task.init_args.model.init_args.hidden_size": 8,
-        "task.init_args.importance_images": 2,
-        "task.init_args.importance_samples": 2,
+        "task.model.num_steps": 2,
+        "task.model.hidden_size": 8,
+        "task.importance_images": 2,
+        "task.importance_samples": 2,
         "run.validate_every": 0,
         "run.show": 0,
     }

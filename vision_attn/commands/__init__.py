@@ -25,8 +25,7 @@ from typing import Literal, NoReturn
 from vision_attn import __version__
 from vision_attn.commands._collection import left_at_exit
 from vision_attn.commands._hints import joined
-from vision_attn.system.console import complain, discard, log_to_terminal, printable
-from vision_attn.system.mistakes import suggest
+from vision_attn.system.console import complain, discard, log_to_terminal, printable, suggest
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
 LONGEST = 2000  # characters of an error message, which may quote a whole file

@@ -3,14 +3,16 @@
 import argparse
 import difflib
 import os
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vision_attn.system.files import ours, shipped
+
+if TYPE_CHECKING:  # or `--help` would import torch
+    from vision_attn.configuration.reader import UnknownKey
 
 
 def read_config(arguments: argparse.Namespace) -> Any:
@@ -18,18 +20,15 @@ def read_config(arguments: argparse.Namespace) -> Any:
 
     Raises ValueError for an error in either, and suggests a file or a key.
     """
-    import yaml
-
-    from vision_attn.configuration.config import dump, read
+    from vision_attn.configuration.config import read
+    from vision_attn.configuration.reader import UnknownKey
 
     path = config_file(arguments.config)
     options_only(arguments.overrides)
     try:
         return read(path, arguments.overrides)
-    except ValueError as error:
-        if not unknown_key(str(error)) or not arguments.overrides:
-            raise
-        raise ValueError(meant(str(error), yaml.safe_load(dump(read(path))))) from error
+    except UnknownKey as error:  # of an option
+        raise ValueError(meant(error, read(path).content())) from error
 
 
 def options_only(overrides: Sequence[str]) -> None:
@@ -87,20 +86,14 @@ def _similar(stem: str, files: Sequence[Path]) -> list[str]:
     return [named[name] for name in names or [name for name in named if name.startswith(stem)][:3]]
 
 
-def unknown_key(message: str) -> str | None:
-    """Return the unknown key that `message` is about; None for other messages."""
-    found = re.match(r"(?:--)?([\w.-]+): there is no such key", message)
-    return found[1] if found else None
-
-
-def meant(message: str, config: Mapping[str, Any], options: Iterable[str] = ()) -> str:
-    """Extend a `message` about an unknown key with the keys of `config` that end in the same or a similar name.
+def meant(error: "UnknownKey", config: Mapping[str, Any], options: Iterable[str] = ()) -> str:
+    """The message of `error`, with the keys of `config` that end in the same or a similar name.
 
     For example, `--run.epochs` is suggested for `--epochs`. `options` are those of the verb. The message is unchanged
     if no key is similar, or if the key begins correctly and the message has a suggestion already.
     """
-    key = unknown_key(message)
-    if key is None or (key.split(".")[0] in config and "did you mean" in message):
+    key, message = error.key, str(error)
+    if key.split(".")[0] in config and "did you mean" in message:
         return message
     places = {option.replace("-", "_"): [option.replace("_", "-")] for option in options}
     for path in dotted(config):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vision_attn.commands._collection import collected_later
-from vision_attn.commands._hints import marked, meant, options_only, shown, unknown_key
+from vision_attn.commands._hints import marked, meant, options_only, shown
 from vision_attn.system.files import shipped
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -105,18 +105,17 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
 
     from vision_attn.configuration.config import find_best, load
     from vision_attn.configuration.hub import local
+    from vision_attn.configuration.reader import UnknownKey
     from vision_attn.results.model import open_model
 
     options_only(arguments.overrides)
     options = {"device": arguments.device, "trust": arguments.trust, "overrides": arguments.overrides}
     try:
         model = open_model(folder, **options)
-    except ValueError as error:
-        if not unknown_key(str(error)):
-            raise
+    except UnknownKey as error:  # of an option
         content = load(find_best(Path(local(folder))) / "config.yaml")
         below = {key: content[key] for key in ("task", "data") if key in content}
-        raise ValueError(meant(str(error), below, options=vars(arguments))) from error
+        raise ValueError(meant(error, below, options=vars(arguments))) from error
     if arguments.beams is not None:
         if not _is_captioner(model):
             raise ValueError(f"--beams is for captioners, but {folder} holds a {model.task.kind}")

@@ -70,15 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the keys. Raises ValueError as `train` does."""
-    import yaml
-
-    from vision_attn.configuration.config import dump
     from vision_attn.configuration.run import Run
 
-    content = yaml.safe_load(dump(read_config(arguments)))
-    content.pop("format", None)
     described = {"run": descriptions(Run)}
-    for key, value, text in settings(content, described):
+    for key, value, text in settings(read_config(arguments).content(), described):
         written = value if isinstance(value, str) else json.dumps(value)
         say(f"--{key}={shlex.quote(written)}" + f"  # {text}" * bool(text))
     return 0

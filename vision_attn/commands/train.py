@@ -8,7 +8,6 @@ several GPUs: torchrun --nproc-per-node=4 train.py CONFIG.
 import argparse
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +60,9 @@ def trial_folder(folder: Path) -> Path:
 
 def trusting(config: Any) -> str:
     """Return the options with which a run of `config` can be opened: --trust for each package of the user's own."""
-    import yaml
-
-    from vision_attn.configuration.config import dump
-    from vision_attn.configuration.parser import packages_of
+    from vision_attn.configuration.reader import parts_of
     from vision_attn.configuration.run_folder import OPENED
     from vision_attn.configuration.trust import NEVER
 
-    content = yaml.safe_load(dump(config))
-    named = packages_of([content.get(key) for key in OPENED]) - NEVER
-    return "".join(f" --trust {package}" for package in sorted(named & set(sys.modules)))
+    named = {part.class_path.split(".")[0] for key in OPENED for part in parts_of(getattr(config, key))}
+    return "".join(f" --trust {package}" for package in sorted(named - NEVER))

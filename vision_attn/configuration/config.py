@@ -6,112 +6,105 @@ twice.
 
 import inspect
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from jsonargparse import Namespace
 
-from vision_attn.configuration import trust as trusted
-from vision_attn.configuration.moves import moved, moved_override
-from vision_attn.configuration.parser import FORMAT, allow_only, make_parser, names, packages_of, parse
+from vision_attn.configuration.moves import REMOVED, moved, moved_option
+from vision_attn.configuration.options import Option, parse_options
+from vision_attn.configuration.reader import Part, Reader, built, located, plain
+from vision_attn.configuration.run import Run
 from vision_attn.configuration.schema import experiment
+from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
 from vision_attn.system.bounded_yaml import read_yaml
-from vision_attn.system.files import scratch, shipped
-from vision_attn.system.mistakes import suggest
-
-OURS = ("vision_attn", "torch.nn", "torch.optim", "torchvision")
-"""Packages whose classes a user's own config may name without `--trust`. For run folders see `trust`."""
-
+from vision_attn.system.console import suggest
+from vision_attn.system.files import shipped
 
 HEAD = "# Written by vision-attn: the whole config of this run, defaults included.\n"
 
 
-def read(path: str | Path, overrides: Sequence[str] = ()) -> Namespace:
-    """The config in the YAML file `path`, with overrides such as "--task.model.hidden_size=256", checked and complete.
+@dataclass
+class Config:
+    """A config, checked and complete: the keys of `experiment`."""
+
+    task: Part
+    data: Part
+    optimizer: Part
+    schedule: Part | None
+    run: Run
+
+    def content(self) -> dict[str, Any]:
+        """What a config file holds, with every default spelled out."""
+        return {key: asdict(self.run) if key == "run" else plain(part) for key, part in vars(self).items()}
+
+
+def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The config in the YAML file `path`, with overrides such as "--task.model.hidden_size=256".
 
     `run.folder` is `runs/NAME` unless given. Of `task`, what is not written in the file is that of the run which
     `run.start_from` names, if the file names no class there. Raises ValueError naming the key that is wrong.
     """
-    path, overrides = Path(path), [moved_override(override) for override in overrides]
-    written = read_yaml(path)
-    content = _with_task(_current(written, where=path), overrides, where=path)
-    allow_only({*OURS, *packages_of(content), *packages_of(list(overrides))})
-    with nullcontext(path) if content == written else _rewritten(path.name, content) as file:
-        arguments = [f"--run.folder={Path('runs') / path.stem}", f"--config={file}", *overrides]
-        config = parse(make_parser(), arguments, content, where=path, overrides=overrides)
-    config.config = None
-    return config
+    path, options = Path(path), options_of(overrides)
+    content = _with_task(load(path), options, where=path)
+    run = content.get("run")
+    if run is None or isinstance(run, dict):
+        content["run"] = {"folder": str(Path("runs") / path.stem)} | (run or {})
+    with located(path, options):
+        found = Reader(Names()).all(parameters(), content, "", options)
+    return Config(**found | {"run": built(found["run"])})
 
 
-def _with_task(content: dict[str, Any], overrides: Sequence[str], *, where: Path) -> dict[str, Any]:
+def parameters() -> dict[str, inspect.Parameter]:
+    """The parameters of `experiment`: the keys of a config."""
+    return dict(inspect.signature(experiment).parameters)
+
+
+def options_of(overrides: Sequence[str]) -> list[Option]:
+    """Overrides under today's names. Raises ValueError for what is no option."""
+    return [Option(*moved_option(option.path, option.text)) for option in parse_options(overrides)]
+
+
+def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Path) -> dict[str, Any]:
     """Complete a config whose `task` names no class by the task of the run that it starts from."""
     run, task = content.get("run"), content.get("task") or {}
     start = run.get("start_from") if isinstance(run, dict) else None
-    for word, following in zip(overrides, [*overrides[1:], ""], strict=False):  # without overrides there is one more
-        key, given, value = word.partition("=")
-        if key == "--run.start_from":
-            start = value if given else following
+    start = {option.path: option.text for option in options}.get(("run", "start_from"), start)
     if not isinstance(start, str) or not isinstance(task, dict) or "class_path" in task:
         return content
     written = find_best(shipped(start)) / "config.yaml"
     try:
-        theirs = trusted.checked(
-            load(written).get("task"), inspect.signature(experiment).parameters["task"].annotation, "task"
-        )
-    except trusted.Untrusted as error:
+        theirs = plain(Reader(RunFolder()).value(load(written).get("task"), parameters()["task"].annotation, "task"))
+    except Untrusted as error:
         raise ValueError(f"{written} names classes of another package: copy its task into {where}") from error
-    if not isinstance(theirs, dict):
-        raise ValueError(f"{written} has no task")
-    options = task.get("init_args", {})
-    return content | {"task": theirs | {"init_args": theirs.get("init_args", {}) | options}}
+    except Wrong as error:
+        raise ValueError(f"{written}: {error}") from error
+    return content | {"task": theirs | {"init_args": theirs.get("init_args", {}) | (task.get("init_args") or {})}}
 
 
-def build(config: Namespace) -> dict[str, Any]:
+def build(config: Config) -> dict[str, Any]:
     """The arguments of training. Seeds torch first, so that what constructors sample follows from run.seed."""
     torch.manual_seed(config.run.seed)
-    parts = make_parser().instantiate(config)
-    return {name: parts[name] for name in inspect.signature(experiment).parameters}
+    return {name: built(part) for name, part in vars(config).items()}
 
 
-def dump(config: Namespace) -> str:
+def dump(config: Config) -> str:
     """The resolved config as YAML, with every default spelled out."""
-    shown = config.clone()
-    shown.pop("config", None)
-    return HEAD + make_parser().dump(shown, skip_unset=False)
+    return HEAD + yaml.safe_dump(config.content(), sort_keys=False)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A config file as plain values. Raises ValueError as `read_yaml` does, and for another version's format."""
-    return _current(read_yaml(path), where=path)
-
-
-def _current(written: Any, *, where: Path) -> dict[str, Any]:
-    """What a config file says, in the words of this version. See `load` for what is refused."""
-    content = moved(written, where=where)
+    """A config file as plain values, under today's names. Raises ValueError as `read_yaml`, and for unknown keys."""
+    content, known = moved(read_yaml(path), where=path), list(parameters())
     if not isinstance(content, dict):
-        raise ValueError(f"{where} is no config: it must hold keys such as {', '.join(names(experiment))}")
-    version = content.get("format", FORMAT)
-    if version not in range(1, FORMAT + 1):
-        raise ValueError(
-            f"{where} has format {str(version)[:40]}, this version of vision_attn reads formats up to {FORMAT}: "
-            "use the version that wrote it, or train again"
-        )
-    unknown = [key for key in content if key not in (*names(experiment), "format")]
+        raise ValueError(f"{path} is no config: it must hold keys such as {', '.join(known)}")
+    unknown = [key for key in content if key not in (*known, *REMOVED)]
     if unknown:
-        raise ValueError(f"{where}: {unknown[0][:80]}: there is no such key{suggest(unknown[0], names(experiment))}")
-    return content
-
-
-@contextmanager
-def _rewritten(name: str, content: dict[str, Any]) -> Iterator[Path]:
-    """A temporary file called `name` with a config that was converted from an earlier version."""
-    with scratch("config") as folder:
-        (folder / name).write_text(yaml.safe_dump(content), encoding="utf-8")
-        yield folder / name
+        raise ValueError(f"{path}: {unknown[0][:80]}: there is no such key{suggest(unknown[0], known)}")
+    return {key: value for key, value in content.items() if key not in REMOVED}
 
 
 def find_best(folder: Path) -> Path:

@@ -32,6 +32,9 @@ CLASSES = {"Given": "Precomputed", "Joined": "Concatenated", "ReinforceLooks": "
 ARGUMENTS = {"forget_looks": "context_dropout", "forget_after": "context_dropout_after"}
 """Arguments of classes of this package: old -> new."""
 
+REMOVED = ("format",)
+"""Keys of a config that mean nothing any more."""
+
 _PATH = re.compile(r"(vision_attn\.\w+\.\w+)\.([A-Z]\w*)")
 _told: set[str] = set()
 
@@ -67,14 +70,12 @@ def moved_path(path: str, *, where: Any = None) -> str:
     return new
 
 
-def moved_override(override: str) -> str:
-    """Return an override of the command line, such as "--data=vision_attn.data.labelled.LabelledImages", or its value,
-    with today's names."""
-    key, given, value = override.rpartition("=")
-    parts = key.split(".")
-    last = ARGUMENTS.get(parts[-1], parts[-1]) if key.startswith("--task.") else parts[-1]
-    _tell(parts[-1], last, "the command line")
-    return ".".join([*parts[:-1], last]) + given + moved_path(value, where="the command line")
+def moved_option(key: tuple[str, ...], value: str) -> tuple[tuple[str, ...], str]:
+    """Return the key and the value of an option such as "--data=vision_attn.data.labelled.LabelledImages", with today's
+    names."""
+    last = ARGUMENTS.get(key[-1], key[-1]) if key[0] == "task" else key[-1]
+    _tell(key[-1], last, "the command line")
+    return (*key[:-1], last), moved_path(value, where="the command line")
 
 
 def _arguments(arguments: dict[str, Any], where: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from vision_attn.decode.beams import beam_search
 from vision_attn.decode.one_by_one import sample
 from vision_attn.decode.rows import Decoded
 from vision_attn.system.checks import check_range
-from vision_attn.system.mistakes import suggest
+from vision_attn.system.console import suggest
 
 Way = Literal["best", "diverse", "sampled"]
 """The best of a beam, the best of each of several groups of beams (Vijayakumar et al. 2018), or samples."""

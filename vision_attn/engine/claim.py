@@ -2,18 +2,14 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import yaml
-from jsonargparse import Namespace
-
-from vision_attn.configuration.config import _rewritten, dump, load, read
+from vision_attn.configuration.config import Config, dump, load
 from vision_attn.engine import checkpoint
 from vision_attn.engine.folders import claim as lock
 from vision_attn.engine.guard import keep_to
-from vision_attn.system.bounded_yaml import flat
 from vision_attn.system.files import replacing
 
 FREE = (
@@ -29,7 +25,7 @@ FREE = (
 """Keys that may change when a run goes on: they do not change its weights beyond rounding."""
 
 
-def claim(config: Namespace) -> Path:
+def claim(config: Config) -> Path:
     """Write the resolved config into its run folder, and return the folder.
 
     Raises ValueError when the folder holds a run that was trained with other settings, or is being trained.
@@ -37,14 +33,14 @@ def claim(config: Namespace) -> Path:
     folder = Path(config.run.folder)
     if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one writes
         with lock(folder):
-            _keep_to(folder, yaml.safe_load(dump(config)))
+            _keep_to(folder, config.content())
             with replacing(folder / "config.yaml") as temporary:
                 temporary.write_text(dump(config), encoding="utf-8")
     return folder
 
 
 @contextmanager
-def training(config: Namespace) -> Iterator[Path]:
+def training(config: Config) -> Iterator[Path]:
     """Claim the run folder, and keep other training commands out of it within this context.
 
     `experiment` locks the folder too, but later: without this, another command could replace the config in between.
@@ -63,26 +59,7 @@ def _keep_to(folder: Path, new: dict) -> None:
     free = FREE if new.get("schedule") else (*FREE, "run.epochs")
     if "auto" in (_precision(old), _precision(new)):  # `experiment` compares what it stands for.
         free += ("run.precision",)
-    keep_to(folder, old, new, free=(*free, *_defaults(new, old, name=written.name)))
-
-
-def _defaults(new: dict, old: dict, *, name: str) -> list[str]:
-    """The keys of `new` that have their default and that `old`, from a version without them, lacks."""
-    after = flat(new)
-    if missing := after.keys() - flat(old):
-        with suppress(ValueError), _rewritten(name, _within(new, old)) as file:
-            default = flat(yaml.safe_load(dump(read(file))))
-            return [key for key in missing if key in default and default[key] == after[key]]
-    return []
-
-
-def _within(new: dict, old: dict) -> dict:
-    """The part of a nested config whose keys `old` has too."""
-    return {
-        key: _within(value, old[key]) if isinstance(value, dict) and isinstance(old[key], dict) else value
-        for key, value in new.items()
-        if key in old
-    }
+    keep_to(folder, old, new, free=free)
 
 
 def _precision(content: dict[str, Any]) -> Any:

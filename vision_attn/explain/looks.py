@@ -16,7 +16,7 @@ from vision_attn.explain.record import Record, record_attention
 from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam
 from vision_attn.explain.tokens import NO_PRODUCT, ImageAttention, map_shapes
 from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts
-from vision_attn.system.console import reason_of
+from vision_attn.system.console import reason_of, suggest
 
 Method = Literal["auto", "attention", "rollout", "relevance", "grad-cam"]
 NO_ANSWER = "attention"  # the word under a map of a model without an answer
@@ -168,8 +168,6 @@ def _wanted(model: Model, output: Tensor | None, texts: Sequence[str]) -> list[i
     known = list(model.classes)
     for text in texts:
         if text not in known:
-            from vision_attn.system.mistakes import suggest
-
             raise ValueError(f"the classifier has no class {text!r}{suggest(text, known)}")
     return [known.index(text) for text in texts]
 

@@ -14,9 +14,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.explain.sizes import image_size, timm_settings
-from vision_attn.system.console import reason_of
+from vision_attn.system.console import reason_of, suggest
 from vision_attn.system.files import find
-from vision_attn.system.mistakes import suggest
 
 log = logging.getLogger(__name__)
 

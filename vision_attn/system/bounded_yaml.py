@@ -25,7 +25,11 @@ def read_yaml(path: Path) -> Any:
     Raises ValueError naming the file, and the line if known, if it cannot be read, is not YAML, or exceeds a bound of
     this module.
     """
-    text = _text(path)
+    return parse_yaml(_text(path), path)
+
+
+def parse_yaml(text: str, where: Path | str) -> Any:
+    """As `read_yaml`, of a text; `where` is its source in messages."""
     try:
         loader = _Loader(text)
         try:
@@ -35,15 +39,15 @@ def read_yaml(path: Path) -> Any:
         finally:
             loader.dispose()
     except _Excess as error:
-        raise ValueError(f"{path}, line {error.line}: {error}") from None
+        raise ValueError(f"{where}, line {error.line}: {error}") from None
     except RecursionError:
-        raise ValueError(f"{path} is nested too deeply") from None
+        raise ValueError(f"{where} is nested too deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{path}{line} is not valid YAML: {_short(getattr(error, 'problem', error))}") from error
+        raise ValueError(f"{where}{line} is not valid YAML: {_short(getattr(error, 'problem', error))}") from error
     except Exception as error:  # PyYAML raises various errors for values that do not fit their tag, such as `!!int x`
-        raise ValueError(f"{path} is not valid YAML: a value does not fit its tag ({_short(error)})") from error
+        raise ValueError(f"{where} is not valid YAML: a value does not fit its tag ({_short(error)})") from error
 
 
 def flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:

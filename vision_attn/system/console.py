@@ -4,6 +4,7 @@ File names, captions, words and messages of other libraries may hold any charact
 `say`, `complain` or the handler of `log_to_terminal`.
 """
 
+import difflib
 import logging
 import os
 import sys
@@ -98,6 +99,15 @@ def to_the_end(needed: bool = True) -> Iterator[None]:
             raise error
     finally:
         _unread = None
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return a suggestion such as `; did you mean hidden_size?`, or the whole list if no name is similar."""
+    known = sorted(known)
+    close = [name for name in known if name.startswith(word)][:3] or difflib.get_close_matches(word, known, n=3)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; choose from: {', '.join(known)}" if len(known) in range(1, 40) else ""
 
 
 def reason_of(error: BaseException) -> str:

@@ -86,7 +86,7 @@ class Captioning(Task):
         temperature: float = 1.0,
         top_p: float = 1.0,
         content_once: bool = False,
-        validate_with: list[str] = ["BLEU-4", "CIDEr"],  # noqa: B006 (never changed; jsonargparse shows it)
+        validate_with: list[str] = ["BLEU-4", "CIDEr"],  # noqa: B006 (never changed)
     ):
         super().__init__()
         self.decoding = Decoding(

@@ -1,0 +1,54 @@
+"""Values of a config on the command line: `--task.model.hidden_size=64`."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vision_attn.configuration.annotations import MISSING, is_mapping, items_of, single, takes_text
+from vision_attn.configuration.trust import short
+from vision_attn.system.bounded_yaml import parse_yaml
+
+
+class Option(NamedTuple):
+    """A value of the command line: `--task.model.hidden_size=64`."""
+
+    path: tuple[str, ...]
+    text: str
+
+
+def parse_options(words: Sequence[str]) -> list[Option]:
+    """The options in `--KEY=VALUE` or `--KEY VALUE`. Raises ValueError for what is none."""
+    options, rest = [], list(words)
+    while rest:
+        key, given, text = rest.pop(0).partition("=")
+        if not re.fullmatch(r"--\w[\w-]*(\.[^.\s]+)*", key):
+            raise ValueError(f"{short(key)} is not an option: give --KEY=VALUE")
+        if not given:
+            if not rest:
+                raise ValueError(f"{key}: its value is missing: give {key}=VALUE")
+            text = rest.pop(0)
+        options.append(Option(tuple(name for name in key[2:].split(".") if name != "init_args"), text))
+    return options
+
+
+def value_of(text: str, kinds: Sequence[Any], key: str) -> Any:
+    """The value of an option, written as YAML. It is text where the parameter takes text and YAML gives nothing else
+    that the parameter takes."""
+    textual = any(map(takes_text, kinds))
+    try:
+        value = parse_yaml(text, f"--{key}")
+    except ValueError:
+        if textual:
+            return text
+        raise
+    if isinstance(value, str):
+        return text
+    others = [kind for kind in kinds if kind not in (str, Path)]
+    fits = (
+        isinstance(value, dict) and any(map(is_mapping, others))
+        or isinstance(value, list) and any(items_of(kind, len(value)) is not None for kind in others)
+        or value is None and type(None) in others
+        or any(single(value, kind) is not MISSING for kind in others)
+    )  # fmt: skip
+    return text if not fits and (textual or isinstance(value, bool | int | float)) else value

@@ -1,0 +1,255 @@
+"""Reads the values of a config by the signatures of the classes that receive them.
+
+A value is read by the first row of this table that fits the value and the annotation of its parameter. The order is a
+rule of security: where a parameter takes text, no text names a class, and a mapping names one only where the parameter
+expects an object. What names a class goes through `trust`, before anything is imported.
+
+| Value | The parameter takes | Read as |
+|---|---|---|
+| null | None, or None is its default | None |
+| mapping | an object, or a callable that returns one | `class_path` and `init_args`: a `Part` |
+| mapping | a mapping | a mapping, each value by the type of values |
+| list | a list, a tuple, a sequence | a list or tuple, each item by its type |
+| text, a number, true, false | these | itself; a number may be written as text (YAML 1.1 reads 1e-3 as text) |
+| text | an object, or a callable that returns one, and no text | the class path of a `Part` |
+| anything | no annotation, in code that is trusted | itself |
+| anything else | | refused |
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from vision_attn.configuration.annotations import (
+    MISSING,
+    PATH,
+    Expected,
+    can_be_spelled,
+    is_mapping,
+    items_of,
+    kinds_of,
+    may_be_path,
+    object_of,
+    parameters_of,
+    single,
+    untyped,
+    word_for,
+)
+from vision_attn.configuration.options import Option, value_of
+from vision_attn.configuration.trust import Names, Untrusted, Wrong, short
+from vision_attn.system.console import suggest
+
+CLASSES = 50
+"""The largest number of classes that a config may name."""
+
+EXAMPLE = "vision_attn.attention.soft.Soft"
+
+
+class UnknownKey(Wrong):
+    """A key that no parameter has."""
+
+
+@dataclass
+class Part:
+    """An object that a config describes: what makes it, and the arguments, defaults included."""
+
+    class_path: str
+    """Empty for a dataclass of settings, which a config does not name."""
+    constructor: Callable
+    arguments: dict[str, Any]
+    factory: bool = False
+    """Whether the receiver makes the object, and adds the first arguments."""
+
+
+def built(value: Any) -> Any:
+    """The object, or the factory, that a part describes; also in lists and mappings."""
+    if isinstance(value, Part):
+        arguments = built(value.arguments)
+        return partial(value.constructor, **arguments) if value.factory else value.constructor(**arguments)
+    if isinstance(value, dict):
+        return {key: built(each) for key, each in value.items()}
+    return type(value)(map(built, value)) if isinstance(value, list | tuple) else value
+
+
+def plain(value: Any) -> Any:
+    """A part as a config file spells it out."""
+    if isinstance(value, Part):
+        arguments = plain(value.arguments)
+        named = {"class_path": value.class_path} if value.class_path else arguments
+        return named | {"init_args": arguments} if value.class_path and arguments else named
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@contextmanager
+def located(where: Path, options: Iterable[Option]) -> Iterator[None]:
+    """Within, the message of an error begins with its source: the file, unless it concerns one of the options."""
+    try:
+        yield
+    except Wrong as error:
+        keys = [".".join(option.path) for option in options]
+        by_option = any(error.key == key or error.key.startswith(f"{key}.") for key in keys)
+        if isinstance(error, Untrusted):
+            raise ValueError(f"{'one of the options' if by_option else where} {error}") from error
+        if by_option:
+            raise
+        raise ValueError(f"{where}: {error}") from error
+
+
+def parts_of(value: Any) -> Iterator[Part]:
+    """All parts in a value."""
+    if isinstance(value, Part):
+        yield value
+        value = value.arguments
+    if isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from parts_of(each)
+
+
+class Reader:
+    """Reads the values of one config. All methods raise `Wrong`, with the key, and `trust.Untrusted`."""
+
+    def __init__(self, names: Names) -> None:
+        self.names, self.classes = names, 0
+
+    def all(
+        self, parameters: Mapping[str, inspect.Parameter], written: Any, key: str, options: Sequence[Option],
+        *, trusted: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The values of all parameters: written, changed by `options`, or the default where that can be spelled."""
+        if not isinstance(written, dict):
+            raise Wrong(key, f"expected keys and values, got {short(written)!r}")
+        changed: dict[str, list[Option]] = {}
+        for (name, *below), text in options:
+            changed.setdefault(name, []).append(Option(tuple(below), text))
+        for name in (*written, *changed):
+            if name not in parameters:
+                below = () if name in written else changed[name][0].path
+                whole = _join(key, ".".join((name, *below)))
+                raise UnknownKey(whole, f"there is no such key{suggest(short(name), parameters)}")
+        found = {}
+        for name, parameter in parameters.items():
+            if name in written or name in changed:
+                found[name] = self.value(
+                    written.get(name, MISSING), parameter.annotation, _join(key, name), changed.get(name, ()),
+                    default=parameter.default, trusted=trusted,
+                )  # fmt: skip
+            elif parameter.default is MISSING:
+                raise Wrong(_join(key, name), "missing but required")
+            elif (default := self.default(parameter, _join(key, name))) is not MISSING:
+                found[name] = default
+        return found
+
+    def value(
+        self, value: Any, annotation: Any, key: str, options: Sequence[Option] = (), *,
+        default: Any = MISSING, trusted: bool = False,
+    ) -> Any:  # fmt: skip
+        """One value, by the table above. `options` set it, or what is below it."""
+        kinds, before = kinds_of(annotation), value
+        below = [option for option in options if option.path]
+        if len(below) < len(options):
+            text = next(option.text for option in reversed(options) if not option.path)
+            value = value_of(text, kinds, key)
+        expected = next(filter(None, map(object_of, kinds)), None)
+        elements = next((get_args(kind) for kind in kinds if is_mapping(kind)), None)
+        if below and value in (MISSING, None):
+            if expected and inspect.isclass(default) and default is not MISSING:
+                return self.part(default, {}, expected, key, below)
+            value = {} if elements is not None or expected and is_dataclass(expected.kind) else value
+        if value is MISSING:
+            raise Wrong(key, f"this config has none: give its class first, --{key}=...")
+        if value is None and (default is None or type(None) in kinds or trusted and untyped(kinds)):
+            return None
+        if expected and (isinstance(value, dict) or isinstance(value, str) and may_be_path(value, kinds)):
+            return self.named(value, expected, key, below, before)
+        if isinstance(value, dict) and elements is not None:
+            return self.mapping(value, (*elements, MISSING, MISSING)[1], key, below, trusted)
+        if below:
+            raise UnknownKey(_join(key, below[0].path[0]), "there is no such key")
+        if isinstance(value, list | tuple):
+            for kind in kinds:
+                if (items := items_of(kind, len(value))) is not None:
+                    read = [self.value(each, item, f"{key}.{number}", trusted=trusted)
+                            for number, (each, item) in enumerate(zip(value, items, strict=True))]  # fmt: skip
+                    return tuple(read) if tuple in (kind, get_origin(kind)) else read
+        if untyped(kinds):
+            if trusted or value == default and not isinstance(value, list | dict):
+                return value
+            raise Wrong(key, "a run folder may not set this")
+        if value is None:
+            raise Wrong(key, "null is no value for it; leave it out for the default")
+        for kind in kinds:
+            if (read := single(value, kind)) is not MISSING:
+                self.names.check_number(read, key)
+                return read
+        words = [word_for(kind) for kind in kinds if not object_of(kind)]
+        raise Wrong(key, f"expected {' or '.join(words) or f'a class path such as {EXAMPLE}'}, got {short(value)!r}")
+
+    def mapping(self, value: dict, element: Any, key: str, options: Sequence[Option], trusted: bool) -> dict:
+        """A mapping. An option `--KEY.NAME=null` takes a part of it away."""
+        names = dict.fromkeys([*value, *(option.path[0] for option in options)])
+        found = {}
+        for name in names:
+            below = [Option(option.path[1:], option.text) for option in options if option.path[0] == name]
+            removed = below and below[-1] == ((), "null") and type(None) not in kinds_of(element)
+            if not removed:
+                where = _join(key, short(name))
+                found[name] = self.value(value.get(name, MISSING), element, where, below, trusted=trusted)
+        return found
+
+    def named(self, value: Any, expected: Expected, key: str, options: Sequence[Option], before: Any) -> Part:
+        """The part with the class that `value` names. Of `before`, for which an option names another class, it keeps
+        the arguments that this class has too."""
+        written = value if isinstance(value, dict) else {"class_path": value}
+        if is_dataclass(expected.kind) and not expected.factory and "class_path" not in written:
+            return self.part(expected.kind, written, expected, key, options)
+        path, arguments = written.get("class_path"), written.get("init_args")
+        if not isinstance(path, str) or not PATH.fullmatch(path):
+            raise Wrong(key, f"expected a class path such as {EXAMPLE}, got {short(path)!r}")
+        self.classes += 1
+        if self.classes > CLASSES:
+            raise Wrong(key, f"the config names more than {CLASSES} classes")
+        constructor = self.names.find(path, expected.kind, key)
+        if extra := written.keys() - {"class_path", "init_args"}:
+            raise Wrong(_join(key, short(min(extra))), "there is no such key here: write it under init_args")
+        if isinstance(value, str) and isinstance(before, dict) and isinstance(before.get("init_args"), dict):
+            known = parameters_of(constructor, expected.given)
+            arguments = {name: each for name, each in before["init_args"].items() if name in known}
+        if not isinstance(arguments, dict | None):
+            raise Wrong(f"{key}.init_args", f"expected keys and values, got {short(arguments)!r}")
+        return self.part(constructor, arguments or {}, expected, key, options, path)
+
+    def part(
+        self,
+        constructor: Any,
+        written: Any,
+        expected: Expected,
+        key: str,
+        options: Sequence[Option],
+        path: str = "",
+    ) -> Part:
+        """The part that `constructor` makes of the arguments that are written, and of `options`."""
+        if not path and not is_dataclass(constructor):
+            path = f"{constructor.__module__}.{constructor.__qualname__}"
+        parameters, trusted = parameters_of(constructor, expected.given), self.names.trusts(constructor)
+        return Part(path, constructor, self.all(parameters, written, key, options, trusted=trusted), expected.factory)
+
+    def default(self, parameter: inspect.Parameter, key: str) -> Any:
+        """The default of a parameter, as far as a config can spell it."""
+        default, kinds = parameter.default, kinds_of(parameter.annotation)
+        expected = next(filter(None, map(object_of, kinds)), None)
+        if inspect.isclass(default) and expected:
+            findable = vars(sys.modules.get(default.__module__)).get(default.__name__) is default
+            return self.part(default, {}, expected, key, ()) if findable else MISSING
+        as_typed = (read for kind in kinds if (read := single(default, kind)) is not MISSING)  # 0 as a float
+        return next(as_typed, default) if can_be_spelled(default) else MISSING
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{short(name)}" if key else short(name)
