@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -139,8 +138,6 @@ class Task(nn.Module):
     """The method of `vision_attn.load(...)` that uses it, such as "caption"; empty if there is none."""
     chosen_by: str | None = None
     """The key that names metrics of validation, such as task.validate_with; None where they are always the same."""
-    renamed: Mapping[str, str] = MappingProxyType({})
-    """Prefixes of the names of weights that have changed since earlier versions: old -> new."""
     own: tuple[str, ...] = ()
     """Prefixes of the names of weights that belong to the training of one run and not to its model, such as those of a
     learned baseline or a schedule. A run that starts from the weights of another does not take these over."""

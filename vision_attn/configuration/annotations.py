@@ -31,6 +31,7 @@ def object_of(kind: Any) -> Expected | None:
     """The object that a type expects, if a config can describe it by a class path; else None."""
     if get_origin(kind) is Callable or kind is Callable:
         given, made = get_args(kind) or (..., object)
+        made = object if made is Any else made
         return Expected(made, 0 if given is ... else len(given), True) if inspect.isclass(made) else None
     other = not inspect.isclass(kind) or get_origin(kind) is not None or kind in (*_PLAIN, *UNTYPED)
     return None if other or kind.__module__ == "builtins" else Expected(kind, 0, False)
@@ -111,7 +112,7 @@ def single(value: Any, kind: Any) -> Any:
         return value if isinstance(value, str) else MISSING
     if kind in (int, float) and isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value) if re.fullmatch(r"[+-]?[0-9]+", value) else float(value)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and value.bit_length() < 1024:  # or it would be too large for a float
         return float(value)
     return value if kind in (bool, int, float) and type(value) is kind else MISSING
 

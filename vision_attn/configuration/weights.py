@@ -54,8 +54,7 @@ def load_weights(task: Task, folder: Path, *, another: bool = False, sizes: Size
     check_weights(task, folder, another=another, sizes=sizes)
     path = Path(folder) / NAME
     try:
-        renamed = {_renamed(name, task): tensor for name, tensor in load_file(path).items()}
-        kept = {name: tensor for name, tensor in renamed.items() if not (another and _is_own(name, task))}
+        kept = {name: tensor for name, tensor in load_file(path).items() if not (another and _is_own(name, task))}
         parameters = dict(task.named_parameters(remove_duplicate=False))
         for name, weight in parameters.items():
             if name in kept and kept[name].shape != weight.shape:
@@ -90,7 +89,7 @@ def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Siz
     """
     path = Path(folder) / NAME
     own = task.state_dict()
-    shapes = {_renamed(name, task): shape for name, shape in read_shapes(path).items()}
+    shapes = read_shapes(path)
     if another:
         own = {name: tensor for name, tensor in own.items() if not _is_own(name, task)}
         shapes = {name: shape for name, shape in shapes.items() if not _is_own(name, task)}
@@ -119,11 +118,6 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a complete safetensors file: {error}") from error
-
-
-def _renamed(name: str, task: Task) -> str:
-    """Return the name of a weight in this version."""
-    return next((new + name.removeprefix(old) for old, new in task.renamed.items() if name.startswith(old)), name)
 
 
 def _fits(stored: tuple[int, ...], wanted: torch.Size, sizes: Sizes | None) -> bool:

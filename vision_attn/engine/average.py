@@ -43,7 +43,7 @@ class Average:
                 torch._foreach_copy_(self.live, kept)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state under the names of torch's `AveragedModel`, which earlier versions used."""
+        """Return the state under the names of torch's `AveragedModel`."""
         averaged = {f"module.{index}": tensor for index, tensor in enumerate(self.averaged)}
         return {"n_averaged": self.steps, **averaged}
 

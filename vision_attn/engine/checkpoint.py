@@ -41,10 +41,10 @@ class Position:
     """Validations since the best one."""
     logged: int = 0
     """Bytes of metrics.jsonl; what a killed run wrote after them is cut off and written again."""
-    done: bool | None = None
-    """Whether the final outputs, best/ and the pictures, are written. None: from an earlier version."""
+    done: bool = False
+    """Whether the final outputs, best/ and the pictures, are written."""
     files: dict[str, list] = field(default_factory=dict)
-    """Bytes and SHA-256 of each other file of the checkpoint. Empty: from an earlier version."""
+    """Bytes and SHA-256 of each other file of the checkpoint."""
     chosen: dict[str, Any] = field(default_factory=dict)
     """The precision, and whether steps are compiled and captured; the last two may change when a run is resumed."""
 
@@ -151,9 +151,6 @@ def _checked(folder: Path) -> tuple[Position | None, str]:
         position = _read_position(folder / POSITION)
         for name, (size, checksum) in position.files.items():
             _compare(folder / name, size, checksum)
-        if not position.files:  # from an earlier version: intact if it can be read
-            weights.read_shapes(folder / weights.NAME)
-            load_trainer(folder)
     except ValueError as error:
         return None, str(error)
     return position, ""
@@ -172,16 +169,15 @@ def _compare(path: Path, size: int, checksum: str) -> None:
 def _read_position(path: Path) -> Position:
     """Read position.json. Raises ValueError if it is missing or damaged, or holds values of wrong types."""
     content = read_json(path)
-    wrong = f"{path} is damaged, or written by another version"
+    wrong = f"{path} is damaged"
     if not isinstance(content, dict):
         raise ValueError(f"{wrong}: it must hold a JSON object")
-    written = content.pop("sha256", None)
-    if written is not None and written != digest(content):
+    if content.pop("sha256", None) != digest(content):
         raise ValueError(f"{wrong}: its checksum does not match")
     unknown = [name for name in content if name not in _KINDS]
-    bad = [name for name, fits in _KINDS.items() if name in content and not fits(content[name])]
-    if unknown or bad or "plan" not in content:
-        raise ValueError(f"{wrong}: its field {(unknown or bad or ['plan'])[0]} is not valid")
+    bad = [name for name, fits in _KINDS.items() if name not in content or not fits(content[name])]
+    if unknown or bad:
+        raise ValueError(f"{wrong}: its field {(unknown or bad)[0]} is not valid")
     return Position(**content)
 
 
@@ -197,7 +193,7 @@ def _files(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     pairs = all(isinstance(pair, list) and len(pair) == 2 and _count(pair[0]) for pair in value.values())
-    return pairs and set(value) in (set(), {weights.NAME, TRAINER})
+    return pairs and set(value) == {weights.NAME, TRAINER}
 
 
 _KINDS = dict.fromkeys((one.name for one in fields(Position)), _count) | {
@@ -205,7 +201,7 @@ _KINDS = dict.fromkeys((one.name for one in fields(Position)), _count) | {
     "chosen": lambda value: isinstance(value, dict),
     "best": _number,
     "best_nll": _number,
-    "done": lambda value: value is None or isinstance(value, bool),
+    "done": lambda value: isinstance(value, bool),
     "files": _files,
 }
 """For each field of `Position`: whether a value is valid."""

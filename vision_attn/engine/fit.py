@@ -104,14 +104,13 @@ def fit(
 
 
 def nothing_left(folder: Path, run: Run, plan: dict) -> bool:
-    """Whether training is finished and all outputs of the run are written. A checkpoint of an earlier version does
-    not say so; it counts as finished if best/ exists."""
+    """Whether training is finished and all outputs of the run are written."""
     position = checkpoint.peek(folder)
     if position is None:
         return False
     keep_to(folder, position.plan, position.plan | plan)
     shown = not run.show or any((folder / "pictures").glob("*"))
-    written = position.done is not False and shown and (folder / "best" / "model.safetensors").is_file()
+    written = position.done and shown and (folder / "best" / "model.safetensors").is_file()
     if written and trained(position, run):
         say(f"{folder} is finished after epoch {position.epoch}: nothing is left to train")
         return True

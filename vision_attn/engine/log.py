@@ -114,16 +114,12 @@ class Log:
         """Return the sums of this process since the last line, on the CPU."""
         return {"sums": {name: value.cpu() for name, value in self.sums.items()}, "counts": self.counts}
 
-    def load_state_dict(self, states: list[dict[str, Any]] | dict[str, Any]) -> None:
-        """Restore the sums of this process from those of all; use their means if the number of processes has changed.
-
-        A single dict, written by an earlier version, holds the means; earlier versions counted steps alone.
-        """
-        states = [states] if isinstance(states, dict) else states
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Restore this process's sums from those of all, or their means if the number of processes has changed."""
         mine = [states[self.world.rank]] if len(states) == self.world.size else states
         for name in mine[0]["sums"]:
             self.sums[name] = sum(state["sums"][name] for state in mine).to(self.world.device) / len(mine)
-        self.counts = mine[0]["counts"] if "counts" in mine[0] else dict.fromkeys(self.sums, mine[0]["steps"])
+        self.counts = mine[0]["counts"]
 
     def close(self) -> None:
         if self.file:

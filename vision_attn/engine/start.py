@@ -26,7 +26,7 @@ def keep_start(data: Source, run: Run) -> None:
 
 
 def restore_start(data: Source, run: Run) -> None:
-    """Read what `keep_start` wrote. Runs of earlier versions may have nothing."""
+    """Read what `keep_start` wrote, if the source exports anything."""
     if (kept := Path(run.folder) / "start").is_dir():
         data.restore(kept)
 

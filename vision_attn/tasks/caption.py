@@ -63,7 +63,6 @@ class Captioning(Task):
     validate_with: the caption metrics computed in training; `evaluate` with a folder computes all.
     """
 
-    renamed = {"reinforce.": "criteria.looks.reinforce."}
     kind = "captioner"
     verb = "caption"
     chosen_by = "task.validate_with"

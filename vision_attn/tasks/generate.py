@@ -53,7 +53,6 @@ class Generation(Task):
     kind = "generator of images"
     verb = "draw"
     uncapturable = ""
-    renamed = {"model.encoder.": "model.encoder_gates.", "model.decoder.": "model.decoder_gates."}
 
     def __init__(
         self,
