@@ -81,10 +81,10 @@ def test_a_run_folder_of_before_opens_with_the_same_weights(tmp_path: Path, caps
     ):
         assert new in text
         text = text.replace(new, old)
-    written.write_text(text)
+    written.write_text("format: 3\n" + text)
     capsys.readouterr()
     old, _, config = open_run(tmp_path / "run")
     assert "is now vision_attn.data.scenes.scenes.Scenes" in "".join(capsys.readouterr())
-    assert "forget_looks" not in yaml.safe_dump(config)
+    assert "forget_looks" not in yaml.safe_dump(config) and "format" not in config
     for name, weight in task.state_dict().items():
         assert torch.equal(weight, old.state_dict()[name]), name

@@ -28,7 +28,10 @@ def parse_options(words: Sequence[str]) -> list[Option]:
             if not rest:
                 raise ValueError(f"{key}: its value is missing: give {key}=VALUE")
             text = rest.pop(0)
-        options.append(Option(tuple(name for name in key[2:].split(".") if name != "init_args"), text))
+        path = tuple(name for name in key[2:].split(".") if name not in ("init_args", "class_path"))
+        if not path:
+            raise ValueError(f"{key} is not an option: name the key of a config before it")
+        options.append(Option(path, text))
     return options
 
 
