@@ -6,12 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
 
 from vision_attn.contracts import DecodedCaption, Fit
-from vision_attn.contracts.places import Extent
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import Picture, pictured
 from vision_attn.viz.alignment import Strip, Transcribed, write_alignments, write_transcripts
@@ -28,26 +25,6 @@ class DecodedResult(InteractiveResult):
     @property
     def text(self) -> str:
         return self.described.text
-
-    @property
-    def words(self) -> Sequence[str]:
-        return self.described.words
-
-    @property
-    def log_prob(self) -> Sequence[float] | None:
-        """Of each word, in nats."""
-        return self.described.log_prob
-
-    @property
-    def alpha(self) -> Float[Tensor, "T Y X"] | None:
-        """The map of each word; None for a model without maps."""
-        return self.described.alpha
-
-    @property
-    def extent(self) -> Extent:
-        """Where the regions of the maps lie on the picture: `vision_attn.contracts.places.centres` gives their
-        centres."""
-        return self.described.extent
 
     @property
     def cut(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from vision_attn.contracts.places import Extent
 from vision_attn.system.console import progress
 from vision_attn.system.files import scratch
 from vision_attn.viz.attention import light
@@ -70,10 +71,33 @@ class Displayable(ABC):
 class InteractiveResult(Displayable):
     """A picture with words that can be pointed at. Several are displayed on one page."""
 
+    described: Any
+    """What the model said: it has `words`, `log_prob`, `alpha` and `extent`."""
+
     @property
     @abstractmethod
     def text(self) -> str:
         """The answer in one line: a caption, or the names of classes."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        return self.described.words
+
+    @property
+    def log_prob(self) -> Sequence[float] | None:
+        """Of each word, in nats; None where there is no such thing."""
+        return self.described.log_prob
+
+    @property
+    def alpha(self) -> Float[Tensor, "T Y X"] | None:
+        """The map of each word; None for a model without maps."""
+        return self.described.alpha
+
+    @property
+    def extent(self) -> Extent:
+        """Where the regions of the maps lie on the picture: `vision_attn.contracts.places.centres` gives their
+        centres."""
+        return self.described.extent
 
     @property
     @abstractmethod

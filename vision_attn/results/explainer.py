@@ -22,7 +22,6 @@ from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.trust import as_packages
 from vision_attn.contracts import Classifier, Fit
-from vision_attn.contracts.places import Extent
 from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.looks import Method, look
@@ -69,29 +68,14 @@ class ExplanationResult(InteractiveResult):
     """The layer and the head whose attention was asked for, such as "layer 3, head 1"."""
 
     @property
-    def words(self) -> list[str]:
-        return self.seen.words
-
-    @property
-    def alpha(self) -> Float[Tensor, "T Y X"]:
-        """The map of each word."""
-        return self.seen.alpha
-
-    @property
-    def log_prob(self) -> list[float] | None:
-        """Of each word, in nats; None where there is no such thing."""
-        return self.seen.log_prob
+    def described(self) -> Explanation:
+        return self.seen
 
     @property
     def layers(self) -> Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None:
         """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) where they differ in size; None
         where there is no map of them."""
         return self.seen.layers
-
-    @property
-    def extent(self) -> Extent:
-        """Where the regions of the maps lie on the picture."""
-        return self.seen.extent
 
     @property
     def method(self) -> str:
