@@ -25,7 +25,8 @@ from vision_attn.contracts import Encoder
 from vision_attn.data.photographs import captions as captions_source
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.feature_index import folder_name, make_header
-from vision_attn.data.photographs.store import Views, locate
+from vision_attn.data.photographs.store import locate
+from vision_attn.data.photographs.views import Views
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.system.console import progress
 from vision_attn.system.files import replacing

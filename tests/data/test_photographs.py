@@ -16,7 +16,9 @@ from PIL import Image
 
 from vision_attn.data.images import convert as conversion
 from vision_attn.data.images import decode as photographs
-from vision_attn.data.images.decode import Budget, open_photograph
+from vision_attn.data.images import limits
+from vision_attn.data.images.decode import open_photograph
+from vision_attn.data.images.limits import Budget
 
 
 def png(path: Path, width: int, height: int, rows: int = 1) -> Path:
@@ -85,7 +87,7 @@ def test_a_jpeg_in_several_scans_is_known_by_its_first():
         scan = b"\xff\xda\x00\x0c" + bytes([components]) + bytes(9)
         for padding in (b"", b"\xff\xff"):
             file = io.BytesIO(size + padding + scan)
-            assert photographs._keeps_coefficients(file, 3) == (components == 1) and file.tell() == 0
+            assert limits._keeps_coefficients(file, 3) == (components == 1) and file.tell() == 0
 
 
 def test_decoders_that_need_more_memory_may_decode_fewer_pixels(tmp_path, monkeypatch):

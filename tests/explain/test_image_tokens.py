@@ -13,7 +13,7 @@ from vision_attn.explain import captioners
 from vision_attn.explain.image_tokens import find_tokens
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import Model, open_model
-from vision_attn.explain.record import Attention, Record
+from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.tokens import Grid
 
 QUERIES = 9

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from tests.architectures import HEADS, SMALL, images
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import Model
-from vision_attn.explain.record import Attention, record_attention
+from vision_attn.explain.record import record_attention
+from vision_attn.explain.recorder import Attention
 from vision_attn.explain.relevance import (
     activation_of,
     channels_first,

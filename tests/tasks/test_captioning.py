@@ -165,7 +165,7 @@ def test_described_words_maps_and_text_belong_together(source, batch):
 
 
 def test_pictures(source, batch, tmp_path):
-    paths = build(source).eval().show(type(batch)(*(part[:2] for part in batch)), tmp_path)
+    paths = build(source).eval().show(type(batch)(*(None if part is None else part[:2] for part in batch)), tmp_path)
     assert [path.suffix for path in paths] == [".html", ".png", ".png"]
     assert all(path.stat().st_size > 1000 for path in paths)
     assert Image.open(paths[1]).width > 400
@@ -199,7 +199,7 @@ def test_hard_attention_is_held_against_boxes_however_it_looks(source, tmp_path)
 
 def test_hard_attention_is_pictured_with_what_it_saw(source, batch, tmp_path):
     task = build(source, Hard).eval()
-    two = type(batch)(*(part[:2] for part in batch))
+    two = type(batch)(*(None if part is None else part[:2] for part in batch))
     paths = task.show(two, tmp_path / "hard")
     assert task.model.attention.at_test == "expectation"
     soft = build(source).eval().show(two, tmp_path / "soft")

@@ -44,6 +44,18 @@ class Criterion(nn.Module):
         """Return named scalars. "loss", a mean over captions, is added to the task's loss; the others are logged."""
         raise NotImplementedError
 
+    def checked(self, term: Any) -> dict[str, Tensor]:
+        """Return what the criterion returned. Raises ValueError if it is not as `forward` says."""
+        name = type(self).__name__
+        if not isinstance(term, dict) or (term and "loss" not in term):
+            kind = "a dict without it" if isinstance(term, dict) else type(term)
+            raise ValueError(f"{name} must return a dict with 'loss', or an empty one, but returns {kind}")
+        for key, value in term.items():
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise ValueError(f"{name} returns {key}, which must be a tensor of one number, but is {kind}")
+        return term
+
     def explore(
         self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
     ) -> dict[str, Tensor]:
@@ -65,3 +77,16 @@ class Criterion(nn.Module):
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
         """Return further scalars of a full evaluation, at given words."""
         return {}
+
+
+def summed(terms: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the scalars of all terms, with "loss", the sum of their losses, if there is one. Raises ValueError for a
+    name that two terms log."""
+    losses = [term["loss"] for term in terms if "loss" in term]
+    scalars: dict[str, Tensor] = {}
+    for term in terms:
+        logged = {name: value for name, value in term.items() if name != "loss"}
+        if twice := logged.keys() & scalars.keys():
+            raise ValueError(f"{', '.join(sorted(twice))} is logged twice: rename that of your criterion")
+        scalars |= logged
+    return scalars | ({"loss": sum(losses)} if losses else {})

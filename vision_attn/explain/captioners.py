@@ -18,7 +18,8 @@ from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.image_tokens import ImageTokens, find_tokens
 from vision_attn.explain.models import Model
 from vision_attn.explain.places import extent_of_tokens
-from vision_attn.explain.record import Attention, Record, record_attention
+from vision_attn.explain.record import record_attention
+from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.relevance import cross_relevance, relevance
 from vision_attn.explain.tokens import Grid, grid_of, map_shapes
 

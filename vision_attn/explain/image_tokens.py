@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.explain.record import Attention, Record
+from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.tokens import Grid, grid_of
 
 Shapes = Sequence[tuple[int, int]]

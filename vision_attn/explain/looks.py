@@ -12,7 +12,8 @@ from vision_attn.explain.captioners import look_of_words
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.models import Model
 from vision_attn.explain.places import extent_of_map, extent_of_picture, extent_of_tokens
-from vision_attn.explain.record import Record, record_attention
+from vision_attn.explain.record import record_attention
+from vision_attn.explain.recorder import Record
 from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam
 from vision_attn.explain.tokens import NO_PRODUCT, ImageAttention, map_shapes
 from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts

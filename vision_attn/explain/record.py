@@ -14,61 +14,16 @@ which changes the rounding of its outputs.
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-from vision_attn.explain.weights import attention_weights, four_axes, grouped_product
-from vision_attn.layers.precision import at_least_float32
-
-Queries = int | Sequence[int] | Literal["all"]
-
+from vision_attn.explain.recorder import Queries, Record, Recorder
 
 _one_at_a_time = threading.RLock()
-
-
-class Attention:
-    """One attention of one call of a module."""
-
-    def __init__(self, name: str, call: int, maps: Tensor, queries: tuple[int, ...], num_queries: int) -> None:
-        self.name = name
-        """The module, as in `model.named_modules()`."""
-        self.call = call
-        """How many attentions the module computed before, such as those of the words generated before."""
-        self.maps: Float[Tensor, "B K Q N"] = maps
-        """The weight of each of N keys for each of the recorded queries, by head, in float32 or wider. A row sums to 1,
-        or is 0 where everything is masked. Without dropout and without gradient."""
-        self.queries = queries
-        """Which of the module's queries the rows belong to, counted from 0 in this call."""
-        self.num_queries = num_queries
-        """How many queries the call had."""
-        self.gradient: Float[Tensor, "B K Q N"] | None = None
-        """The gradient of `maps`, after `backward`, where gradients are recorded."""
-
-    def __repr__(self) -> str:
-        return f"Attention({self.name!r}, call={self.call}, maps={tuple(self.maps.shape)})"
-
-
-class Record(list[Attention]):
-    """All recorded attentions, in the order of their computation. A name as index gives those of one module."""
-
-    def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, str):
-            return super().__getitem__(key)
-        if found := [one for one in self if one.name == key]:
-            return found
-        raise KeyError(f"no attention of {key!r} was recorded; recorded: {', '.join(self.names) or 'nothing'}")
-
-    @property
-    def names(self) -> list[str]:
-        """The modules that computed attention, in the order of their first call."""
-        return list(dict.fromkeys(one.name for one in self))
 
 
 @contextmanager
@@ -89,7 +44,7 @@ def record_attention(
     query of that number.
     """
     _refuse_compiled(model)
-    recorder = _Recorder(queries, re.compile(layers), gradients)
+    recorder = Recorder(queries, re.compile(layers), gradients)
     with _one_at_a_time, ExitStack() as hooks:
         for name, module in model.named_modules():
             for hook in (
@@ -119,7 +74,7 @@ def _fast_paths() -> Iterator[None]:
         torch.overrides.has_torch_function = original
 
 
-def _entering(recorder: "_Recorder", name: str, module: nn.Module) -> Callable[..., None]:
+def _entering(recorder: "Recorder", name: str, module: nn.Module) -> Callable[..., None]:
     def enter(*_: Any) -> None:
         recorder.running.append((name, module))
 
@@ -138,191 +93,3 @@ def _refuse_compiled(model: nn.Module) -> None:
             raise ValueError(
                 f"{name or 'the model'} is compiled, and compiled code hides its attention: give {original}"
             )
-
-
-class _Recorder(TorchFunctionMode):
-    """Sees every operation of torch, whatever name it was imported by."""
-
-    def __init__(self, queries: Queries, layers: re.Pattern[str], gradients: bool) -> None:
-        super().__init__()
-        self.queries, self.layers, self.gradients = queries, layers, gradients
-        self.record = Record()
-        self.running: list[tuple[str, nn.Module]] = []
-        self.handlers: dict[str, Callable[..., Tensor]] = {
-            "scaled_dot_product_attention": self.fused,
-            "multi_head_attention_forward": self.multi_head,
-            "_native_multi_head_attention": self.native,
-            "softmax": self.softmax,
-            **dict.fromkeys(
-                ("dropout", "to", "type_as", "type", "float", "half", "bfloat16", "contiguous"), self.passed
-            ),
-            **dict.fromkeys(("matmul", "__matmul__", "bmm", "einsum"), self.product),
-        }
-
-    def leave(self, *_: Any) -> None:
-        self.running.pop()
-
-    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        handler = self.handlers.get(getattr(func, "__name__", "")) if self.running else None
-        if handler is None or not self.layers.search(self.running[-1][0]):
-            return func(*args, **(kwargs or {}))
-        return handler(func, *args, **(kwargs or {}))
-
-    def fused(
-        self,
-        func: Callable,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        **options: Any,
-    ) -> Tensor:
-        """F.scaled_dot_product_attention: its maps are computed again, for the rows asked for."""
-        output = func(query, key, value, attn_mask, dropout_p, is_causal, **options)
-        packed = _packed(query, key, self.running[-1][1])
-
-        def heads(tensor: Tensor) -> Tensor:
-            """(B, K, Q, E), also of a single query that transformers spread over the axis of queries."""
-            tensor = four_axes(tensor)
-            return tensor.flatten(1, 2)[:, :, None] if packed else tensor
-
-        if attn_mask is not None:
-            if hasattr(attn_mask, "_materialize"):  # torch.nn.attention.bias
-                attn_mask = attn_mask._materialize(query.device)
-            attn_mask = heads(attn_mask.expand(*query.shape[:-1], key.shape[-2]))
-        rows = self.rows(1 if packed else query.shape[-2])
-        with torch.no_grad():
-            scale = options.get("scale")
-            maps = attention_weights(heads(query), four_axes(key), attn_mask, is_causal, scale, rows)
-        self.keep(maps, rows, 1 if packed else query.shape[-2], output, lambda slope: grouped_product(
-            heads(slope)[:, :, rows], four_axes(value)
-        ))  # fmt: skip
-        return output
-
-    def multi_head(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
-        """F.multi_head_attention_forward, within which no mode is active: its parts are replaced while it runs."""
-        mine, num_heads = threading.get_ident(), args[4] if len(args) > 4 else kwargs["num_heads"]
-        fused, softmax = F.scaled_dot_product_attention, F.softmax
-
-        def replaced_fused(*args: Any, **kwargs: Any) -> Tensor:
-            return (self.fused if threading.get_ident() == mine else _called)(fused, *args, **kwargs)
-
-        def replaced_softmax(*args: Any, **kwargs: Any) -> Tensor:
-            output = softmax(*args, **kwargs)
-            if threading.get_ident() == mine:
-                self.found(output, output.unflatten(0, (-1, num_heads)))
-            return output
-
-        F.scaled_dot_product_attention, F.softmax = replaced_fused, replaced_softmax
-        try:
-            return func(*args, **kwargs)
-        finally:
-            F.scaled_dot_product_attention, F.softmax = fused, softmax
-
-    def native(self, func: Callable, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> Any:
-        """The fast path of nn.MultiheadAttention, which has no gradient: queries and keys are computed again."""
-        output = func(query, key, value, *args)
-        _, num_heads, weight, bias, _, _, mask, *_ = args
-        biases = (None, None) if bias is None else bias.chunk(3)[:2]
-        query, key = (
-            F.linear(part, matrix, shift).unflatten(-1, (num_heads, -1)).transpose(1, 2)
-            for part, matrix, shift in zip((query, key), weight.chunk(3)[:2], biases, strict=True)
-        )
-        if mask is not None:
-            mask = mask if mask.dim() == 4 else mask[:, None, None]  # of keys alone
-            mask = (mask == 0).expand(*query.shape[:-1], key.shape[-2])
-        rows = self.rows(query.shape[-2])
-        self.keep(
-            attention_weights(query, key, mask, False, None, rows), rows, query.shape[-2], output[0], at_least_float32
-        )
-        return output
-
-    def softmax(self, func: Callable, *args: Any, **kwargs: Any) -> Tensor:
-        """A softmax over the last axis may turn out to be attention: it is marked."""
-        output = func(*args, **kwargs)
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        if output.dim() >= 3 and dim in (-1, output.dim() - 1):
-            _mark(output, output)
-        return output
-
-    def passed(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
-        """A marked tensor stays marked after dropout and changes of type."""
-        output = func(*args, **kwargs)
-        origin = _origin(args[0] if args else None)
-        if origin is not None and isinstance(output, Tensor) and output is not origin:
-            _mark(output, origin)
-        return output
-
-    def product(self, func: Callable, *args: Any, **kwargs: Any) -> Tensor:
-        """A marked softmax that is multiplied with something is attention."""
-        if not args:  # named: the left one comes first in the signature of each
-            left = next((kwargs[name] for name in ("input", "self") if name in kwargs), None)
-            operands = (left,)
-        else:
-            operands = args[1:] if isinstance(args[0], str) else args[:1]  # of einsum; of the others, the left one
-        for operand in operands[0] if operands and isinstance(operands[0], list | tuple) else operands:
-            if (origin := _origin(operand)) is not None:
-                self.found(origin, four_axes(origin))
-        return func(*args, **kwargs)
-
-    def found(self, weights: Tensor, maps: Float[Tensor, "B K Q N"]) -> None:
-        """Keep rows of a map that the model computed itself."""
-        rows, shape = self.rows(maps.shape[-2]), maps.shape
-        kept = at_least_float32(maps.detach()[:, :, rows])
-        self.keep(kept, rows, shape[-2], weights, lambda slope: at_least_float32(slope.reshape(shape)[:, :, rows]))
-
-    def rows(self, num_queries: int) -> list[int]:
-        """The indices of the queries to keep."""
-        if self.queries == "all":
-            return list(range(num_queries))
-        wanted = [self.queries] if isinstance(self.queries, int) else list(self.queries)
-        for query in wanted:
-            if not -num_queries <= query < num_queries:
-                raise ValueError(
-                    f"{self.running[-1][0]} has {num_queries} queries, none with the number {query}: ask for "
-                    "others, or name the layers to record"
-                )
-        return [query % num_queries for query in wanted]
-
-    def keep(
-        self, maps: Tensor, rows: list[int], num_queries: int, output: Tensor, slope: Callable[[Tensor], Tensor]
-    ) -> None:
-        """Add to the record, with the gradient where it is wanted: `slope` of the gradient of `output`."""
-        name = self.running[-1][0]
-        one = Attention(name, sum(other.name == name for other in self.record), maps, tuple(rows), num_queries)
-        self.record.append(one)
-        if self.gradients and output.requires_grad:
-
-            def store(gradient: Tensor) -> None:
-                with torch.no_grad():
-                    one.gradient = slope(gradient)
-
-            output.register_hook(store)
-
-
-def _called(func: Callable, *args: Any, **kwargs: Any) -> Any:
-    return func(*args, **kwargs)
-
-
-def _mark(tensor: Tensor, origin: Tensor) -> None:
-    with suppress(AttributeError):  # of subclasses without a dictionary
-        tensor._softmax = None if tensor is origin else origin  # None: no reference of a tensor to itself
-
-
-def _origin(tensor: Any) -> Tensor | None:
-    """The softmax that a tensor is, or comes from; None for others."""
-    if not isinstance(tensor, Tensor) or "_softmax" not in vars(tensor):
-        return None
-    return tensor if tensor._softmax is None else tensor._softmax
-
-
-def _packed(query: Tensor, key: Tensor, module: nn.Module) -> bool:
-    """Whether transformers put the queries that share a key on the axis of queries, as it does for a single query in
-    grouped-query attention with a mask."""
-    groups = getattr(module, "num_key_value_groups", 1)
-    if groups == 1 or query.shape[-2] != groups or query.shape[-3] != key.shape[-3]:
-        return False
-    heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
-    return heads == groups * query.shape[-3]

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vision_attn.explain.record import Attention
+from vision_attn.explain.recorder import Attention
 
 
 def of_heads(maps: Float[Tensor, "B K Q N"], head: int | None = None) -> Float[Tensor, "B Q N"]:

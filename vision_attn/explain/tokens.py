@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vision_attn.explain.record import Attention
+from vision_attn.explain.recorder import Attention
 from vision_attn.explain.relevance import of_heads, relevance, rollout, weighted
 
 MOST = 16

@@ -1,17 +1,17 @@
 """Captioning: trained on the criteria that its config lists, judged by decoded captions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.contracts import END, PAD, Captioner, Criterion, DecodedCaption, Encoder, Evaluator, Fit, Results
-from vision_attn.contracts.places import WHOLE
+from vision_attn.contracts import PAD, Captioner, Criterion, DecodedCaption, Encoder, Evaluator, Fit, Results
+from vision_attn.contracts.criterion import summed
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.reinforce_attention import ReinforceAttention
@@ -19,26 +19,17 @@ from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Way
-from vision_attn.layers.padding import real_regions, rounded
+from vision_attn.layers.padding import rounded
 from vision_attn.layers.ragged import row_lengths
 from vision_attn.metrics.attention import map_statistics
-from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood, measures
+from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.variety import is_content
 from vision_attn.system.checks import check_range, require
-from vision_attn.system.console import complain
 from vision_attn.task import Batch, Source, Static, Task
+from vision_attn.tasks.described import described, different
+from vision_attn.tasks.evaluated import Predicted, evaluated
 from vision_attn.tasks.pictured import pictured
 from vision_attn.viz.captions import write_pictures
-
-
-class Predicted(NamedTuple):
-    """What is measured of a batch."""
-
-    batch: CaptionBatch
-    """Without its images."""
-    results: Results
-    measured: dict[str, float]
-    """What the criteria measure, in a full evaluation."""
 
 
 class Captioning(Task):
@@ -194,36 +185,20 @@ class Captioning(Task):
         *sampled: Tensor,
     ) -> dict[str, Tensor]:
         """`sampled`: what a criterion sampled for this batch, if `captured_batch` did so."""
-        regions = self.regions(images, crops)
+        regions = self.regions(images)
         terms, statistics = [], {}
         if self.given:
             runs = {"runs": self.num_runs} if self.num_runs > 1 else {}
             with row_lengths(lengths):
                 caption = self.model(regions, words, **runs)
             words = words.repeat_interleave(self.num_runs, dim=1) if runs else words
-            terms += [criterion(caption, words) for criterion in self.given]
+            terms += [criterion.checked(criterion(caption, words)) for criterion in self.given]
             if caption.alpha is not None:
                 statistics = map_statistics(caption.alpha.detach(), words != PAD)
         for criterion in self.sampling:
             learned = sampled and criterion.learn(self.model, regions, sampled)
-            terms.append(learned or criterion.explore(self.model, regions, references))
-        for criterion, term in zip([*self.given, *self.sampling], terms, strict=True):
-            name = type(criterion).__name__
-            if not isinstance(term, dict) or (term and "loss" not in term):
-                kind = "a dict without it" if isinstance(term, dict) else type(term)
-                raise ValueError(f"{name} must return a dict with 'loss', or an empty one, but returns {kind}")
-            for key, value in term.items():
-                if not isinstance(value, Tensor) or value.numel() != 1:
-                    given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                    raise ValueError(f"{name} returns {key}, which must be a tensor of one number, but is {given}")
-        losses = [term["loss"] for term in terms if term]
-        metrics: dict[str, Tensor] = {}
-        for term in (*terms, statistics):
-            logged = {name: value for name, value in term.items() if name != "loss"}
-            if twice := logged.keys() & metrics.keys():
-                raise ValueError(f"{', '.join(sorted(twice))} is logged twice: rename that of your criterion")
-            metrics |= logged
-        return metrics | ({"loss": sum(losses)} if losses else {})
+            terms.append(criterion.checked(learned or criterion.explore(self.model, regions, references)))
+        return summed([*terms, statistics])
 
     def regions(self, images: Tensor, crops: Float[Tensor, "B 4"] | None = None) -> Float[Tensor, "B L D"]:
         """Annotation vectors of uint8 images (B, 3, S, S), or of `crops` of them, or of what a cache keeps of them:
@@ -260,13 +235,13 @@ class Captioning(Task):
         regions = self.regions(images)
         decoded = self._decode(regions, decoding or self.decoding, number, way)
         if captions is None:
-            return list(self._described(decoded, regions, placed=placed))
+            return self._described(decoded, regions, placed=placed)
         number = min(captions, decoded.score.shape[1])
         rows = [self._described(decoded, regions, row, placed=placed) for row in range(number)]
         found = [
             [one for one in several if one.score is not None] or [several[0]] for several in zip(*rows, strict=True)
         ]
-        return [_different(several) for several in found] if way == "diverse" else found
+        return [different(several) for several in found] if way == "diverse" else found
 
     @torch.no_grad()
     def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
@@ -275,7 +250,7 @@ class Captioning(Task):
         placed = any(boxes is not None for boxes in batch.boxes)  # metrics of maps without boxes need no places
         results = Results(
             self.model(regions, words),
-            list(self._described(self._decode(regions, self.decoding), regions, placed=placed)),
+            self._described(self._decode(regions, self.decoding), regions, placed=placed),
             self._by_way(regions, placed) if full and self.content_words else {},
             self.content_words,
         )
@@ -289,36 +264,8 @@ class Captioning(Task):
     def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
         """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
         whether attention lies in them. With a folder, all metrics, and captions.json."""
-        standard, added = self.standard_evaluators(folder is not None), [new() for new in self.evaluators.values()]
-        evaluators = [*standard, *added]
-        measured, images = dict[str, float](), dict[str, int]()
-        empty = True
-        for batch, results, values in predictions:
-            empty = False
-            for evaluator in evaluators:
-                evaluator.update(batch, results)
-            for name, value in values.items():
-                measured[name] = measured.get(name, 0.0) + value * len(batch.ids)
-                images[name] = images.get(name, 0) + len(batch.ids)
-        if empty:
-            raise ValueError("there is no image to evaluate: the split is empty")
-        metrics: dict[str, float] = {}
-        means = {name: total / images[name] for name, total in measured.items()}
-        for evaluator in evaluators:
-            try:
-                metrics |= measures(evaluator, known=metrics.keys() | means.keys())
-                if folder is not None:
-                    evaluator.write(folder)
-            except Exception as error:
-                if evaluator in standard or folder is None or isinstance(error, OSError):
-                    raise
-                name = type(evaluator).__name__  # one that was added may not cost the others
-                metrics[name] = float("nan")
-                complain(f"{name} failed ({type(error).__name__}: {error}); its metrics are left out")
-                continue
-            for line in evaluator.notes:
-                complain(line)
-        return metrics | means
+        added = [new() for new in self.evaluators.values()]
+        return evaluated(predictions, self.standard_evaluators(folder is not None), added, folder)
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
@@ -342,7 +289,7 @@ class Captioning(Task):
         for way in self.model.ways:
             with self.model.looking(way):
                 decoded = self._decode(regions, self.decoding)
-                described[way] = list(self._described(decoded, regions, placed=placed))
+                described[way] = self._described(decoded, regions, placed=placed)
         return described
 
     def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
@@ -354,34 +301,6 @@ class Captioning(Task):
         return [index for index, word in enumerate(self.vocabulary.words) if index > UNKNOWN and is_content(word)]
 
     def _described(
-        self, decoded: Decoded, regions: Float[Tensor, "B L D"], row: int = 0, *, placed: bool = True
-    ) -> Iterator[DecodedCaption]:
-        """The best row of each image, or another, as text and words, with its maps on the grid of regions, without
-        padding."""
-        sizes = real_regions(regions).sum(dim=1).tolist() if self.encoder.pads else [None] * len(regions)
-        best = [None if part is None else part[:, row].cpu() for part in decoded]
-        drawn = placed and decoded.alpha is not None
-        extent = self.encoder.extent(decoded.alpha.shape[-1]) if drawn else WHOLE
-        for image, size in enumerate(sizes):
-            words, log_prob, _, alpha, region, heads = (None if part is None else part[image] for part in best)
-            number, decoded_any = int((words > END).sum()), bool(decoded.score[image, row].isfinite())
-            yield DecodedCaption(
-                self.vocabulary.decode(words.tolist()),
-                [self.vocabulary.words[index] for index in words[:number].tolist()],
-                log_prob[:number].tolist(),
-                # Copies: views would keep, and send to other processes, the maps of the whole batch.
-                None if alpha is None else alpha[:number, :size].clone().unflatten(-1, self.encoder.grid),
-                None if region is None else region[:number].clone(),
-                None if heads is None else heads[:number, :, :size].clone().unflatten(-1, self.encoder.grid),
-                float(decoded.score[image, row]) if decoded_any else None,
-                decoded_any and not bool((words == END).any()),
-                extent,
-            )
-
-
-def _different(several: list[DecodedCaption]) -> list[DecodedCaption]:
-    """Leave out captions that were there before."""
-    found: dict[str, DecodedCaption] = {}
-    for one in several:
-        found.setdefault(one.text, one)
-    return list(found.values())
+        self, decoded: Decoded, regions: Tensor, row: int = 0, *, placed: bool = True
+    ) -> list[DecodedCaption]:
+        return described(decoded, regions, self.vocabulary, self.encoder, row, placed=placed)

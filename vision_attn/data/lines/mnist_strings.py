@@ -7,7 +7,7 @@ A batch is made on the device in a dozen operations, without synchronisation.
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
 from vision_attn.data.counted_batches import Counted, slices
-from vision_attn.data.digits.mnist import SIDE, Digits, DigitSource
+from vision_attn.data.digits.mnist import SIDE, DigitSource
 from vision_attn.data.lines.characters import Characters
+from vision_attn.data.lines.strips import Ink, Layout, add_digits, padded_width
 from vision_attn.data.random_streams import FIXED, FRESH, integers, stream
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
@@ -28,51 +29,8 @@ MARGIN = 8
 """The largest margin before the first and after the last digit, in pixels."""
 ADVANCE = 8
 """The smallest distance between the left edges of neighbouring digits, in pixels."""
-INK = 40
-"""Intensity, of at most 255, above which a pixel of a digit counts as ink."""
 LENGTHS = 1
 """The last number of the random stream of the lengths of a training batch."""
-MULTIPLE = 8
-"""Widths of batches are rounded up to a multiple of this number of pixels."""
-
-
-class Layout(NamedTuple):
-    """All random choices of a batch of strips. Slots past a strip's length are meaningless."""
-
-    length: Int[np.ndarray, "B"]
-    digit: Int[np.ndarray, "B N"]
-    """The index of each digit in its split."""
-    x: Int[np.ndarray, "B N"]
-    """The left edge of each digit's ink, in pixels."""
-    y: Int[np.ndarray, "B N"]
-    """The upper edge of each digit's 28x28 image."""
-    width: Int[np.ndarray, "B"]
-    """The width of each strip, margins included."""
-    pieces: Int[np.ndarray, "B P 5"]
-    """Clutter: index of a digit, corner (x, y) of the crop in it, corner (x, y) in the strip."""
-
-    def take(self, part: slice | np.ndarray) -> "Layout":
-        return Layout(*(field[part] for field in self))
-
-
-class Ink(NamedTuple):
-    """Where the ink of each digit of a split is in its 28x28 image: left, top, and one past right and bottom."""
-
-    labels: Int[np.ndarray, "N"]
-    left: Int[np.ndarray, "N"]
-    top: Int[np.ndarray, "N"]
-    right: Int[np.ndarray, "N"]
-    bottom: Int[np.ndarray, "N"]
-
-    @classmethod
-    def of(cls, digits: Digits) -> "Ink":
-        ink = (digits.images > INK).cpu()
-        edges = []
-        for axis in (1, 2):  # columns, rows
-            some = ink.any(dim=axis).int()
-            edges.append((some.argmax(dim=1).numpy(), SIDE - some.flip(1).argmax(dim=1).numpy()))
-        (left, right), (top, bottom) = edges
-        return cls(digits.labels.cpu().numpy(), left, top, right, bottom)
 
 
 class Strings(VocabularySource, DigitSource):
@@ -176,7 +134,7 @@ class Strings(VocabularySource, DigitSource):
             layout = self.layout("train", numbers, self.batch_size, self.near(epoch * len(self) + index, numbers))
             first = (epoch * len(self) + index) * self.batch_size
             ids = np.arange(first, first + self.batch_size)
-            yield self.batch("train", layout.take(part), ids[part], _padded_width(layout))
+            yield self.batch("train", layout.take(part), ids[part], padded_width(layout))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """Fixed strips, the same in every run. "train" yields as many as "val", with training digits."""
@@ -187,7 +145,7 @@ class Strings(VocabularySource, DigitSource):
 
         def batch(members: slice) -> CaptionBatch:
             part = layout.take(order[members])
-            return self.batch(name, part, order[members], _padded_width(part))
+            return self.batch(name, part, order[members], padded_width(part))
 
         return slices(batch, len(order), self.batch_size, rank=rank, world=world)
 
@@ -284,27 +242,7 @@ class Strings(VocabularySource, DigitSource):
         # With a digit's width on both sides, since the image of a digit is wider than its ink.
         canvas = torch.zeros(len(layout.length), self.height, width + 2 * SIDE, device=device)
         corner = whole.new_zeros(2)
-        _add(canvas, digits, whole[..., 0], corner, whole[..., 1:3], whole[..., 3], SIDE)
-        _add(canvas, digits, piece[..., 0], piece[..., 1:3], piece[..., 3:5], piece[..., 5], self.piece)
+        add_digits(canvas, digits, whole[..., 0], corner, whole[..., 1:3], whole[..., 3], SIDE)
+        add_digits(canvas, digits, piece[..., 0], piece[..., 1:3], piece[..., 3:5], piece[..., 5], self.piece)
         pixels = canvas[:, None, :, SIDE : SIDE + width].clamp_(max=255).to(torch.uint8)
         return pixels.expand(-1, 3, -1, -1).contiguous()
-
-
-def _add(canvas: Tensor, digits: Tensor, source: Tensor, crop: Tensor, place: Tensor, real: Tensor, size: int) -> None:
-    """Add size x size crops of digits `source`, where `real`, to `canvas` at `place`, both corners (x, y)."""
-    _, height, width = canvas.shape
-    along = torch.arange(size, device=canvas.device)
-
-    def pixels(image: Tensor, corner: Tensor, rows: int, columns: int) -> Tensor:
-        first = (image * rows + corner[..., 1]) * columns + corner[..., 0]
-        return (first[..., None, None] + along[:, None] * columns + along).flatten()
-
-    ink = digits.flatten().index_select(0, pixels(source, crop, SIDE, SIDE))
-    ink = ink.view(-1, size * size).float() * real.reshape(-1, 1)
-    strip = torch.arange(len(canvas), device=canvas.device)[:, None]
-    margin = torch.tensor([SIDE, 0], device=canvas.device)
-    canvas.view(-1).scatter_add_(0, pixels(strip, place + margin, height, width), ink.flatten())
-
-
-def _padded_width(layout: Layout) -> int:
-    return -(-int(layout.width.max()) // MULTIPLE) * MULTIPLE

@@ -17,7 +17,7 @@ from vision_attn.data.counted_batches import Counted, slices
 from vision_attn.data.images.decode import decoded
 from vision_attn.data.images.squares import in_threads
 from vision_attn.data.lines.characters import Characters, composed
-from vision_attn.data.lines.mnist_strings import MULTIPLE
+from vision_attn.data.lines.strips import MULTIPLE
 from vision_attn.data.random_streams import stream
 from vision_attn.data.records import check_inside, divided, read_records, split_named
 from vision_attn.data.vocabulary import VocabularySource

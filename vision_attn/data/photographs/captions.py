@@ -21,8 +21,9 @@ from vision_attn.data.photographs.batches import Batches, CaptionTable, Part
 from vision_attn.data.photographs.caption_files import Photograph
 from vision_attn.data.photographs.features import Features, cached_features, complete_in
 from vision_attn.data.photographs.remarks import remarks
-from vision_attn.data.photographs.store import Photographs, Views, locate, stored
+from vision_attn.data.photographs.store import Photographs, locate, stored
 from vision_attn.data.photographs.vectors import Vectors
+from vision_attn.data.photographs.views import Views
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable

@@ -1,0 +1,77 @@
+"""Strips of MNIST digits: where each digit lies, and adding digits to a canvas."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vision_attn.data.digits.mnist import SIDE, Digits
+
+INK = 40
+"""Intensity, of at most 255, above which a pixel of a digit counts as ink."""
+MULTIPLE = 8
+"""Widths of batches are rounded up to a multiple of this number of pixels."""
+
+
+class Layout(NamedTuple):
+    """All random choices of a batch of strips. Slots past a strip's length are meaningless."""
+
+    length: Int[np.ndarray, "B"]
+    digit: Int[np.ndarray, "B N"]
+    """The index of each digit in its split."""
+    x: Int[np.ndarray, "B N"]
+    """The left edge of each digit's ink, in pixels."""
+    y: Int[np.ndarray, "B N"]
+    """The upper edge of each digit's 28x28 image."""
+    width: Int[np.ndarray, "B"]
+    """The width of each strip, margins included."""
+    pieces: Int[np.ndarray, "B P 5"]
+    """Clutter: index of a digit, corner (x, y) of the crop in it, corner (x, y) in the strip."""
+
+    def take(self, part: slice | np.ndarray) -> "Layout":
+        return Layout(*(field[part] for field in self))
+
+
+class Ink(NamedTuple):
+    """Where the ink of each digit of a split is in its 28x28 image: left, top, and one past right and bottom."""
+
+    labels: Int[np.ndarray, "N"]
+    left: Int[np.ndarray, "N"]
+    top: Int[np.ndarray, "N"]
+    right: Int[np.ndarray, "N"]
+    bottom: Int[np.ndarray, "N"]
+
+    @classmethod
+    def of(cls, digits: Digits) -> "Ink":
+        ink = (digits.images > INK).cpu()
+        edges = []
+        for axis in (1, 2):  # columns, rows
+            some = ink.any(dim=axis).int()
+            edges.append((some.argmax(dim=1).numpy(), SIDE - some.flip(1).argmax(dim=1).numpy()))
+        (left, right), (top, bottom) = edges
+        return cls(digits.labels.cpu().numpy(), left, top, right, bottom)
+
+
+def add_digits(
+    canvas: Tensor, digits: Tensor, source: Tensor, crop: Tensor, place: Tensor, real: Tensor, size: int
+) -> None:
+    """Add size x size crops of digits `source`, where `real`, to `canvas` at `place`, both corners (x, y)."""
+    _, height, width = canvas.shape
+    along = torch.arange(size, device=canvas.device)
+
+    def pixels(image: Tensor, corner: Tensor, rows: int, columns: int) -> Tensor:
+        first = (image * rows + corner[..., 1]) * columns + corner[..., 0]
+        return (first[..., None, None] + along[:, None] * columns + along).flatten()
+
+    ink = digits.flatten().index_select(0, pixels(source, crop, SIDE, SIDE))
+    ink = ink.view(-1, size * size).float() * real.reshape(-1, 1)
+    strip = torch.arange(len(canvas), device=canvas.device)[:, None]
+    margin = torch.tensor([SIDE, 0], device=canvas.device)
+    canvas.view(-1).scatter_add_(0, pixels(strip, place + margin, height, width), ink.flatten())
+
+
+def padded_width(layout: Layout) -> int:
+    """The width of the widest strip, rounded up."""
+    return -(-int(layout.width.max()) // MULTIPLE) * MULTIPLE

@@ -1,0 +1,86 @@
+"""The photographs of all splits as inputs of an encoder, also mirrored."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from itertools import compress, pairwise
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vision_attn.data.images.squares import View
+from vision_attn.data.photographs.store import Photographs
+from vision_attn.data.ragged import BLOCK
+
+
+class Views(Sequence[View]):
+    """The photographs of all splits by name, each once, then those of `train` mirrored, if asked for."""
+
+    def __init__(self, splits: Mapping[str, Photographs], *, flips: bool) -> None:
+        """Raises ValueError if a file is in two splits."""
+        self.splits = list(splits.values())
+        self.ends = np.cumsum([len(members) for members in self.splits])
+        names = [name for part in self.splits for name in part.all_names()]
+        order = sorted(range(len(names)), key=names.__getitem__)
+        new = [True, *(names[one] != names[other] for one, other in pairwise(order))][: len(order)]
+        self.photographs = np.fromiter(compress(order, new), dtype=np.int64)
+        """The photograph of each view, counted through all splits."""
+        rows = np.empty(len(names), dtype=np.int64)
+        rows[order] = np.cumsum(new) - 1
+        self.rows = dict(zip(splits, np.split(rows, self.ends[:-1]), strict=True))
+        """The view of each photograph, by split."""
+        self._refuse_shared()
+        self.mirrored = np.unique(self.rows["train"][: None if flips else 0])
+        """The views that follow once more, mirrored."""
+        self.numbers = range(len(self.photographs) + len(self.mirrored))
+
+    @overload
+    def __getitem__(self, number: int) -> View: ...
+    @overload
+    def __getitem__(self, number: slice) -> "Views": ...
+    def __getitem__(self, number: int | slice) -> "View | Views":
+        if isinstance(number, slice):
+            part = copy(self)
+            part.numbers = self.numbers[number]
+            return part
+        return next(self._views([self.numbers[number]]))
+
+    def __iter__(self) -> Iterator[View]:
+        return self._views(self.numbers)
+
+    def _views(self, numbers: Sequence[int]) -> Iterator[View]:
+        starts, count = np.array([0, *self.ends[:-1]]), len(self.photographs)
+        for first in range(0, len(numbers), BLOCK):
+            block = np.array(numbers[first : first + BLOCK])
+            mirrored = block >= count
+            block[mirrored] = self.mirrored[block[mirrored] - count]
+            photographs = self.photographs[block]
+            splits = np.searchsorted(self.ends, photographs, side="right")
+            places = zip(splits.tolist(), (photographs - starts[splits]).tolist(), mirrored.tolist(), strict=True)
+            yield from (self.splits[split].view(number, mirrored=flip) for split, number, flip in places)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def _refuse_shared(self) -> None:
+        """Raise ValueError if a file is in two splits."""
+        owner = np.full(len(self.photographs), -1)
+        for number, (split, rows) in enumerate(self.rows.items()):
+            if (owner[rows] >= 0).any():
+                shared = int(np.argmax(owner[rows] >= 0))
+                other = list(self.rows)[owner[rows[shared]]]
+                raise ValueError(f"{self.splits[number].file(shared)} is in two splits, {other} and {split}")
+            owner[rows] = number
+
+    def ids(self) -> Iterator[int | str]:
+        """The id of each photograph, without the mirrored ones."""
+        starts = np.array([0, *self.ends[:-1]])
+        splits = np.searchsorted(self.ends, self.photographs, side="right")
+        for split, number in zip(splits.tolist(), (self.photographs - starts[splits]).tolist(), strict=True):
+            part = self.splits[split]
+            yield json.loads(part.ids.text(part.members.item(number)))
+
+    def mirrors(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Indices of the mirrored views of training photographs."""
+        return len(self.photographs) + np.searchsorted(self.mirrored, rows)
