@@ -110,19 +110,21 @@ def _extend(
     if (kernels := fused("beam", log_prob)) and rows + rows * each <= kernels.MOST:
         parent, *chosen = kernels.extend(log_prob, word, total, ended, min(K, rows + rows * each), penalty, END, PAD)
         return Chosen(*chosen, parent)
-    stay = total.masked_fill(~ended, -torch.inf)
+    # 1. The candidates: the rows that have ended, then the continuations of the others.
+    finished = total.masked_fill(~ended, -torch.inf)
     compared = log_prob if penalty is None else log_prob - penalty
-    go_on = (total[..., None] + compared).masked_fill(ended[..., None], -torch.inf).flatten(1)
-    rank = torch.cat([stay.masked_fill(stay.isfinite(), torch.inf), go_on], dim=1)
-    kept = rank.topk(min(K, rank.shape[1])).indices
-
-    stays = kept < rows
-    parent = kept.where(stays, (kept - rows).div(each, rounding_mode="floor"))
-    total = torch.cat([stay, go_on], dim=1).gather(1, kept)
-    nobody, option = stays | total.isneginf(), (kept - rows).clamp(min=0)
-    gained = log_prob.flatten(1).gather(1, option).masked_fill(nobody, 0)
-    word = word.flatten(1).gather(1, option).masked_fill(nobody, PAD)
-    return Chosen(word, gained, total, nobody | (word == END), parent)
+    continued = (total[..., None] + compared).masked_fill(ended[..., None], -torch.inf).flatten(1)
+    # 2. The best K of them; a row that has ended keeps its place.
+    rank = torch.cat([finished.masked_fill(finished.isfinite(), torch.inf), continued], dim=1)
+    candidate = rank.topk(min(K, rank.shape[1])).indices
+    # 3. What each candidate is: its row and word. Of ended and of empty rows there is no word.
+    is_finished, continuation = candidate < rows, (candidate - rows).clamp(min=0)
+    parent = candidate.where(is_finished, (candidate - rows).div(each, rounding_mode="floor"))
+    total = torch.cat([finished, continued], dim=1).gather(1, candidate)
+    wordless = is_finished | total.isneginf()
+    gained = log_prob.flatten(1).gather(1, continuation).masked_fill(wordless, 0)
+    word = word.flatten(1).gather(1, continuation).masked_fill(wordless, PAD)
+    return Chosen(word, gained, total, wordless | (word == END), parent)
 
 
 def _extend_groups(

@@ -5,6 +5,7 @@ labelled with it in the most likely alignment, by their probability.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -52,53 +53,100 @@ def prefix_beam_search(
     if beams < 1:
         raise ValueError(f"beams is {beams}, but must be at least 1")
     frames = _barred(frames, never)
-    B, L, V = frames.shape
-    device, limit = frames.device, min(max_words, L)
-    most = max(1, limit)
-    words = torch.zeros(B, 1, most, dtype=torch.long, device=device)
-    length, code = words.new_zeros(B, 1), words.new_ones(B, 1)
-    blank, character = frames.new_zeros(B, 1), frames.new_full((B, 1), NEVER)
-    labels = torch.arange(V, device=device)
+    B, L, _ = frames.shape
+    limit = min(max_words, L)
+    words = torch.zeros(B, 1, max(1, limit), dtype=torch.long, device=frames.device)
+    empty = words.new_zeros(B, 1), words.new_ones(B, 1), frames.new_zeros(B, 1), frames.new_full((B, 1), NEVER)
+    beam = _Prefixes(words, *empty)
     for column in range(L):
-        emitted = frames[:, column, None]  # (B, 1, V)
-        K = blank.shape[1]
-        last = words.gather(2, (length - 1).clamp(min=0)[..., None])[..., 0].where(length > 0, BLANK)
-        total = torch.logaddexp(blank, character)
-        stays_blank = total + emitted[..., BLANK]
-        stays = character + emitted.expand(-1, K, -1).gather(2, last[..., None])[..., 0]
-        cut = length == max_words  # labels that follow are free
-        stays_blank, stays = total.where(cut, stays_blank), stays.masked_fill(cut, NEVER)
-        # p of a prefix with one more character: after an equal character only from a blank
-        same = labels == last[..., None]
-        longer = torch.where(same, blank[..., None], total[..., None]) + emitted
-        longer = longer.masked_fill((labels == BLANK) | (labels == END) | (length >= limit)[..., None], NEVER)
-        # prefix i and the last character of prefix j make prefix j: add, and do not list it twice
-        equal = code[:, :, None] * MULTIPLIER + last[:, None] + 1 == code[:, None]  # (B, i, j)
-        real = total > NEVER / 2  # a wide beam also keeps extensions that are not possible, or were added elsewhere
-        equal &= (real & (length > 0))[:, None] & real[:, :, None]
-        joins = longer.gather(2, last[:, None].expand(-1, K, -1)).masked_fill(~equal, NEVER)  # (B, i, j)
-        stays = torch.logaddexp(stays, joins.logsumexp(dim=1))
-        listed = torch.zeros_like(longer, dtype=torch.int32)
-        listed.scatter_add_(2, last[:, None].expand(-1, K, -1), equal.int())
-        longer = longer.masked_fill(listed > 0, NEVER)
-
-        stay_total = torch.logaddexp(stays_blank, stays)
-        value, kept = torch.cat([stay_total, longer.flatten(1)], dim=1).topk(min(beams, K + K * V), dim=1)
-        old = kept < K
-        parent = kept.where(old, (kept - K).div(V, rounding_mode="floor"))
-        label = ((kept - K) % V).where(~old, BLANK)
-        words = words.gather(1, parent[..., None].expand(-1, -1, most))
-        length, code = length.gather(1, parent), code.gather(1, parent)
-        place = length.clamp(max=most - 1)[..., None]
-        words = words.scatter(2, place, torch.where(old, words.gather(2, place)[..., 0], label)[..., None])
-        length = length + (~old & (value > NEVER / 2)).long()
-        code = torch.where(old, code, code * MULTIPLIER + label + 1)
-        blank = stays_blank.gather(1, parent).where(old, NEVER)
-        character = torch.where(old, stays.gather(1, parent), value)
-    score, order = torch.logaddexp(blank, character).sort(dim=1, descending=True, stable=True)
-    length = length.gather(1, order)
-    words = words.gather(1, order[..., None].expand(-1, -1, most))
+        blank, character, longer = _extended(beam, frames[:, column], limit, max_words)
+        character, longer = _merged(beam, character, longer)
+        beam = _pruned(beam, blank, character, longer, beams)
+    score, order = beam.total.sort(dim=1, descending=True, stable=True)
+    length = beam.length.gather(1, order)
+    words = beam.words.gather(1, order[..., None].expand_as(beam.words))
     return _decoded(frames, words[..., : int(length.max())], length, score, max_words)
+
+
+class _Prefixes(NamedTuple):
+    """K prefixes of each line, with log p of all their alignments with the columns so far."""
+
+    words: Int[Tensor, "B K T"]
+    length: Int[Tensor, "B K"]
+    code: Int[Tensor, "B K"]
+    """The hash of a prefix."""
+    blank: Float[Tensor, "B K"]
+    """Of the alignments that end with a blank."""
+    character: Float[Tensor, "B K"]
+    """Of those that end with the last character."""
+
+    @property
+    def total(self) -> Float[Tensor, "B K"]:
+        return torch.logaddexp(self.blank, self.character)
+
+    @property
+    def last(self) -> Int[Tensor, "B K"]:
+        """The last character; the blank for the empty prefix."""
+        last = self.words.gather(2, (self.length - 1).clamp(min=0)[..., None])[..., 0]
+        return last.where(self.length > 0, BLANK)
+
+
+def _extended(
+    beam: _Prefixes, emitted: Float[Tensor, "B V"], limit: int, max_words: int
+) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"], Float[Tensor, "B K V"]]:
+    """After one more column: log p of each prefix with a blank at its end, with its last character at its end, and of
+    each prefix with one more character."""
+    total, last, V = beam.total, beam.last, emitted.shape[-1]
+    emitted = emitted[:, None]
+    blank = total + emitted[..., BLANK]
+    character = beam.character + emitted.expand(-1, last.shape[1], -1).gather(2, last[..., None])[..., 0]
+    cut = beam.length == max_words  # labels that follow are free
+    blank, character = total.where(cut, blank), character.masked_fill(cut, NEVER)
+    labels = torch.arange(V, device=emitted.device)
+    same = labels == last[..., None]  # after an equal character a new one begins only after a blank
+    longer = torch.where(same, beam.blank[..., None], total[..., None]) + emitted
+    barred = (labels == BLANK) | (labels == END) | (beam.length >= limit)[..., None]
+    return blank, character, longer.masked_fill(barred, NEVER)
+
+
+def _merged(
+    beam: _Prefixes, character: Float[Tensor, "B K"], longer: Float[Tensor, "B K V"]
+) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K V"]]:
+    """Where prefix i with one more character is prefix j: add its alignments to those of j, and list it once."""
+    last, total = beam.last, beam.total
+    equal = beam.code[:, :, None] * MULTIPLIER + last[:, None] + 1 == beam.code[:, None]  # (B, i, j)
+    real = total > NEVER / 2  # a wide beam also keeps extensions that are not possible, or were added elsewhere
+    equal &= (real & (beam.length > 0))[:, None] & real[:, :, None]
+    appended = last[:, None].expand_as(equal)
+    joins = longer.gather(2, appended).masked_fill(~equal, NEVER)
+    character = torch.logaddexp(character, joins.logsumexp(dim=1))
+    listed = torch.zeros_like(longer, dtype=torch.int32).scatter_add_(2, appended, equal.int())
+    return character, longer.masked_fill(listed > 0, NEVER)
+
+
+def _pruned(
+    beam: _Prefixes,
+    blank: Float[Tensor, "B K"],
+    character: Float[Tensor, "B K"],
+    longer: Float[Tensor, "B K V"],
+    beams: int,
+) -> _Prefixes:
+    """The `beams` most likely of the old prefixes and of those with one more character."""
+    (_, K, V), most = longer.shape, beam.words.shape[2]
+    value, kept = torch.cat([torch.logaddexp(blank, character), longer.flatten(1)], dim=1).topk(min(beams, K + K * V))
+    old = kept < K
+    parent = kept.where(old, (kept - K).div(V, rounding_mode="floor"))
+    label = ((kept - K) % V).where(~old, BLANK)
+    words = beam.words.gather(1, parent[..., None].expand(-1, -1, most))
+    length, code = beam.length.gather(1, parent), beam.code.gather(1, parent)
+    place = length.clamp(max=most - 1)[..., None]
+    return _Prefixes(
+        words.scatter(2, place, torch.where(old, words.gather(2, place)[..., 0], label)[..., None]),
+        length + (~old & (value > NEVER / 2)).long(),
+        torch.where(old, code, code * MULTIPLIER + label + 1),
+        blank.gather(1, parent).where(old, NEVER),
+        torch.where(old, character.gather(1, parent), value),
+    )
 
 
 @torch.no_grad()

@@ -133,34 +133,35 @@ def best_first(
     word: Int[Tensor, "B R T"],
     gained: Float[Tensor, "B R T"],
     filled: Bool[Tensor, "B R"],
-    looked: Int[Tensor, "B R T"],
-    looks: Callable[[Int[Tensor, "B R T"]], dict[str, Tensor]],
+    parent_rows: Int[Tensor, "B R T"],
+    maps_of: Callable[[Int[Tensor, "B R T"]], dict[str, Tensor]],
     length_power: float = 0.0,
     groups: int = 1,
 ) -> Decoded:
     """Sort the rows by score; with several groups, keep the best row of each. Rows that were never filled come last and
     are masked.
 
-    `looked`: the row in which each row looked at each time step. `looks(rows)` returns the maps of these.
+    `parent_rows`: the row of the beam that had the map of each row's word at each time step. `maps_of(rows)` returns
+    the maps of these.
     """
-    said = (word != PAD) & filled[..., None]
+    is_word = (word != PAD) & filled[..., None]
     score = gained.sum(dim=-1)
     if length_power:
-        score = score / said.sum(dim=-1).clamp(min=1) ** length_power
+        score = score / is_word.sum(dim=-1).clamp(min=1) ** length_power
     score, order = _sorted(score.where(filled, -torch.inf), groups)
-    said, word, gained, looked = take_rows((said, word, gained, looked), order)
-    sorted_maps = {name: _masked(part, said) for name, part in looks(looked).items()}
-    return Decoded(word * said, gained.where(said, 0), score, **sorted_maps)
+    is_word, word, gained, parent_rows = take_rows((is_word, word, gained, parent_rows), order)
+    sorted_maps = {name: _masked(part, is_word) for name, part in maps_of(parent_rows).items()}
+    return Decoded(word * is_word, gained.where(is_word, 0), score, **sorted_maps)
 
 
 def stacked(steps: list[dict[str, Tensor]]) -> Callable[[Int[Tensor, "B R T"]], dict[str, Tensor]]:
-    """`looks` of `best_first`, of the maps (B, R, ...) of each time step."""
+    """`maps_of` of `best_first`, from the maps (B, R, ...) of each time step."""
 
-    def looks(looked: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
-        taken = [take_rows(tuple(step.values()), row) for step, row in zip(steps, looked.unbind(2), strict=True)]
+    def maps_of(rows: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
+        taken = [take_rows(tuple(step.values()), row) for step, row in zip(steps, rows.unbind(2), strict=True)]
         return {name: torch.stack(parts, dim=2) for name, *parts in zip(steps[0], *taken, strict=True)}
 
-    return looks
+    return maps_of
 
 
 def _sorted(score: Float[Tensor, "B R"], groups: int) -> tuple[Tensor, Tensor]:

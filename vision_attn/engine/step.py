@@ -222,27 +222,32 @@ class Step:
                 f"{self.scaler.get_scale():.0e}): look for a division by zero or a logarithm of zero, or train with "
                 "--run.precision=bf16 or fp32"
             )
-        mine = self.trouble.tolist()
-        if max(self.world.most(*mine)) >= 0:
-            found = [
-                (step, what, self.ids.get(step, []))
-                for step, what in zip(mine, ("loss", "gradient"), strict=True)
-                if step >= 0
-            ]
-            everywhere = [one for part in self.world.gather(found) for one in part]
-            step, what, ids = min(everywhere, key=lambda one: (one[0], one[1] != "loss"))  # The loss is the cause.
-            images = ", ".join(printable(str(one)) for one in ids[:8]) + (
-                f" and {len(ids) - 8} more" if len(ids) > 8 else ""
-            )
-            last = Path(self.run.folder) / "last"
-            terms = [name for name, value in self.terms.items() if name != "loss" and not value.isfinite().all()]
-            batch = f"; ids of its batch: {images}" if images else ""
-            batch += f"; in the latest step also: {', '.join(terms)}" if terms else ""
-            saved = f"The last good checkpoint is in {last}" if last.exists() else "There is no checkpoint before it"
-            look = "check these images, " if images else ""
-            help_ = f"{look}lower the learning rate, or set run.clip"
-            raise ValueError(f"step {step + 1}: the {what} is not finite{batch}. {saved}; {help_}")
+        first_steps = self.trouble.tolist()
+        if max(self.world.most(*first_steps)) >= 0:
+            self._refuse(first_steps)
         self.ids.clear()
+
+    def _refuse(self, first_steps: list[int]) -> None:
+        """Raise ValueError, which names the first step of any process whose loss or gradient was not finite.
+
+        first_steps: the number of this step in this process, for the loss and for the gradient; -1: none.
+        """
+        steps = zip(first_steps, ("loss", "gradient"), strict=True)
+        mine = [(step, what, self.ids.get(step, [])) for step, what in steps if step >= 0]
+        everywhere = [one for part in self.world.gather(mine) for one in part]
+        step, what, ids = min(everywhere, key=lambda one: (one[0], one[1] != "loss"))  # The loss is the cause.
+        images = ", ".join(printable(str(one)) for one in ids[:8])
+        images += f" and {len(ids) - 8} more" if len(ids) > 8 else ""
+        terms = [name for name, value in self.terms.items() if name != "loss" and not value.isfinite().all()]
+        batch = f"; ids of its batch: {images}" if images else ""
+        batch += f"; in the latest step also: {', '.join(terms)}" if terms else ""
+        last = Path(self.run.folder) / "last"
+        saved = f"The last good checkpoint is in {last}" if last.exists() else "There is no checkpoint before it"
+        first = "check these images, " if images else ""
+        raise ValueError(
+            f"step {step + 1}: the {what} is not finite{batch}. {saved}; {first}lower the learning rate, or set "
+            "run.clip"
+        )
 
     def _buffers(self) -> list[Tensor]:
         """Return the buffers that may diverge between processes; none if there is one process."""

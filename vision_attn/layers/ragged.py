@@ -68,6 +68,16 @@ def _known(words: Int[Tensor, "B R T"]) -> Static | None:
 def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
     """The time steps in which any caption has a word.
 
+    For two images with two captions each, of 3 and 1, and of 2 and 1 words, on a CPU:
+
+        t  images x rows  packed rows (image, row)                   kept
+        0  2 x 2          (0, 0) (0, 1) (1, 0) (1, 1)                None, all
+        1  2 x 1          (0, 0) (1, 0)                              0, 2
+        2  1 x 1          (0, 0)                                     0
+
+    `position` of t = 1 is (1, 7): the words of row (0, 0) begin at 0 of `words.flatten()`, those of (1, 0) at 6. Both
+    places of its 2 x 1 have a word, so `places` and `sources` are None.
+
     On a GPU a time step computes the captions that may have a word, by `row_lengths`, or all: there a synchronisation
     costs more than padding.
     """
