@@ -93,7 +93,7 @@ def test_no_addresses_of_indexes_and_no_paths_of_machines() -> None:
 def test_nothing_large_and_no_data_in_the_repository() -> None:
     for path in files():
         if path.match("weights/*/model.safetensors"):  # trained by our own code; the captioner holds its encoder too
-            assert path.stat().st_size < (20_000_000 if path.match("photographs/*") else 5_000_000), path
+            assert path.stat().st_size < (25_000_000 if path.match("photographs/*") else 5_000_000), path
             continue
         if path.match("docs/photographs/*.jpg"):  # free to redistribute, see the README.md there
             assert path.stat().st_size < 100_000, path
