@@ -111,7 +111,7 @@ def gradient_centre(maps, size, grid):
     return float(energy.sum(0) @ middles(size[1]).float()), float(energy.sum(1) @ middles(size[0]).float())
 
 
-NETWORKS = {"resnet50": "layer1", "mobilenet_v2": "features.6", "vgg19": "features.8"}
+NETWORKS = {"resnet50": "layer1", "mobilenet_v2": "features.6", "vgg19": "features.8", "efficientnet_lite0": "blocks.2"}
 
 
 @pytest.mark.parametrize("name, node", NETWORKS.items())
