@@ -212,4 +212,4 @@ def test_the_container_has_a_compiler_and_installs_torch_before_the_code() -> No
     assert {"gcc", "libc6-dev"} <= set(system.split())
     torch, code = (number for number, step in enumerate(steps) if re.search(r" torch |COPY \. ", step))
     assert steps[torch].startswith("RUN pip install") and torch < code
-    assert re.search(r'"[^"]+\[cuda,hub,scale\]"$', steps[code + 1])
+    assert re.search(r'"[^"]+\[cuda,hub,scale,web\]"$', steps[code + 1])

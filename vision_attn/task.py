@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -156,6 +156,9 @@ class Task(nn.Module):
     def resolution(self) -> int | None:
         """Height and width of the images that the task takes, in pixels; None if any will do."""
         return None
+
+    fit: Literal["centre", "whole"] = "centre"
+    """The part of a photograph that is resized to `resolution`: its centre square, or the whole of it."""
 
     @property
     def settings(self) -> dict[str, Any]:

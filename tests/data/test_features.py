@@ -23,6 +23,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import nn
 
+from vision_attn.contracts import Encoder
 from vision_attn.data.images.squares import View, read_image
 from vision_attn.data.photographs import features
 from vision_attn.data.photographs.features import Features, cached_features
@@ -30,7 +31,7 @@ from vision_attn.data.photographs.features import Features, cached_features
 CPU = torch.device("cpu")
 
 
-class Pool(nn.Module):
+class Pool(Encoder):
     """Averages 2x2 pixels: 28x28 images to 196 annotation vectors of 3."""
 
     resolution, grid, region_size, trainable = 28, (14, 14), 3, False

@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.optim import AdamW
 
 from tests.tiny import CASES, made
-from vision_attn.attention import additive
 from vision_attn.configuration.run import Run
 from vision_attn.criteria.self_critical import Sampled
 from vision_attn.engine import capture
@@ -23,7 +22,7 @@ from vision_attn.engine.batches import like, on_device
 from vision_attn.engine.capture import signature
 from vision_attn.engine.choices import uncaptured
 from vision_attn.engine.distributed import World
-from vision_attn.kernels import launch
+from vision_attn.kernels import choice
 from vision_attn.layers import ragged
 from vision_attn.task import Static, Task
 
@@ -60,8 +59,7 @@ def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> Sampled:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_config_is_captured_by_default_on_cuda(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (additive, launch):  # a kernel needs an address
-        monkeypatch.setattr(module, "TRITON", False)
+    monkeypatch.setattr(choice, "TRITON", False)  # a kernel needs an address
     monkeypatch.setattr(capture.CUDAGraph, "available", staticmethod(lambda device: True))
     task, batch = made(case)
     run, world = Run(folder="x", precision="bf16"), World(0, 1, CUDA)

@@ -111,7 +111,7 @@ class Shards(VocabularySource):
             raise ValueError("Shards: photographs of all sizes need an encoder with a resolution")
         for split in self.shards:
             self._paths(split)
-        self._resolution, self._fit = task.resolution, task.encoder.fit
+        self._resolution, self._fit = task.resolution, task.fit
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
