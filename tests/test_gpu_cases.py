@@ -79,7 +79,7 @@ def test_nothing_is_needed_beyond_the_wheels_that_are_packed() -> None:
     tests = ("conftest", "test_gpu", "fake_mnist", "whole_runs", "test_resume", "toy")
     modules += [next((ROOT / "tests").rglob(f"{name}.py")) for name in tests]
     of_these = {"numpy", "PIL", "filelock", "triton"}  # with torch and torchvision
-    optional = {"numba", "llvmlite", "starlette", "uvicorn"}  # imported where they are there, and where a page is served
+    optional = {"numba", "llvmlite", "starlette", "uvicorn"}  # where they are there
     known = {name.replace("-", "_") for name in (*THERE, *WHEELS)} | {"yaml"} | of_these | optional
     own = {"vision_attn", "benchmarks", "tests", *tests}
     for path in modules:
