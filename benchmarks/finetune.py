@@ -90,7 +90,7 @@ def finetune(out: Path, start: Path, overrides: list[str], *, quick: bool = Fals
         f"--data.cache={out}/cache",
     ]
     began = time.perf_counter()
-    few = ["epochs=1", "warmup=0", "rehearse=false", "metric=nll", "mode=min"] if quick else []
+    few = ["epochs=1", "warmup=0", "sanity_check=false", "metric=nll", "mode=min"] if quick else []
     config = str(ROOT / "configs" / "finetune_photographs.yaml")
     run = [f"--run.folder={out}/run", f"--run.start_from={start}", *(f"--run.{each}" for each in few)]
     call("train", config, *data, *run, *overrides)

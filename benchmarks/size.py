@@ -81,7 +81,7 @@ def size(shapes: Shapes, repeats: int) -> str:
         for side in sides:
             counted = Counted(images[side].pixels[0])
             model = reader()
-            operations = multiply_adds(model, Images([counted], 1), way="mean")
+            operations = multiply_adds(model, Images([counted], 1), mode="mean")
             costs["RAM"].append(Cost(operations, counted.read, ram[side]))
             for name, make in (("DRAW's reader", whole), ("convolutional", Convolutional)):
                 costs[name].append(seen_whole(make, side, answers))

@@ -93,7 +93,7 @@ class SmallestClassifier(Classifier):
         self.pixels = torch.Size(image_shape).numel()
         self.linear = nn.Linear(self.pixels, num_classes)
 
-    def forward(self, images, rows=1, way="sample"):
+    def forward(self, images, rows=1, mode="sample"):
         return ClassifierOutput(self.linear(images.flatten(1)).log_softmax(dim=-1)[:, None, None], None)
 
 

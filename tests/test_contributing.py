@@ -63,7 +63,7 @@ def test_the_data_set_trains_a_classifier(tmp_path: Path, package: str) -> None:
     config = {
         "task": {
             "class_path": "vision_attn.tasks.classify.Classification",
-            "init_args": {"model": "vision_attn.models.baselines.FullyConnected"},
+            "init_args": {"model": "vision_attn.models.whole_image.FullyConnected"},
         },
         "data": f"{package}.Bars",
         "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.01}},

@@ -242,7 +242,7 @@ def trained(config: str, digits: str, folder: Path, **options: Any) -> Path:
     """A run of an epoch, which is six steps, or of more."""
     run = folder / "run"
     common = {"run.folder": run, "run.epochs": 1, "run.warmup": 0, "run.device": DEVICE, "run.log_every": 1,
-              "run.validate_every": 0, "run.rehearse": "false", "run.show": 0}  # fmt: skip
+              "run.validate_every": 0, "run.sanity_check": "false", "run.show": 0}  # fmt: skip
     assert main(train(config, **settings(config, digits) | common | options)) == 0
     return run
 

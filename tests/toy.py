@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.engine import heartbeat
 from vision_attn.engine.fit import fit
 from vision_attn.system.files import replacing

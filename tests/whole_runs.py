@@ -41,7 +41,7 @@ def two_steps(config: str, folder: Path, **settings) -> dict[str, float]:
     run = folder / "run"
     settings = {
         "data.folder": write_mnist(folder / "mnist"), "run.folder": run, "run.epochs": 1, "run.warmup": 0,
-        "run.device": "cpu", "run.log_every": 1, "run.rehearse": "false",
+        "run.device": "cpu", "run.log_every": 1, "run.sanity_check": "false",
     } | settings  # fmt: skip
     assert main(train(config, **settings)) == 0
     losses = [step["loss"] for step in steps(run)]

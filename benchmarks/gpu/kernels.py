@@ -21,9 +21,9 @@ from benchmarks.show_attend_tell import captioning_loss, hard, ours
 from vision_attn.attention.reinforce import MovingAverage, Reinforce
 from vision_attn.configuration.config import build, read
 from vision_attn.decode.beams import Beam
+from vision_attn.decode.captured_search import Search
 from vision_attn.decode.one_by_one import Likeliest
 from vision_attn.decode.rules import Rules
-from vision_attn.decode.search import Search
 from vision_attn.layers.cast import HeldCasts
 
 DIGITS = {

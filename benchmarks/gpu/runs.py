@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from benchmarks.gpu.block import Options, Row, run
 from benchmarks.gpu.fit import Asked
 from benchmarks.gpu.tiny import tiny_run
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.engine import checkpoint
 from vision_attn.system.files import read_json, replacing
 

@@ -190,4 +190,4 @@ for kind in (Hard, StraightThrough, Monotonic, HardMonotonic):
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     for line, kind in zip(said.splitlines(), ("Hard", "StraightThrough", "Monotonic", "HardMonotonic"), strict=True):
-        assert line.startswith(f"{kind} cannot look by 'draw'; its ways are expectation, ")
+        assert line.startswith(f"{kind} has no mode 'draw'; its modes are expectation, ")

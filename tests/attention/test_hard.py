@@ -47,15 +47,15 @@ def test_entropy_and_log_prob_are_finite_where_a_map_is_sharp():
     torch.testing.assert_close(hard.entropy(uniform), torch.tensor([4.0]).log())
 
 
-@pytest.mark.parametrize("way", ["expectation", "mode", "sample"])
+@pytest.mark.parametrize("mode", ["expectation", "mode", "sample"])
 @pytest.mark.parametrize("kind", [Hard, StraightThrough])
-def test_a_sharp_map_is_seen_alike_in_every_way(way, kind):
+def test_a_sharp_map_is_seen_alike_in_every_mode(mode, kind):
     alpha = torch.zeros(B, R, L).scatter_(-1, torch.randint(L, (B, R, 1)), 1)
     regions = torch.randn(B, L, D)
-    seen, found, region, _ = kind(at_test=way).eval()(alpha.log(), regions)
+    seen, found, region, _ = kind(at_test=mode).eval()(alpha.log(), regions)
     torch.testing.assert_close(seen, alpha @ regions)
     torch.testing.assert_close(found, alpha)
-    assert (region is None) == (way == "expectation")
+    assert (region is None) == (mode == "expectation")
     assert region is None or torch.equal(region, alpha.argmax(-1))
 
 
@@ -134,7 +134,7 @@ def test_decoding_tells_which_region_each_word_saw():
     for decoded in (beam_search(model, regions.float(), beams=3), greedy(model, regions.float())):
         said = decoded.words != 0
         assert torch.equal(decoded.region[said], decoded.alpha.argmax(-1)[said])
-    with model.attention.looking("expectation"):
+    with model.attention.in_mode("expectation"):
         assert beam_search(model, regions.float()).region is None
     assert model.attention.at_test == "mode"
 

@@ -103,7 +103,7 @@ def test_attention_advances_by_columns_up_to_the_last(columns) -> None:
     first, second, regions = torch.randn(1, 1, L).double(), torch.randn(1, 1, L).double(), torch.randn(1, L, 2).double()
     for attention in (Monotonic(noise=0.0, offset=0.0, advance=columns), HardMonotonic(offset=0.0, advance=columns)):
         attention = attention.double().eval()
-        with attention.looking("expectation"):
+        with attention.in_mode("expectation"):
             one = attention(first, regions)
             other = attention(second, regions, None, one.carry)
         p, wanted = second[0, 0].sigmoid(), torch.zeros(L).double()
@@ -119,11 +119,11 @@ def test_attention_advances_by_columns_up_to_the_last(columns) -> None:
 
 
 @pytest.mark.parametrize("attention", [partial(Monotonic, noise=0.0), HardMonotonic, partial(HardMonotonic, advance=2)])
-@pytest.mark.parametrize("way", ["expectation", "online"])
-def test_step_and_forward_agree_and_columns_that_are_passed_are_never_read_again(attention, way) -> None:
+@pytest.mark.parametrize("mode", ["expectation", "online"])
+def test_step_and_forward_agree_and_columns_that_are_passed_are_never_read_again(attention, mode) -> None:
     model = build(attention).double().eval()
     regions, words = torch.randn(2, L, 4).double(), torch.tensor([[[3, 4, 5, 1], [4, 3, 1, 0]]]).expand(2, 2, 4)
-    with model.looking(way), torch.no_grad():
+    with model.in_mode(mode), torch.no_grad():
         caption = model(regions, words)
         memory, state = model.start(regions, 2)
         before = torch.zeros_like(words[..., 0])

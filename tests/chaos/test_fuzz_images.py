@@ -15,8 +15,8 @@ from children import attempt_all
 from damage import damaged
 from PIL import Image, features
 
-from vision_attn.data.images.decode import open_photograph
 from vision_attn.data.images.limits import MAX_PIXELS
+from vision_attn.data.images.open import open_photograph
 from vision_attn.data.images.squares import open_seen, read_image
 
 

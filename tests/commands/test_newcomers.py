@@ -523,7 +523,7 @@ def test_the_config_for_few_photographs_takes_its_first_steps(tmp_path: Path, mo
     (folder.parent / "captions.json").write_text(json.dumps({"images": images, "annotations": notes}))
     save_file(get_model("mobilenet_v2").state_dict(), tmp_path / "weights.safetensors")
     few = ["--task.encoder.weights=weights.safetensors", "--task.encoder.resolution=64", "--run.device=cpu"]
-    few += ["--run.epochs=1", "--run.warmup=0", "--run.rehearse=false"]
+    few += ["--run.epochs=1", "--run.warmup=0", "--run.sanity_check=false"]
     assert main(["train", str(ROOT / "configs" / "sat_soft_small.yaml"), "--run.folder=runs/mine", *few]) == 0
     told = capsys.readouterr().out
     assert "same_caption 1" in told and "100% of the images have the same caption" in told  # they are all red

@@ -15,7 +15,7 @@ from vision_attn.configuration.run_folder import open_run
 
 TINY = {
     "task.model.hidden_size": 8, "task.model.word_size": 8, "data.batch_size": 4, "data.epoch_images": 8,
-    "data.val_images": 4, "run.epochs": 1, "run.warmup": 0, "run.rehearse": "false", "run.validate_every": 0,
+    "data.val_images": 4, "run.epochs": 1, "run.warmup": 0, "run.sanity_check": "false", "run.validate_every": 0,
     "run.device": "cpu",
 }  # fmt: skip
 
@@ -51,6 +51,8 @@ def test_arguments_are_renamed_in_classes_of_this_package_alone() -> None:
     assert moved(ours)["init_args"] == {"context_dropout": 0.5} and moved(theirs) == theirs
     key = ("task", "model", "forget_looks")
     assert moved_option(key, "0.5") == (("task", "model", "context_dropout"), "0.5")
+    assert moved({"run": {"rehearse": False, "seed": 1}}) == {"run": {"sanity_check": False, "seed": 1}}
+    assert moved_option(("run", "rehearse"), "false") == (("run", "sanity_check"), "false")
     assert set(ARGUMENTS.values()) == {"context_dropout", "context_dropout_after"}
     assert moved_option(("data",), "vision_attn.data.mnist.MNIST") == (("data",), "vision_attn.data.digits.mnist.MNIST")
 

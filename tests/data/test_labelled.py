@@ -237,7 +237,7 @@ def test_pixels_of_files(tmp_path):
 TINY = {
     "task.model.num_glimpses": 2, "task.model.retina.size": 4, "task.model.glimpse.glimpse_size": 8,
     "task.model.core.hidden_size": 8, "task.model.core.place_size": 8, "data.batch_size": 16, "data.flips": "false",
-    "run.epochs": 1, "run.warmup": 0, "run.device": "cpu", "run.log_every": 1, "run.rehearse": "false",
+    "run.epochs": 1, "run.warmup": 0, "run.device": "cpu", "run.log_every": 1, "run.sanity_check": "false",
     "run.validate_every": 1,
 }  # fmt: skip
 
@@ -292,7 +292,7 @@ def test_an_unknown_class_is_named(run, classes, tmp_path, capsys):
 def test_a_model_of_whole_images_needs_squares(classes, tmp_path, capsys):
     settings = TINY | {"data.images": classes, "data.labels": "null", "run.folder": tmp_path / "run"}
     plain = {key: value for key, value in settings.items() if not key.startswith("task.")}
-    plain["task.model"] = "vision_attn.models.baselines.FullyConnected"
+    plain["task.model"] = "vision_attn.models.whole_image.FullyConnected"
     assert main(train("ram_photographs", **plain)) == 1
     assert "FullyConnected takes images of one size" in capsys.readouterr().err
     assert main(train("ram_photographs", **plain, **{"data.side": 12, "data.square": "true"})) == 0

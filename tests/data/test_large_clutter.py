@@ -9,8 +9,8 @@ from tests.whole_runs import two_steps
 from vision_attn.contracts import Classifier
 from vision_attn.data.digits.clutter import Clutter
 from vision_attn.data.digits.large_clutter import LargeClutter, Scattered, overlap
-from vision_attn.models.baselines import Convolutional
 from vision_attn.models.draw import DRAWReader
+from vision_attn.models.whole_image import Convolutional
 
 SIZES = {"canvas": 60, "pieces": 4, "batch_size": 6, "epoch_images": 12, "val_images": 6, "test_images": 6}
 

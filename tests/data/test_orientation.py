@@ -13,8 +13,8 @@ from tests.untrained import write_run
 from tests.web.test_serve import ask
 from vision_attn.api import load
 from vision_attn.commands import main
-from vision_attn.data.images.decode import Encoded, open_as_stored, open_photograph, size_of
 from vision_attn.data.images.lazy import open_pixels
+from vision_attn.data.images.open import Encoded, open_as_stored, open_photograph, size_of
 from vision_attn.data.images.squares import read_image
 from vision_attn.results.images import encoded, pictured
 from vision_attn.web import make_server

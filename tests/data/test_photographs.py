@@ -14,11 +14,11 @@ import pytest
 from chaos.children import attempt_all
 from PIL import Image
 
-from vision_attn.data.images import convert as conversion
-from vision_attn.data.images import decode as photographs
 from vision_attn.data.images import limits
-from vision_attn.data.images.decode import open_photograph
+from vision_attn.data.images import open as photographs
+from vision_attn.data.images import upright_rgb as conversion
 from vision_attn.data.images.limits import Budget
+from vision_attn.data.images.open import open_photograph
 
 
 def png(path: Path, width: int, height: int, rows: int = 1) -> Path:

@@ -252,19 +252,19 @@ def total(described):
     return sum(described.log_prob)
 
 
-@pytest.mark.parametrize("way", ["best", "diverse", "sampled"])
-def test_a_task_describes_with_several_captions(task, images, way):
+@pytest.mark.parametrize("strategy", ["best", "diverse", "sampled"])
+def test_a_task_describes_with_several_captions(task, images, strategy):
     torch.manual_seed(0)
-    several = task.describe(images, captions=4, way=way)
-    assert way == "diverse" or [len(captions) for captions in several] == [4, 4, 4]
+    several = task.describe(images, captions=4, strategy=strategy)
+    assert strategy == "diverse" or [len(captions) for captions in several] == [4, 4, 4]
     for captions in several:
         for caption in captions:
             assert len(caption.words) == len(caption.log_prob) == len(caption.alpha) <= 6
             assert all(p <= 0 for p in caption.log_prob)
     texts = [[caption.text for caption in captions] for captions in several]
-    if way != "sampled":  # samples may be equal
+    if strategy != "sampled":  # samples may be equal
         assert all(len(set(each)) == len(each) > 1 for each in texts)
-    if way == "best":
+    if strategy == "best":
         wide = task.describe(images, captions=4)
         assert [captions[0].text for captions in wide] == [each[0] for each in texts]
 
@@ -273,7 +273,7 @@ def test_a_task_describes_with_one_caption_as_before(task, images):
     (one, *_), several = task.describe(images), task.describe(images, captions=1)
     assert len(several) == 3 and [len(captions) for captions in several] == [1, 1, 1]
     assert several[0][0].text == one.text and several[0][0].log_prob == one.log_prob
-    groups = task.describe(images, captions=3, way="diverse")
+    groups = task.describe(images, captions=3, strategy="diverse")
     assert any(caption.text == one.text for caption in groups[0]), "the first group is the usual beam"
 
 
@@ -305,8 +305,8 @@ def test_settings_of_decoding_reach_captions(task, images):
         "content_once": False,
     }
     longer = task.decoding.changed(no_repeat=1, min_words=5)
-    for way in ("best", "diverse", "sampled"):
-        for captions in task.describe(images, captions=3, way=way, decoding=longer):
+    for strategy in ("best", "diverse", "sampled"):
+        for captions in task.describe(images, captions=3, strategy=strategy, decoding=longer):
             for caption in captions:
                 assert len(caption.words) >= 5 and len(set(caption.words)) == len(caption.words)
     once = task.decoding.changed(content_once=True, max_words=30, min_words=12)

@@ -19,8 +19,8 @@ from vision_attn.attention.monotonic import Monotonic
 from vision_attn.attention.scores import Additive, ContentLocation
 from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode import Decoded, beam_search, greedy, replay, sample
+from vision_attn.decode.captured_search import EVERY
 from vision_attn.decode.replay import MOST
-from vision_attn.decode.search import EVERY
 from vision_attn.kernels.choice import without_loops
 from vision_attn.kernels.graphs import Later, graphs_unwanted, without_graphs
 from vision_attn.layers import linear
@@ -199,7 +199,7 @@ def test_captioners_in_other_states_have_other_graphs(graphs, monkeypatch):
     captioner = model("hard").float()
     for _ in range(3):
         mode = greedy(captioner, images(0).float())
-    with captioner.looking("expectation"):
+    with captioner.in_mode("expectation"):
         assert (greedy(captioner, images(0).float()).region is None) == (mode.region is not None)
     for step in range(4):
         with torch.autocast("cpu", torch.bfloat16):

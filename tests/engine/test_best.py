@@ -58,7 +58,7 @@ def test_a_run_keeps_by_nll_and_says_it_once_though_it_was_stopped(tmp_path, mon
         return {"BLEU-4": pair[0], "nll": pair[1]}
 
     monkeypatch.setattr(Plane, "judge", judge)
-    settings = {"metric": "BLEU-4", "mode": "max", "epochs": 20, "patience": 2, "rehearse": False}
+    settings = {"metric": "BLEU-4", "mode": "max", "epochs": 20, "patience": 2, "sanity_check": False}
     with suppress(Stopped):
         train_plain(tmp_path / "run", **settings)
     assert train_plain(tmp_path / "run", **settings)["nll"] == 1.0
@@ -76,7 +76,7 @@ def test_not_a_number_is_better_than_no_weights_only():
 
 def test_what_is_no_number_is_written_as_strict_json(tmp_path, monkeypatch):
     monkeypatch.setattr(Plane, "judge", lambda *_: {"error": 1.0, "spread": float("nan"), "largest": float("inf")})
-    best = train_plain(tmp_path / "run", metric="error", mode="min", epochs=1, rehearse=False)
+    best = train_plain(tmp_path / "run", metric="error", mode="min", epochs=1, sanity_check=False)
     assert best["error"] == 1.0 and math.isnan(best["spread"])
     text = (tmp_path / "run" / "best" / "metrics_val.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["spread"] is None

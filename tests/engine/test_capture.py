@@ -40,7 +40,7 @@ class PlainGraph(Graph):
     def available(device: torch.device) -> bool:
         return True
 
-    def rehearse(self, function: Callable) -> dict[str, Tensor]:
+    def warm_up(self, function: Callable) -> dict[str, Tensor]:
         self.rehearsals += 1
         return function()
 
@@ -379,11 +379,11 @@ def test_a_rehearsal_finds_out_what_waits_for_the_device(monkeypatch):
         return {}
 
     with pytest.warns(UserWarning, match="something else") as caught:
-        graph.rehearse(waiting)
+        graph.warm_up(waiting)
     assert len(caught) == 1 and modes == ["warn", torch.cuda.get_sync_debug_mode()]
     with pytest.raises(RuntimeError, match=r"it waits for the device in .*test_capture.py, line \d+"):
         graph.capture(waiting)
-    graph.rehearse(dict)  # What happened in an earlier rehearsal, such as compiling, does not count.
+    graph.warm_up(dict)  # What happened in an earlier rehearsal, such as compiling, does not count.
     assert not graph.trouble
 
 

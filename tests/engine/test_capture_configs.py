@@ -15,12 +15,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.optim import AdamW
 
 from tests.tiny import CASES, made
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.criteria.self_critical import Sampled
 from vision_attn.engine import capture
 from vision_attn.engine.batches import like, on_device
 from vision_attn.engine.capture import signature
-from vision_attn.engine.choices import uncaptured
+from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World
 from vision_attn.kernels import choice
 from vision_attn.layers import ragged

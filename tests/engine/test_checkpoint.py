@@ -394,7 +394,7 @@ def test_positions_are_read_as_they_were_written(tmp_path):
     (tmp_path / "last").mkdir()
     files = {"model.safetensors": [1, "a"], "trainer.pt": [2, "b"]}
     position = Position({"seed": 1, "epochs": None}, 1, 2, 3, float("inf"), 0.5, 4, 5, True, files)
-    checkpoint.move(tmp_path, position)
+    checkpoint.update_position(tmp_path, position)
     assert checkpoint.peek(tmp_path) == position
     path = tmp_path / "last" / "position.json"
     path.write_text(path.read_text().replace('"step": 3', '"step": 2'))

@@ -19,10 +19,10 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LRSchedul
 from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
 
 from vision_attn.commands.train import trial_folder
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import check_weights, load_weights, save_weights
 from vision_attn.engine.average import Average
-from vision_attn.engine.choices import FIRST, LONG, compiled_from, compiler_works, precision_for
+from vision_attn.engine.device_settings import FIRST, LONG, compiled_from, compiler_works, precision_for
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.log import Log
@@ -90,7 +90,7 @@ def test_a_run_may_begin_with_the_weights_of_another_and_nothing_else(tmp_path, 
 
 def test_validation_leaves_no_trace(tmp_path):
     train_plain(tmp_path / "often", validate_every=1)
-    train_plain(tmp_path / "once", validate_every=3, rehearse=False)
+    train_plain(tmp_path / "once", validate_every=3, sanity_check=False)
     often, once = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("often", "once"))
     assert len(errors(tmp_path / "often")) == 3 and len(errors(tmp_path / "once")) == 1
     assert all(torch.equal(often[name], once[name]) for name in often)
@@ -158,7 +158,7 @@ def test_without_validation_the_last_weights_are_the_best(tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_trains(tmp_path, precision, monkeypatch):
-    monkeypatch.setattr("vision_attn.engine.choices.multiplies_bf16", lambda: True)
+    monkeypatch.setattr("vision_attn.engine.device_settings.multiplies_bf16", lambda: True)
     train_plain(tmp_path, precision=precision, epochs=6, clip=10.0, optimizer=adam)
     found = errors(tmp_path)
     assert all(map(math.isfinite, found)) and found[-1] < found[0]
@@ -447,7 +447,7 @@ def test_wandb_works_offline(tmp_path, monkeypatch, capfd):
 def test_a_metric_that_is_not_a_number_is_replaced_by_any(tmp_path, monkeypatch):
     values = iter([math.nan, 5.0, 9.0])
     monkeypatch.setattr(Plane, "judge", lambda task, predictions, folder=None: {"error": next(values)})
-    assert train_plain(tmp_path, rehearse=False) == {"error": 5.0}
+    assert train_plain(tmp_path, sanity_check=False) == {"error": 5.0}
     assert errors(tmp_path) == [None, 5.0, 9.0]
 
 
@@ -568,7 +568,7 @@ def test_bf16_becomes_fp32_on_a_processor_that_multiplies_it_slowly(tmp_path, mo
         ),
         (True, "training on cpu in bf16, eagerly\n"),
     ):
-        monkeypatch.setattr("vision_attn.engine.choices.multiplies_bf16", lambda fast=fast: fast)
+        monkeypatch.setattr("vision_attn.engine.device_settings.multiplies_bf16", lambda fast=fast: fast)
         train_plain(tmp_path, precision="bf16", epochs=1 + fast)
         assert said in capsys.readouterr().out
         position = json.loads((tmp_path / "last" / "position.json").read_text())
@@ -599,7 +599,7 @@ def test_precision_of_a_device(monkeypatch, device, capability, precision):
 
 def test_long_captured_runs_on_cuda_are_compiled_where_a_compiler_works(monkeypatch):
     run, cuda, works = Run(folder="x"), torch.device("cuda"), True
-    monkeypatch.setattr("vision_attn.engine.choices.compiler_works", lambda device: works)
+    monkeypatch.setattr("vision_attn.engine.device_settings.compiler_works", lambda device: works)
     assert compiled_from(run, cuda, LONG, captured=True) == FIRST
     assert compiled_from(run, cuda, LONG - 1, captured=True) is None
     assert compiled_from(run, cuda, LONG, captured=False) is None

@@ -30,7 +30,7 @@ def test_scenes_begin_as_they_always_did(tmp_path):
         "run.epochs": 1,
         "run.warmup": 10,
         "run.log_every": 1,
-        "run.rehearse": "false",
+        "run.sanity_check": "false",
         "run.validate_every": 0,
         "run.folder": tmp_path / "run",
         "run.device": "cpu",

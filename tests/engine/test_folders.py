@@ -92,7 +92,7 @@ vision_attn.system.files.WINDOWS = True
 os.kill = None
 from vision_attn.engine.folders import claim
 from vision_attn.system.machine import torch_device
-import vision_attn.data.images.decode, vision_attn.metrics.isolated, vision_attn.commands.train
+import vision_attn.data.images.open, vision_attn.metrics.isolated, vision_attn.commands.train
 import types
 sys.modules["resource"] = types.ModuleType("resource")  # for tests.toy alone
 from tests.toy import train_toy

@@ -65,7 +65,7 @@ def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> N
     change(Classification, "initialise", initialise)
 
 
-def joint_noise(policy: Gaussian, like: torch.Tensor, way: str) -> torch.Tensor:
+def joint_noise(policy: Gaussian, like: torch.Tensor, mode: str) -> torch.Tensor:
     """Noise for the joined batch, which depends only on its number; each process takes the part of its images."""
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     generator = torch.Generator().manual_seed(int(policy.batches))
@@ -147,7 +147,7 @@ def test_a_run_is_measured_and_shown(digits, tmp_path):
     right = on_digit = 0
     for images, labels, boxes in source.split("test"):
         with torch.no_grad():
-            glance = task.model(images, way="mean")
+            glance = task.model(images, mode="mean")
         hit = predictions(glance)[:, -1] == labels
         x, y = glance.locations[:, 0, -1].T
         inside = (boxes[:, 0] <= x) & (x <= boxes[:, 2]) & (boxes[:, 1] <= y) & (y <= boxes[:, 3])

@@ -20,7 +20,7 @@ from tests.untrained import write_run
 from vision_attn.attention.scores import Additive
 from vision_attn.commands import main
 from vision_attn.configuration.config import read
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import grown, load_weights, save_weights
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.vocabulary import Vocabulary

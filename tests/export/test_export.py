@@ -19,7 +19,7 @@ from PIL import Image
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.configuration.run_folder import open_run
-from vision_attn.data.images.decode import open_photograph
+from vision_attn.data.images.open import open_photograph
 from vision_attn.data.images.squares import read_image
 from vision_attn.decode import greedy
 from vision_attn.encoders.backbone import Backbone
@@ -113,7 +113,7 @@ def test_programs_of_torch_take_any_number_of_images(folder) -> None:
     images = torch.rand(7, 1, 28, 28)
     with torch.no_grad():
         probabilities, locations = torch.export.load(out / "ram_mnist28" / "classifier.pt2").module()(images)
-        glance = task.model(images, way="mean")
+        glance = task.model(images, mode="mean")
         torch.testing.assert_close(probabilities, glance.log_prob[:, 0].exp(), atol=1e-4, rtol=0)
         torch.testing.assert_close(locations, glance.locations[:, 0], atol=1e-4, rtol=0)
         task = opened(folder, "draw_mnist")
@@ -133,7 +133,7 @@ def test_ram_finds_the_same_digits(dtype, data_folder, tmp_path) -> None:
     assert len(images) == 100
     found = export(task.to(dtype), tmp_path, onnx=dtype == torch.float32 and find_spec("onnxscript") is not None)
     with torch.no_grad():
-        glance = task.model(images, way="mean")
+        glance = task.model(images, mode="mean")
         expected = glance.log_prob[:, 0, -1].exp()
         results = [torch.export.load(tmp_path / "classifier.pt2").module()(images)[0]]
     if len(found) == 2:

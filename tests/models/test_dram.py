@@ -50,7 +50,7 @@ def test_with_one_character_it_is_ram_with_a_context_lstm() -> None:
     model = build().eval()
     ram = RAM((1, Y, X), V, num_glimpses=2, first="policy", **PARTS).eval()
     ram.load_state_dict(model.ram.state_dict())
-    glance = ram(REGIONS.mT[:, None].contiguous(), way="mean")
+    glance = ram(REGIONS.mT[:, None].contiguous(), mode="mean")
     caption = model(REGIONS, torch.full((B, 1, 1), 4))
     torch.testing.assert_close(caption.log_prob[..., 0], glance.log_prob[:, :, -1, 4])
     column = ((glance.locations[:, :, -1, 0] + 1) / 2 * X).long()

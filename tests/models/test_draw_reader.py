@@ -111,7 +111,7 @@ def test_a_context_starts_as_a_state_of_zeros_and_then_moves_the_first_window():
 def test_an_image_does_not_depend_on_its_batch(parts):
     model = moved(build(**parts))
     torch.testing.assert_close(model(images()[1:2]).log_prob, model(images()).log_prob[1:2])
-    assert model(images(), rows=7, way="mean").log_prob.shape == (B, 1, T, CLASSES)  # copies would be identical
+    assert model(images(), rows=7, mode="mean").log_prob.shape == (B, 1, T, CLASSES)  # copies would be identical
 
 
 @pytest.mark.parametrize("parts", [{}, PARTS], ids=["paper", "features and context"])

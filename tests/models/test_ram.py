@@ -8,13 +8,13 @@ from torch import nn
 from torch.distributions import Normal
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.models.baselines import Convolutional, FullyConnected
 from vision_attn.models.convolutions import Context
 from vision_attn.models.cost import multiply_adds
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, ContextLSTM, GlimpseNetwork, Rectifier
 from vision_attn.models.vit import VisionTransformer
+from vision_attn.models.whole_image import Convolutional, FullyConnected
 
 CORES = [
     pytest.param(partial(Rectifier, hidden_size=7), id="rectifier"),
@@ -57,7 +57,7 @@ def test_shapes(core, first):
     draws = T if first == "policy" else T - 1
     assert glance.choice.log_prob.shape == glance.choice.entropy.shape == glance.choice.sampled.shape == (B, R, draws)
     assert glance.choice.state.shape == (B, R, draws, model.state_size) and not glance.choice.state.requires_grad
-    assert model(images(), way="mean").choice is None
+    assert model(images(), mode="mean").choice is None
 
 
 def test_sizes_are_the_papers_by_default():
@@ -157,7 +157,7 @@ def test_log_p_is_that_of_the_sample_before_clipping(core):
 
 def test_samples_are_normal_around_the_means():
     model = build(first="centre", policy=partial(Gaussian, sigma=0.05))
-    mean = model(images(1), way="mean").locations[0, 0, 1]
+    mean = model(images(1), mode="mean").locations[0, 0, 1]
     drawn = model(images(1), 4000).locations[0, :, 1]
     torch.testing.assert_close(drawn.mean(0), mean, rtol=0, atol=0.004)
     torch.testing.assert_close(drawn.std(0), torch.full((2,), 0.05), rtol=0.05, atol=0)
@@ -193,7 +193,7 @@ def test_answers_train_the_core_and_samples_train_the_policy(core):
 def test_the_context_determines_the_first_location():
     model = build(partial(ContextLSTM, context_side=5), first="policy")
     seen, other = images(2)
-    first = model(torch.stack([seen, seen, other]), way="mean").locations[:, 0, 0]
+    first = model(torch.stack([seen, seen, other]), mode="mean").locations[:, 0, 0]
     torch.testing.assert_close(first[0], first[1])
     assert (first[0] - first[2]).abs().max() > 1e-5
 
@@ -259,7 +259,7 @@ def test_operations_are_counted_by_hand():
     glimpse = 4 * patch + 9 * patch + 5 * 2 + 8 * 14 + 28 * 15 + N * 7
     policy = 128 * 7 + 2 * 128
     pyramid = 3 * 2 * 21 * 17
-    assert multiply_adds(model, images(), way="mean") == T * glimpse + (T - 1) * policy + pyramid
+    assert multiply_adds(model, images(), mode="mean") == T * glimpse + (T - 1) * policy + pyramid
     assert model.pixels == T * patch
     assert build(partial(ContextLSTM, context_side=5)).pixels == T * patch + 2 * 5 * 5
 

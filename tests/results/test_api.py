@@ -65,12 +65,12 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 1
     assert "1 of 1 photographs have fewer than 3 different captions" in printed.err
-    one, other = (model.caption(PHOTOGRAPHS[0], captions=4, way="sampled", seed=seed) for seed in (5, 6))
+    one, other = (model.caption(PHOTOGRAPHS[0], captions=4, strategy="sampled", seed=seed) for seed in (5, 6))
     assert [each.text for each in one] != [each.text for each in other]
     assert len(model.caption(PHOTOGRAPHS[:2], captions=3)) == 2
     assert ResultList()._repr_png_() is None
     before = torch.get_rng_state()
-    model.caption(PHOTOGRAPHS[0], captions=2, way="sampled", seed=5)
+    model.caption(PHOTOGRAPHS[0], captions=2, strategy="sampled", seed=5)
     assert torch.equal(torch.get_rng_state(), before)  # random numbers of the caller's own go on as they were
     for options, said in (
         ({"beam": 3}, "beam is no setting of decoding; did you mean beams"), ({"beams": 0}, "beams is 0, but must be"),

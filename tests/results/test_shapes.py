@@ -23,7 +23,7 @@ from vision_attn.attention.scores import Additive, ContentLocation, General
 from vision_attn.decode import beam_search
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.convnet import ConvNet
-from vision_attn.models.baselines import FullyConnected
+from vision_attn.models.whole_image import FullyConnected
 from vision_attn.models.ram import RAM
 from vision_attn.models.show_attend_tell import ShowAttendTell
 

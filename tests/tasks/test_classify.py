@@ -15,11 +15,11 @@ from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage,
 from vision_attn.contracts import Choice, Classifier, ClassifierOutput
 from vision_attn.data.digits.mnist import DigitBatch
 from vision_attn.metrics.errors import predictions, wilson, within
-from vision_attn.models.baselines import FullyConnected
 from vision_attn.models.cost import multiply_adds
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
+from vision_attn.models.whole_image import FullyConnected
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 

@@ -16,7 +16,7 @@ SMALL = {
     "task.model.num_steps": 2, "task.model.hidden_size": 8, "task.model.latent_size": 4, "task.importance_samples": 2,
     "data": "vision_attn.data.labelled.labelled_images.LabelledImages", "data.batch_size": 8, "run.epochs": 1,
     "run.device": "cpu",
-    "run.precision": "fp32", "run.log_every": 1, "run.show": 2, "run.rehearse": "false",
+    "run.precision": "fp32", "run.log_every": 1, "run.show": 2, "run.sanity_check": "false",
 }  # fmt: skip
 
 

@@ -41,7 +41,7 @@ from vision_attn.viz.sheet import MARGIN
 TINY = {
     "data__batch_size": 4, "data__epoch_images": 8, "data__val_images": 4, "data__test_images": 6, "run__epochs": 1,
     "data__lengths": "[1,3]", "data__test_lengths": "[1,5]", "task__encoder__width": 2, "task__encoder__region_size": 4,
-    "run__warmup": 0, "run__device": "cpu", "run__log_every": 1, "run__rehearse": "false",
+    "run__warmup": 0, "run__device": "cpu", "run__log_every": 1, "run__sanity_check": "false",
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from PIL import Image, ImageDraw
 from tests.untrained import write_run
 from vision_attn.api import Model, load
 from vision_attn.commands import main
-from vision_attn.data.images.decode import Encoded
+from vision_attn.data.images.open import Encoded
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import open_model
 from vision_attn.models.ram import RAM

@@ -14,12 +14,12 @@ from vision_attn.attention.soft import (
     fits,
     normalised,
 )
-from vision_attn.contracts import Choice, check_way
+from vision_attn.contracts import Choice, check_mode
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers.buffers import value_before
 from vision_attn.system.checks import check_range
 
-Way = Literal["expectation", "mode", "sample"]
+Mode = Literal["expectation", "mode", "sample"]
 
 
 class Hard(Attention):
@@ -35,15 +35,15 @@ class Hard(Attention):
     """
 
     reinforced = True
-    ways = ("expectation", "mode", "sample")
+    modes = ("expectation", "mode", "sample")
 
-    def __init__(self, *, expectation_probability: float = 0.5, soft_start: int = 0, at_test: Way = "expectation"):
+    def __init__(self, *, expectation_probability: float = 0.5, soft_start: int = 0, at_test: Mode = "expectation"):
         super().__init__()
         if not 0 <= expectation_probability <= 1:
             raise ValueError(f"Hard: {expectation_probability=} must lie between 0 and 1")
         if soft_start < 0:
             raise ValueError(f"Hard: soft_start={soft_start} is a number of batches, and must not be negative")
-        check_way(self, at_test)
+        check_mode(self, at_test)
         self.expectation_probability, self.soft_start, self.at_test = expectation_probability, soft_start, at_test
         self.register_buffer("batches", torch.zeros(()))
 
@@ -51,7 +51,7 @@ class Hard(Attention):
         self.batches.zero_()
 
     @property
-    def way(self) -> str:
+    def mode(self) -> str:
         """The way in use: a sample in training, `at_test` otherwise."""
         return "sample" if self.training else self.at_test
 
@@ -70,10 +70,10 @@ class Hard(Attention):
         carry: Nested = None,
     ) -> AttentionOutput:
         fits(scores, regions)
-        if self.way == "expectation":
+        if self.mode == "expectation":
             return AttentionOutput(*attended(scores, regions))
         alpha = normalised(scores)
-        region = alpha.argmax(dim=-1) if self.way == "mode" else sample(alpha.detach())
+        region = alpha.argmax(dim=-1) if self.mode == "mode" else sample(alpha.detach())
         if expectation_mask is None:
             return AttentionOutput(at(regions, region), alpha, region)
         # One product serves both: a sampled region is the expectation of a one-hot map.
@@ -85,13 +85,13 @@ class Hard(Attention):
         self,
         alpha: Float[Tensor, "B R T L"],
         region: Int[Tensor, "B R T"] | None,
-        said: Bool[Tensor, "B R T"],
+        word_mask: Bool[Tensor, "B R T"],
         expectation_mask: Bool[Tensor, "B"] | None,
         state: Float[Tensor, "B R T H"],
     ) -> Choice | None:
-        if region is None or self.way != "sample":
+        if region is None or self.mode != "sample":
             return None
-        sampled = said if expectation_mask is None else said & ~expectation_mask[:, None, None]
+        sampled = word_mask if expectation_mask is None else word_mask & ~expectation_mask[:, None, None]
         return Choice(log_prob(alpha, region) * sampled, entropy(alpha), sampled, state)
 
 
@@ -104,7 +104,7 @@ class StraightThrough(Hard):
 
     reinforced = False
 
-    def __init__(self, *, temperature: float = 1.0, at_test: Way = "expectation"):
+    def __init__(self, *, temperature: float = 1.0, at_test: Mode = "expectation"):
         super().__init__(expectation_probability=0.0, at_test=at_test)
         check_range("StraightThrough", 0.001, 1000.0, temperature=temperature)
         self.temperature = temperature

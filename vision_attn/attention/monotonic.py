@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from vision_attn.attention.hard import Hard, sample
 from vision_attn.attention.soft import Attention, AttentionOutput, expected_context
-from vision_attn.contracts import check_way
+from vision_attn.contracts import check_mode
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range
 
-Way = Literal["expectation", "online"]
+Mode = Literal["expectation", "online"]
 
 
 class Monotonic(Attention):
@@ -40,19 +40,19 @@ class Monotonic(Attention):
     nothing then.
     """
 
-    ways = ("expectation", "online")
+    modes = ("expectation", "online")
 
-    def __init__(self, *, offset: float = -2.0, noise: float = 1.0, advance: int = 0, at_test: Way = "online"):
+    def __init__(self, *, offset: float = -2.0, noise: float = 1.0, advance: int = 0, at_test: Mode = "online"):
         super().__init__()
         check_range("Monotonic", 0, 1000, advance=advance)
         if noise < 0:
             raise ValueError(f"Monotonic: noise={noise} is a standard deviation, and must not be negative")
-        check_way(self, at_test)
+        check_mode(self, at_test)
         self.offset, self.noise, self.at_test = nn.Parameter(torch.tensor(float(offset))), noise, at_test
         self.advance = advance
 
     @property
-    def way(self) -> Way:
+    def mode(self) -> Mode:
         return "expectation" if self.training else self.at_test
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
@@ -71,7 +71,7 @@ class Monotonic(Attention):
         energy = at_least_float32(scores) + self.offset
         if self.training and self.noise:
             energy = energy + self.noise * torch.randn_like(energy)
-        stops = energy.sigmoid() if self.way == "expectation" else (energy > 0).to(energy.dtype)
+        stops = energy.sigmoid() if self.mode == "expectation" else (energy > 0).to(energy.dtype)
         alpha = stopping(stops, carry)
         alpha = before_padding(alpha, scores) if self.pads else alpha
         return AttentionOutput(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
@@ -92,7 +92,7 @@ class HardMonotonic(Hard):
     paper's network runs along the columns and may say a character at each.
     """
 
-    ways = ("expectation", "online", "sample")
+    modes = ("expectation", "online", "sample")
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class HardMonotonic(Hard):
     ):
         super().__init__(expectation_probability=expectation_probability, soft_start=soft_start)
         check_range("HardMonotonic", 0, 1000, advance=advance)
-        check_way(self, at_test)
+        check_mode(self, at_test)
         self.at_test, self.advance = at_test, advance
         self.offset = nn.Parameter(torch.tensor(float(offset)))
 
@@ -122,12 +122,12 @@ class HardMonotonic(Hard):
         """`carry` is where the search starts: the map that the character before has seen, moved by `advance`."""
         carry = first_column(regions, scores.shape[1]) if carry is None else carry
         energy = at_least_float32(scores) + self.offset
-        stops = (energy > 0).to(energy.dtype) if self.way == "online" else energy.sigmoid()
+        stops = (energy > 0).to(energy.dtype) if self.mode == "online" else energy.sigmoid()
         alpha = stopping(stops, carry)
         alpha = before_padding(alpha, scores) if self.pads else alpha
-        if self.way == "expectation":
+        if self.mode == "expectation":
             return AttentionOutput(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
-        region = alpha.argmax(dim=-1) if self.way == "online" else sample(alpha.detach())
+        region = alpha.argmax(dim=-1) if self.mode == "online" else sample(alpha.detach())
         seen = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
         if expectation_mask is not None:
             seen = torch.where(expectation_mask[:, None, None], alpha, seen)

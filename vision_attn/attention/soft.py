@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vision_attn.contracts import Choice, looking_at_test
+from vision_attn.contracts import Choice, in_mode
 from vision_attn.contracts.nested import Nested
 from vision_attn.kernels.choice import fused
 from vision_attn.layers.accumulate import add_product, total_of
@@ -38,12 +38,12 @@ class Attention(nn.Module):
     """Whether its samples need a score-function estimator (`reinforce.py`)."""
     pads: bool = False
     """Whether regions may be padding (`layers/padding.py`), whose scores are -inf; set by the captioner."""
-    ways: tuple[str, ...] = ()
-    """The ways to look at test time, where there are several: names for `looking`."""
+    modes: tuple[str, ...] = ()
+    """The modes at test time, where there are several: names for `in_mode`."""
 
     @property
-    def way(self) -> str | None:
-        """The one of `ways` that is in use; None where there is only one way."""
+    def mode(self) -> str | None:
+        """The one of `modes` that is in use; None where there is only one."""
         return None
 
     def sample_expectation_mask(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
@@ -74,19 +74,19 @@ class Attention(nn.Module):
         self,
         alpha: Float[Tensor, "B R T L"],
         region: Int[Tensor, "B R T"] | None,
-        said: Bool[Tensor, "B R T"],
+        word_mask: Bool[Tensor, "B R T"],
         expectation_mask: Bool[Tensor, "B"] | None,
         state: Float[Tensor, "B R T H"],
     ) -> Choice | None:
         """The samples of all words with their log-probability and entropy, where `reinforced`; None otherwise.
 
-        `said` is True at words and False at padding; `state` is the state that each map was computed from.
+        `word_mask` is True at words and False at padding; `state` is the state that each map was computed from.
         """
         return None
 
-    def looking(self, way: str) -> AbstractContextManager[None]:
-        """Context manager: look at regions in one of `ways` at test time."""
-        return looking_at_test(self, way)
+    def in_mode(self, mode: str) -> AbstractContextManager[None]:
+        """Context manager: attend in one of `modes` at test time."""
+        return in_mode(self, mode)
 
     def restart(self) -> None:
         """Restart the schedules of this module, if it has any."""

@@ -33,7 +33,7 @@ def photographs(places: Iterable[Path], *, recursive: bool = False, endings: Col
     ignored, links to folders are not followed (they could form a cycle), and files that are not regular (pipes,
     devices) are skipped with a note.
     """
-    from vision_attn.data.images.decode import ENDINGS
+    from vision_attn.data.images.open import ENDINGS
 
     found = Found([], [], [])
     for place in places:

@@ -51,12 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="caption with an ensemble of this run too",
     )
     parser.add_argument("--captions", type=int, default=1, metavar="N", help="captions of each photograph, best first")
-    ways = parser.add_mutually_exclusive_group()
-    for option, way, text in (
+    strategies = parser.add_mutually_exclusive_group()
+    for option, strategy, text in (
         ("--diverse", "diverse", "let the captions differ: the best of each of N groups of beams"),
         ("--sample", "sampled", "sample the captions at random"),
     ):
-        ways.add_argument(option, action="store_const", const=way, default="best", dest="way", help=text)
+        strategies.add_argument(
+            option, action="store_const", const=strategy, default="best", dest="strategy", help=text
+        )
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="of --sample: below 1, likely words are likelier"
     )
@@ -110,7 +112,7 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     The first name is a run if it is the folder of one, or if there is nothing of this name and it is no image's. Names
     after an option are left in `arguments.overrides` by the parser, and are taken from there.
     """
-    from vision_attn.data.images.decode import ENDINGS
+    from vision_attn.data.images.open import ENDINGS
 
     def image(name: str | Path) -> bool:
         return Path(name).suffix.lower() in ENDINGS or (os.path.lexists(name) and not is_run(Path(name)))
@@ -133,11 +135,11 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--captions is {arguments.captions}, but must be from 1 to {MOST}")
     names = ("temperature", "top_p", "seed")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    if given and arguments.way != "sampled":
+    if given and arguments.strategy != "sampled":
         raise ValueError(f"--{next(iter(given)).replace('_', '-')} is for sampled captions: add --sample")
-    if arguments.captions == 1 and arguments.way == "diverse":
+    if arguments.captions == 1 and arguments.strategy == "diverse":
         raise ValueError("--diverse is for several captions: add --captions N")
-    return {"captions": arguments.captions, "way": arguments.way, **given}
+    return {"captions": arguments.captions, "strategy": arguments.strategy, **given}
 
 
 def readable_again(results: Sequence["CaptionResult"], complaints: list[str]) -> list["CaptionResult"]:

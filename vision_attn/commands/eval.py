@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with join(arguments.device) as world:
         arguments.device = str(world.device)
-        return world.share(evaluated(arguments, world))
+        return world.broadcast(evaluated(arguments, world))
 
 
 def evaluated(arguments: argparse.Namespace, world: "World") -> int:
@@ -93,7 +93,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         metrics, record = evaluate(
             model, arguments.split, out, world, runs=folders, overrides=arguments.overrides, each=arguments.each
         )
-        if not world.first:
+        if not world.is_main:
             return 0
         shown = ""
         if arguments.show > 0:
@@ -132,7 +132,7 @@ def evaluate(
     import torch
 
     from vision_attn.engine.predictions import batches_of, predictions
-    from vision_attn.metrics.results import EACH
+    from vision_attn.metrics.coco_results import EACH
     from vision_attn.system.files import replacing, scratch
 
     task, source, config = model.task, model.source, model.config
@@ -149,9 +149,9 @@ def evaluate(
             full=True,
             sizes=sizes,
         )
-        if not world.first:
+        if not world.is_main:
             deque(predicted, maxlen=0)
-            world.collect(sum(sizes))
+            world.gather_to_main(sum(sizes))
             return {}, {}
         # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
         with scratch("eval", out) as folder:
@@ -165,7 +165,7 @@ def evaluate(
     seconds = time.perf_counter() - began
     record = finite(metrics) | {
         "split": split,
-        "images": sum(world.collect(sum(sizes))),
+        "images": sum(world.gather_to_main(sum(sizes))),
         "run": runs[0] if len(runs) == 1 else list(runs),
         "seed": config.get("run", {}).get("seed"),
     }

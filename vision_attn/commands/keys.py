@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the keys. Raises ValueError as `train` does."""
-    from vision_attn.configuration.run import Run
+    from vision_attn.configuration.run_settings import Run
 
     described = {"run": descriptions(Run)}
     for key, value, text in settings(read_config(arguments).content(), described):

@@ -37,9 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--layer", type=int, metavar="N", help="attention of this layer, from 0; -1 is the last")
     parser.add_argument("--head", type=int, metavar="N", help="attention of this head, from 0 (default: their mean)")
-    ways = parser.add_mutually_exclusive_group()
+    methods = parser.add_mutually_exclusive_group()
     for method, text in METHODS.items():
-        ways.add_argument(f"--{method}", action="store_const", const=method, default="auto", dest="method", help=text)
+        methods.add_argument(
+            f"--{method}", action="store_const", const=method, default="auto", dest="method", help=text
+        )
     parser.add_argument("--out", type=Path, default=Path("look"), metavar="FOLDER", help="draw there (default: look)")
     parser.add_argument(
         "--weights", metavar="FILE", help="of torchvision and timm: a file of weights, or none for random ones"

@@ -17,7 +17,7 @@ import yaml
 from vision_attn.configuration.moves import REMOVED, moved, moved_option
 from vision_attn.configuration.options import Option, parse_options
 from vision_attn.configuration.reader import Part, Reader, built, located, plain
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.schema import experiment
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
 from vision_attn.system.bounded_yaml import read_yaml

@@ -22,7 +22,7 @@ MODULES = {
     "vision_attn.data.two_digits": "vision_attn.data.digits.two_digits",
     "vision_attn.encoders.given": "vision_attn.encoders.precomputed",
     "vision_attn.encoders.joined": "vision_attn.encoders.concatenated",
-    "vision_attn.models.digits": "vision_attn.models.baselines",
+    "vision_attn.models.digits": "vision_attn.models.whole_image",
 }
 """Modules whose classes a config may name: old -> new."""
 
@@ -31,6 +31,9 @@ CLASSES = {"Given": "Precomputed", "Joined": "Concatenated", "ReinforceLooks": "
 
 ARGUMENTS = {"forget_looks": "context_dropout", "forget_after": "context_dropout_after"}
 """Arguments of classes of this package: old -> new."""
+
+RUN = {"rehearse": "sanity_check"}
+"""Keys of `run`: old -> new."""
 
 REMOVED = ("format",)
 """Keys of a config that mean nothing any more."""
@@ -53,8 +56,9 @@ def moved(config: Any, *, where: Any = None) -> Any:
     path = config.get("class_path")
     ours = isinstance(path, str) and path.startswith("vision_attn.")
     return {
-        key: _arguments(moved(value, where=where), where)
-        if ours and key == "init_args" and isinstance(value, dict)
+        key: _renamed(moved(value, where=where), names, where)
+        if (names := ARGUMENTS if ours and key == "init_args" else RUN if key == "run" else {})
+        and isinstance(value, dict)
         else moved(value, where=where)
         for key, value in config.items()
     }
@@ -73,15 +77,15 @@ def moved_path(path: str, *, where: Any = None) -> str:
 def moved_option(key: tuple[str, ...], value: str) -> tuple[tuple[str, ...], str]:
     """Return the key and the value of an option such as "--data=vision_attn.data.labelled.LabelledImages", with today's
     names."""
-    last = ARGUMENTS.get(key[-1], key[-1]) if key[0] == "task" else key[-1]
+    last = {"task": ARGUMENTS, "run": RUN}.get(key[0], {}).get(key[-1], key[-1])
     _tell(key[-1], last, "the command line")
     return (*key[:-1], last), moved_path(value, where="the command line")
 
 
-def _arguments(arguments: dict[str, Any], where: Any) -> dict[str, Any]:
-    for name in arguments.keys() & ARGUMENTS.keys():
-        _tell(name, ARGUMENTS[name], where)
-    return {ARGUMENTS.get(name, name): value for name, value in arguments.items()}
+def _renamed(arguments: dict[str, Any], names: dict[str, str], where: Any) -> dict[str, Any]:
+    for name in arguments.keys() & names.keys():
+        _tell(name, names[name], where)
+    return {names.get(name, name): value for name, value in arguments.items()}
 
 
 def _tell(old: str, new: str, where: Any) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.task import Source, Task
 
 

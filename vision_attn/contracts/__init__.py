@@ -14,7 +14,7 @@ from vision_attn.contracts.criterion import Criterion
 from vision_attn.contracts.drawing import DrawOutput, Window
 from vision_attn.contracts.encoder import Encoder, Fit, Precision
 from vision_attn.contracts.evaluator import DecodedCaption, Evaluator, Results
-from vision_attn.contracts.modes import check_way, looking_at_test
+from vision_attn.contracts.modes import check_mode, in_mode
 from vision_attn.contracts.nested import Nested
 from vision_attn.contracts.places import WHOLE, Extent
 from vision_attn.contracts.samples import Choice
@@ -42,7 +42,7 @@ __all__ = [
     "Reads",
     "Results",
     "Window",
-    "check_way",
-    "looking_at_test",
+    "check_mode",
+    "in_mode",
     "one_size",
 ]

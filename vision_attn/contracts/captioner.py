@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vision_attn.contracts.classifier import Glimpses
-from vision_attn.contracts.modes import looking_at_test
+from vision_attn.contracts.modes import in_mode
 from vision_attn.contracts.nested import Nested
 from vision_attn.contracts.samples import Choice
 
@@ -55,15 +55,15 @@ class Captioner(nn.Module):
     """The size of the state that samples are computed from; needed where `reinforced`."""
     num_glimpses: int = 0
     """Glimpses that are taken for each word; 0 for a model that sees all regions."""
-    ways: tuple[str, ...] = ()
-    """The modes of attention at test time, where there are several: names for `looking`. Other code relies on three
+    modes: tuple[str, ...] = ()
+    """The modes of attention at test time, where there are several: names for `in_mode`. Other code relies on three
     names: self-critical training uses "expectation", pictures "mode", and the variance of REINFORCE "sample"."""
     max_length: int | None = None
     """The largest number of words in a caption, END included; None: unlimited."""
 
     @property
-    def way(self) -> str | None:
-        """The one of `ways` that is in use; None where there is only one way."""
+    def mode(self) -> str | None:
+        """The one of `modes` that is in use; None where there is only one."""
         return None
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
@@ -111,9 +111,9 @@ class Captioner(nn.Module):
             "images: --task.encoder.grid=[1,36] for 36; or take ShowAttendTell, ShowAndTell or Transformer"
         )
 
-    def looking(self, way: str) -> AbstractContextManager[None]:
-        """Context manager: use one of `ways` at test time. The default is for models that keep it in `at_test`."""
-        return looking_at_test(self, way)
+    def in_mode(self, mode: str) -> AbstractContextManager[None]:
+        """Context manager: use one of `modes` at test time. The default is for models that keep it in `at_test`."""
+        return in_mode(self, mode)
 
     def restart(self) -> None:
         """Restart the schedules of this model. Called when a run starts from the weights of another run."""

@@ -58,7 +58,7 @@ class Classifier(nn.Module):
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> ClassifierOutput:
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
         """`rows` Monte Carlo copies of each image. `way`: "sample" samples locations, "mean" takes their means.
         A deterministic model ignores `rows` and returns one row."""
         raise NotImplementedError

@@ -49,7 +49,7 @@ class Results(NamedTuple):
     """Of the references, with teacher forcing."""
     described: list[DecodedCaption]
     """The best decoded caption of each image."""
-    by_way: dict[str, list[DecodedCaption]]
+    by_mode: dict[str, list[DecodedCaption]]
     """The same for each way to look at test time, if the model has several and the evaluation is a full one."""
     content_words: frozenset[str]
     """Words that name objects, if the source knows them."""

@@ -6,18 +6,18 @@ from contextlib import contextmanager
 from torch import nn
 
 
-def check_way(module: nn.Module, way: str) -> None:
-    """Raise ValueError unless `way` is one of `module.ways`."""
-    if way not in module.ways:
-        ways = f"its ways are {', '.join(module.ways)}" if module.ways else "it has one way to look"
-        raise ValueError(f"{type(module).__name__} cannot look by {way!r}; {ways}")
+def check_mode(module: nn.Module, mode: str) -> None:
+    """Raise ValueError unless `mode` is one of `module.modes`."""
+    if mode not in module.modes:
+        known = f"its modes are {', '.join(module.modes)}" if module.modes else "it has one mode"
+        raise ValueError(f"{type(module).__name__} has no mode {mode!r}; {known}")
 
 
 @contextmanager
-def looking_at_test(module: nn.Module, way: str) -> Iterator[None]:
-    """Context manager: `module.at_test` is `way`, one of `module.ways`."""
-    check_way(module, way)
-    before, module.at_test = module.at_test, way
+def in_mode(module: nn.Module, mode: str) -> Iterator[None]:
+    """Context manager: `module.at_test` is `mode`, one of `module.modes`."""
+    check_mode(module, mode)
+    before, module.at_test = module.at_test, mode
     try:
         yield
     finally:

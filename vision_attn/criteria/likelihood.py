@@ -13,6 +13,6 @@ class Likelihood(Criterion):
         super().__init__()
 
     def forward(self, caption: Caption, words: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
-        said = words != PAD
+        word_mask = words != PAD
         nll = -caption.log_prob.sum()
-        return {"loss": nll / said[..., 0].numel(), "nll": (nll / said.sum().clamp(min=1)).detach()}
+        return {"loss": nll / word_mask[..., 0].numel(), "nll": (nll / word_mask.sum().clamp(min=1)).detach()}

@@ -51,9 +51,9 @@ class ReinforceAttention(Criterion):
 
         Nothing for a captioner that cannot sample outside training.
         """
-        if self.reinforce is None or "sample" not in model.ways:
+        if self.reinforce is None or "sample" not in model.modes:
             return {}
-        with model.looking("sample"):
+        with model.in_mode("sample"):
             caption = model(regions, words, self.num_runs)
         return self._variance(self.reinforce(caption.choice, caption.log_prob), caption)
 

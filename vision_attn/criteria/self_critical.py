@@ -177,7 +177,7 @@ def as_at_test(model: Captioner) -> Iterator[None]:
     training = model.training
     model.eval()
     try:
-        with model.looking("expectation") if "expectation" in model.ways else nullcontext():
+        with model.in_mode("expectation") if "expectation" in model.modes else nullcontext():
             yield
     finally:
         model.train(training)

@@ -6,8 +6,8 @@ batch. All three obey the same rules on the words of a caption: see `Rules`.
 """
 
 from vision_attn.decode.beams import beam_search
-from vision_attn.decode.decoding import Decoding, Way
+from vision_attn.decode.decoding import Decoding, Strategy
 from vision_attn.decode.one_by_one import greedy, sample
 from vision_attn.decode.rows import Decoded
 
-__all__ = ["Decoded", "Decoding", "Way", "beam_search", "greedy", "sample"]
+__all__ = ["Decoded", "Decoding", "Strategy", "beam_search", "greedy", "sample"]

@@ -150,11 +150,11 @@ def _trace(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> 
     """Follow each row's parents from the last time step to the first, then sort the rows."""
     parent = steps[-1]["parent"]
     row = torch.arange(parent.shape[1], device=parent.device).expand_as(parent)
-    traced, looked = [], []
+    traced, parents = [], []
     for step in reversed(steps):
         traced.append([step[name].gather(1, row) for name in ("word", "gained", "filled")])
         row = step["parent"].gather(1, row)
-        looked.append(row)
-    word, gained, filled, looked = (torch.stack(parts[::-1], dim=2) for parts in (*zip(*traced, strict=True), looked))
+        parents.append(row)
+    word, gained, filled, parents = (torch.stack(parts[::-1], dim=2) for parts in (*zip(*traced, strict=True), parents))
     looks = [{name: part for name, part in step.items() if name in AttentionMap._fields} for step in steps]
-    return best_first(word, gained, filled.all(dim=-1), looked, stacked(looks), length_power, groups)
+    return best_first(word, gained, filled.all(dim=-1), parents, stacked(looks), length_power, groups)

@@ -31,9 +31,9 @@ def best_path(frames: Float[Tensor, "B L V"], *, max_words: int = 1000, never: S
     """
     best, label = _barred(frames, never).max(dim=-1)
     begins = label != torch.nn.functional.pad(label, (1, 0))[:, :-1]
-    said = begins & (label != BLANK)
-    length = said.sum(dim=1).clamp(max=max_words)
-    order = (~said).int().argsort(dim=1, stable=True)
+    word_mask = begins & (label != BLANK)
+    length = word_mask.sum(dim=1).clamp(max=max_words)
+    order = (~word_mask).int().argsort(dim=1, stable=True)
     words = label.gather(1, order)[:, : int(length.max())] if len(length) else label[:, :0]
     words = words * (torch.arange(words.shape[1], device=words.device) < length[:, None])
     return _decoded(frames, words[:, None], length[:, None], best.sum(dim=1)[:, None], max_words)

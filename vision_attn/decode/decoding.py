@@ -14,7 +14,7 @@ from vision_attn.decode.rows import Decoded
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import suggest
 
-Way = Literal["best", "diverse", "sampled"]
+Strategy = Literal["best", "diverse", "sampled"]
 """The best of a beam, the best of each of several groups of beams (Vijayakumar et al. 2018), or samples."""
 
 
@@ -62,19 +62,19 @@ class Decoding:
         regions: Float[Tensor, "B L D"],
         *,
         captions: int = 1,
-        way: str = "best",
+        strategy: str = "best",
         never: Sequence[int] = (),
         once: Sequence[int] = (),
     ) -> Decoded:
-        """`captions` captions of each image, in one of the ways of `Way`. A beam is at least as wide. never: words that
+        """`captions` captions of each image, by one `Strategy`. A beam is at least as wide. never: words that
         do not occur. once: words that occur at most once in a caption where `content_once`."""
-        if way not in get_args(Way):
-            raise ValueError(f"captions are decoded in one of the ways {', '.join(get_args(Way))}, not {way!r}")
+        if strategy not in get_args(Strategy):
+            raise ValueError(f"the strategies are {', '.join(get_args(Strategy))}, not {strategy!r}")
         rules = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat}
         rules |= {"never": never, "once": once if self.content_once else ()}
-        if way == "sampled":
+        if strategy == "sampled":
             return sample(model, regions, rows=captions, temperature=self.temperature, top_p=self.top_p, **rules)
-        groups = captions if way == "diverse" else 1
+        groups = captions if strategy == "diverse" else 1
         return beam_search(
             model,
             regions,

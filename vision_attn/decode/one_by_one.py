@@ -140,5 +140,5 @@ def _one_by_one(
                 break
             memory, state, word, before, total, ended = take_images((memory, state, word, before, total, ended), going)
     word, gained = (torch.stack([step[name] for step in steps], dim=2) for name in ("word", "gained"))
-    looked = torch.arange(rows, device=word.device)[:, None].expand(word.shape)
-    return best_first(word, gained, gained.sum(dim=-1) > -torch.inf, looked, stacked(looks))
+    parents = torch.arange(rows, device=word.device)[:, None].expand(word.shape)
+    return best_first(word, gained, gained.sum(dim=-1) > -torch.inf, parents, stacked(looks))

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from vision_attn.contracts import Captioner
 from vision_attn.contracts.nested import Nested, tensors_of
+from vision_attn.decode.captured_search import Growing, Search
 from vision_attn.decode.rows import Choose, Decoded
 from vision_attn.decode.rules import Rules
-from vision_attn.decode.search import Growing, Search
 from vision_attn.kernels.graphs import CUDAGraph, Graph, graphs_unwanted, reason
 from vision_attn.layers.cast import HeldCasts
 from vision_attn.system.console import say
@@ -93,7 +93,7 @@ class Recorded:
         if self.rehearsals < WARM_UP:
             self.rehearsals += 1
             with self._casting():
-                return self.graph.rehearse(step)
+                return self.graph.warm_up(step)
         if not self.ready:
             try:
                 with self._casting():
@@ -166,7 +166,7 @@ def _signature(nested: Nested) -> tuple:
 
 
 def _manner(captioner: Captioner, device: torch.device) -> tuple:
-    """What else decides which kernels a captioner launches: the ways to look, and autocast."""
+    """What else decides which kernels a captioner launches: the modes to look, and autocast."""
     parts = [part for part in captioner.modules() if isinstance(part, Captioner)]
-    ways = tuple((part.training, part.way) for part in parts)
-    return ways, torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+    modes = tuple((part.training, part.mode) for part in parts)
+    return modes, torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)

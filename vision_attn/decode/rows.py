@@ -174,6 +174,6 @@ def _sorted(score: Float[Tensor, "B R"], groups: int) -> tuple[Tensor, Tensor]:
     return score, order * size + best.gather(1, order)
 
 
-def _masked(part: Tensor, said: Bool[Tensor, "B R T"]) -> Tensor:
+def _masked(part: Tensor, word_mask: Bool[Tensor, "B R T"]) -> Tensor:
     """Set positions past a caption's end to zero."""
-    return part.mul_(said.view(*said.shape, *[1] * (part.dim() - 3)))
+    return part.mul_(word_mask.view(*word_mask.shape, *[1] * (part.dim() - 3)))

@@ -64,7 +64,7 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def keep(folder: Path, task: nn.Module, data: Source, position: Position, metrics: dict[str, float]) -> None:
+def save_best(folder: Path, task: nn.Module, data: Source, position: Position, metrics: dict[str, float]) -> None:
     """Write best/ of the run in `folder`: everything needed to use the task with its current weights."""
     with replacing_folder(folder / "best") as best:
         save_weights(task, best / "model.safetensors")

@@ -98,7 +98,7 @@ class Captured:
         self.recorded[key] = one = Recorded(batches, self.device, self.graph(first and first.graph))
         one.fill(batches)
         self.prepared = True
-        return one.graph.rehearse(lambda: self.work(one.inputs(batches, bare=False), number))
+        return one.graph.warm_up(lambda: self.work(one.inputs(batches, bare=False), number))
 
     def _run(self, one: Recorded, batches: list[Batch], number: int) -> Scalars:
         one.fill(batches)

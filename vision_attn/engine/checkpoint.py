@@ -70,7 +70,7 @@ def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Posit
         (last / POSITION).write_text(_dumped(position))
 
 
-def move(folder: Path, position: Position) -> None:
+def update_position(folder: Path, position: Position) -> None:
     """Update the position in last/, where nothing else has changed since the checkpoint.
 
     Raises ValueError if writing fails; the stored position is then unchanged.

@@ -25,11 +25,11 @@ class World(NamedTuple):
     hosts: Any = None
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """True in rank 0, the only process that judges predictions, writes and logs."""
         return self.rank == 0
 
-    def most(self, *values: int | float) -> list[float]:
+    def all_reduce_max(self, *values: int | float) -> list[float]:
         """Return the maximum of each value over all processes."""
         if self.size == 1:
             return [float(value) for value in values]
@@ -52,15 +52,15 @@ class World(NamedTuple):
             dist.all_gather_object(items, item, group=self.hosts)
         return items
 
-    def collect(self, item: Any) -> list:
+    def gather_to_main(self, item: Any) -> list:
         """Return the items of all processes, ordered by rank, in the first process; an empty list in the others."""
         if self.size == 1:
             return [item]
-        items = [None] * self.size if self.first else None
+        items = [None] * self.size if self.is_main else None
         dist.gather_object(item, items, dst=0, group=self.hosts)
         return items or []
 
-    def share(self, item: Any) -> Any:
+    def broadcast(self, item: Any) -> Any:
         """Return the item of the first process. The others wait for it."""
         items = [item]
         if self.size > 1:
@@ -68,13 +68,13 @@ class World(NamedTuple):
         return items[0]
 
     @contextmanager
-    def first_alone(self) -> Iterator[None]:
+    def main_first(self) -> Iterator[None]:
         """Run the body in the first process (which may download, for example), then in the others."""
-        if not self.first:
-            self.share(None)
+        if not self.is_main:
+            self.broadcast(None)
         yield
-        if self.first:
-            self.share(None)
+        if self.is_main:
+            self.broadcast(None)
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from pathlib import Path
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import load_weights
 from vision_attn.engine import checkpoint
 from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
-from vision_attn.engine.choices import computed, described, precision_for
+from vision_attn.engine.device_settings import computed, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
 from vision_attn.engine.folders import claim
 from vision_attn.engine.guard import check_rate, check_untrained, keep_to
@@ -52,11 +52,11 @@ def fit(
     with (
         without_graphs(run.capture is False),
         join(run.device) as world,
-        claim(folder) if world.first else nullcontext(),
+        claim(folder) if world.is_main else nullcontext(),
     ):
-        if world.share(world.first and nothing_left(folder, run, settings(run, schedule))):
-            return world.share(best_metrics(folder) if world.first else None)
-        position = world.share(checkpoint.find(folder) if world.first else None)
+        if world.broadcast(world.is_main and nothing_left(folder, run, settings(run, schedule))):
+            return world.broadcast(best_metrics(folder) if world.is_main else None)
+        position = world.broadcast(checkpoint.find(folder) if world.is_main else None)
         fresh = position is None
         position = position or Position(settings(run, schedule))
         keep_to(folder, position.plan, position.plan | settings(run, schedule))
@@ -66,7 +66,7 @@ def fit(
         batches = len(data)
         if batches < 1:
             raise ValueError("the data source has no training batch: is its training split empty?")
-        precision = world.share(precision_for(world.device))
+        precision = world.broadcast(precision_for(world.device))
         position.plan = {"batches": batches, "precision": precision} | position.plan
         if batches != (before := position.plan["batches"]):
             raise ValueError(
@@ -75,10 +75,10 @@ def fit(
             )
         total = run.epochs * -(-batches // run.accumulate)
         asked = position.plan["precision"]
-        precision = world.share(computed(asked, world.device))
+        precision = world.broadcast(computed(asked, world.device))
         run = replace(run, precision=precision)
         step = Step(model, optimizer=optimizer, schedule=schedule, run=run, world=world, total=total)
-        if fresh and world.first:
+        if fresh and world.is_main:
             check_rate(model, step.optimizer)
         position.chosen = {
             "precision": run.precision,
@@ -90,7 +90,7 @@ def fit(
             with Interrupt() as interrupt:
                 training = Training(run, folder, world, data, model, batches, step, log, position, interrupt)
                 training.start()
-                if world.first and not trained(position, run):
+                if world.is_main and not trained(position, run):
                     for line in filter(
                         None, (data.summary, described(world.device, asked, position.chosen, step.compiled_from))
                     ):
@@ -128,11 +128,11 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
         model = task(data)
         if fresh:
             check_untrained(model)
-            with world.first_alone():
+            with world.main_first():
                 model.initialise()
     if not fresh:
         load_weights(model, Path(run.folder) / "last")
-    elif world.first:
+    elif world.is_main:
         keep_start(data, run)
     model.to(world.device)
     data.prepare(model)

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.engine.distributed import World
 from vision_attn.system.bounded_yaml import read_yaml
 from vision_attn.system.console import reason_of, say
@@ -36,8 +36,8 @@ class Log:
         """In how many steps there was each: a task may return some of its scalars in some steps alone."""
         self.items = 0
         self.started = self.since = time.monotonic()
-        self.wandb = _wandb(folder) if run.wandb and world.first else None
-        self.file = _open(folder / "metrics.jsonl", start) if world.first else None
+        self.wandb = _wandb(folder) if run.wandb and world.is_main else None
+        self.file = _open(folder / "metrics.jsonl", start) if world.is_main else None
 
     def add(self, scalars: dict[str, Tensor], items: int) -> None:
         """Add the scalars of one step over `items` items. Keeps none of these tensors: a step may overwrite them."""

@@ -41,10 +41,10 @@ def predictions(
         asked: whether this process was asked to stop; then all processes raise Stopped before their next batch.
     """
     number, arranged = world.rank, {}  # weights that all batches share
-    batches = iter(progress(batches, what=what, unit="batch") if world.first else batches)
+    batches = iter(progress(batches, what=what, unit="batch") if world.is_main else batches)
     while True:
         batch = next(batches, None)
-        going, stop = world.most(batch is not None, asked())
+        going, stop = world.all_reduce_max(batch is not None, asked())
         if stop:
             raise Stopped
         if not going:
@@ -59,7 +59,7 @@ def predictions(
             number += world.size
             if world.size > 1:
                 prediction = on_device(prediction, torch.device("cpu"))
-        yield from (each for each in world.collect(prediction) if each is not None)
+        yield from (each for each in world.gather_to_main(prediction) if each is not None)
 
 
 class Stopped(Exception):

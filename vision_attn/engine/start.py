@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.configuration.moves import moved
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import Sizes, load_weights
 from vision_attn.engine.distributed import World
 from vision_attn.engine.folders import replacing_folder
@@ -36,7 +36,7 @@ def started(task: Callable[[Source], Task], data: Source, world: World, start_fr
     or classes differ."""
     model, sizes = started_from(start_from, task, data)
     model.restart(_task_of(_best(start_from)))
-    if world.first and sizes is not None:
+    if world.is_main and sizes is not None:
         what = "classes" if data.vocabulary is None else "words"
         say(f"keeps {sizes[0]:,} {what} of {start_from} and adds {sizes[1] - sizes[0]:,}")
     return model

@@ -15,12 +15,12 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.engine.average import Average
 from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.capture import Captured, Work
-from vision_attn.engine.choices import compiled_from, uncaptured
 from vision_attn.engine.compiling import Trial, clear_of_compiler_errors, quiet_compiler
+from vision_attn.engine.device_settings import compiled_from, uncaptured
 from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
 from vision_attn.system.console import printable, say
@@ -191,7 +191,7 @@ class Step:
         reason = uncaptured(self.run, self.task, self.world, self.optimizer)
         captured = not reason and self.run.capture is not False
         asked = self.run.capture is True or (self.run.capture == "auto" and self.world.device.type == "cuda")
-        if reason and asked and self.world.first:
+        if reason and asked and self.world.is_main:
             say(f"run.capture: {reason}; steps run eagerly")
         if captured:  # Warm-up steps run without a graph, and torch would say so.
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
@@ -223,7 +223,7 @@ class Step:
                 "--run.precision=bf16 or fp32"
             )
         first_steps = self.trouble.tolist()
-        if max(self.world.most(*first_steps)) >= 0:
+        if max(self.world.all_reduce_max(*first_steps)) >= 0:
             self._refuse(first_steps)
         self.ids.clear()
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import check_weights, load_weights
 from vision_attn.engine import checkpoint
 from vision_attn.engine.batches import few, on_device
-from vision_attn.engine.best import best_metrics, better, keep
+from vision_attn.engine.best import best_metrics, better, save_best
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, random_state, seed_all, set_random_state
 from vision_attn.engine.interrupt import Interrupt
@@ -61,9 +61,9 @@ class Training:
             self.save()  # best/ without a checkpoint would be refused
             self.validate(0)
             position.logged = self.log.flushed()
-            if world.first:
-                checkpoint.move(self.folder, position)
-        elif run.rehearse and run.validate_every:
+            if world.is_main:
+                checkpoint.update_position(self.folder, position)
+        elif run.sanity_check and run.validate_every:
             self.evaluate(islice(self.validation(), 1), world)
         self.saved = self.log.since = time.monotonic()
 
@@ -80,7 +80,7 @@ class Training:
         except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
             path = self.folder / "last" / checkpoint.TRAINER
             raise ValueError(f"{path} does not fit this run: {reason_of(error)}") from error
-        if world.first:
+        if world.is_main:
             if len(states) != world.size:
                 say(f"the checkpoint has {len(states)} processes, this run {world.size}: random numbers will differ")
             going = f"at epoch {position.epoch + 1}, step {position.step}"
@@ -89,7 +89,7 @@ class Training:
                 say(f"{lost}: the next validation sets the best weights")
                 position.best = position.best_nll = None
                 position.since_best = 0
-        position.since_best = world.share(position.since_best)
+        position.since_best = world.broadcast(position.since_best)
 
     def without_best(self) -> str:
         """Return why best/ cannot be used; empty if it can."""
@@ -109,8 +109,8 @@ class Training:
             if run.validate_every and (number % run.validate_every == 0 or number == run.epochs):
                 self.validate(number)
             position.epoch, position.batch, position.logged = number, 0, self.log.flushed()
-            if self.world.first:
-                checkpoint.move(self.folder, position)
+            if self.world.is_main:
+                checkpoint.update_position(self.folder, position)
 
     def epoch(self) -> None:
         """Do the remaining steps of one epoch, with checkpoints every `run.save_every` seconds and at the end."""
@@ -135,12 +135,12 @@ class Training:
                     line = self.log.train(step=position.step, epoch=position.epoch + 1, learning_rate=float(rate))
                     bar.set_postfix(loss=f"{line['loss']:.4g}")
                 late = time.monotonic() - self.saved >= run.save_every
-                stop, save = world.most(self.interrupt.asked, late)
+                stop, save = world.all_reduce_max(self.interrupt.asked, late)
                 if last or stop or save:
                     self.save()
                 if stop:
                     self.interrupt.leave(f"stopped after step {position.step}, saved in {self.folder}/last")
-        if world.first:
+        if world.is_main:
             say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {line['items_per_second']:.4g} items/s")
 
     def stream(self) -> Iterator[Batch]:
@@ -159,7 +159,7 @@ class Training:
         self.step.check()
         random, log = (self.world.gather(state) for state in (random_state(self.world.device), self.log.state_dict()))
         self.position.logged = self.log.flushed()
-        if self.world.first:
+        if self.world.is_main:
             trainer = {"step": self.step.state_dict(), "log": log, "random": random}
             checkpoint.save(self.folder, self.task, trainer, self.position)
         return_freed_memory()
@@ -179,13 +179,13 @@ class Training:
                 self.task, batches, world, seed=self.run.seed, what="validation", asked=lambda: self.interrupt.asked
             )
             try:
-                if world.first:
+                if world.is_main:
                     metrics = self.task.judge(predicted)
                 deque(predicted, maxlen=0)
             except Stopped:
                 self.interrupt.leave("stopped during validation")
         self.task.train()
-        if world.first and self.run.metric not in metrics:
+        if world.is_main and self.run.metric not in metrics:
             more = f"; {self.task.chosen_by} names others" if self.task.chosen_by else ""
             raise ValueError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}{more}")
         return metrics
@@ -195,15 +195,15 @@ class Training:
         run, position, world = self.run, self.position, self.world
         with self.averaged():
             metrics = self.evaluate(self.validation(), world)
-            best = world.first and better(metrics, position, metric=run.metric, mode=run.mode)
+            best = world.is_main and better(metrics, position, metric=run.metric, mode=run.mode)
             if best:
-                keep(self.folder, self.task, self.data, position, metrics)
-        if world.first:
+                save_best(self.folder, self.task, self.data, position, metrics)
+        if world.is_main:
             self.log.validation(metrics, step=position.step, epoch=epoch)
             shown = ", ".join(f"{name} {number:.4g}" for name, number in metrics.items())
             when = f"after epoch {epoch}" if epoch else f"of the weights of {run.start_from}"
             say(f"validation {when}: {shown}{' (best so far)' if best else ''}")
-        position.since_best = world.share(position.since_best)
+        position.since_best = world.broadcast(position.since_best)
 
     def averaged(self) -> AbstractContextManager:
         """Within this context, the task holds the weights to validate and keep: the averaged ones if `run.average`."""
@@ -212,7 +212,7 @@ class Training:
     def finish(self) -> dict[str, float]:
         """Write the final outputs, best/ (if validation has not) and the pictures. Returns the best metrics."""
         run, world = self.run, self.world
-        if world.first:
+        if world.is_main:
             lost = self.without_best() if run.validate_every else ""
             if lost:
                 say(f"{lost}: using the weights of the last step as the best")
@@ -220,12 +220,12 @@ class Training:
                 with self.averaged():
                     alone = World(0, 1, world.device)
                     metrics = self.evaluate(self.data.split("val"), alone) if lost else {}
-                    keep(self.folder, self.task, self.data, self.position, metrics)
+                    save_best(self.folder, self.task, self.data, self.position, metrics)
             if run.show:
                 self.show()
             self.position.done = True
-            checkpoint.move(self.folder, self.position)
-        return world.share(best_metrics(self.folder) if world.first else None)
+            checkpoint.update_position(self.folder, self.position)
+        return world.broadcast(best_metrics(self.folder) if world.is_main else None)
 
     def show(self) -> None:
         """Draw images of the first validation batch with the best weights."""

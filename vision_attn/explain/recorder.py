@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from vision_attn.explain.weights import attention_weights, four_axes, grouped_product
+from vision_attn.explain.recomputed_maps import attention_weights, four_axes, grouped_product
 from vision_attn.layers.precision import at_least_float32
 
 Queries = int | Sequence[int] | Literal["all"]

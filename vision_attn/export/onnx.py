@@ -108,7 +108,7 @@ def _parts(task: Task, number: int) -> list[Part]:
             )
 
         def classify(images: Tensor) -> tuple[Tensor, ...]:
-            glance = task.model(images, way="mean")
+            glance = task.model(images, mode="mean")
             where = () if glance.locations is None else (glance.locations[:, 0],)
             return glance.log_prob[:, 0].exp(), *where
 

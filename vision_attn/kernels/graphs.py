@@ -46,7 +46,7 @@ class Graph:
         """Return whether there are such graphs on `device`."""
         raise NotImplementedError
 
-    def rehearse(self, function: Callable[[], Result]) -> Result:
+    def warm_up(self, function: Callable[[], Result]) -> Result:
         """Call `function` in the way in which it will be recorded, and return its result."""
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class CUDAGraph(Graph):
     def available(device: torch.device) -> bool:
         return device.type == "cuda" and torch.cuda.is_available()
 
-    def rehearse(self, function: Callable[[], Result]) -> Result:
+    def warm_up(self, function: Callable[[], Result]) -> Result:
         # Also notes whether the function waits for the device, which no graph can.
         self.stream.wait_stream(torch.cuda.current_stream())
         mode = torch.cuda.get_sync_debug_mode()

@@ -90,23 +90,23 @@ def schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
 @lru_cache(maxsize=64)  # a graph that is captured cannot copy from the CPU
 def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[Step, ...]:
     """The time steps of captions of which row r of image b has lengths[b][r] words."""
-    said = torch.arange(longest) < torch.tensor(lengths)[..., None]
+    word_mask = torch.arange(longest) < torch.tensor(lengths)[..., None]
     return tuple(
         Step(images, rows, *(None if part is None else part.to(device) for part in parts))
-        for images, rows, *parts in _steps(said)
+        for images, rows, *parts in _steps(word_mask)
     )
 
 
-def _steps(said: Bool[Tensor, "B R T"]) -> list[Step]:
-    B, R, _ = said.shape
-    index = torch.arange(said.numel()).view(said.shape)
-    images = (said.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
-    rows = (said.any(0) * torch.arange(1, R + 1)[:, None]).amax(0).tolist()
+def _steps(word_mask: Bool[Tensor, "B R T"]) -> list[Step]:
+    B, R, _ = word_mask.shape
+    index = torch.arange(word_mask.numel()).view(word_mask.shape)
+    images = (word_mask.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
+    rows = (word_mask.any(0) * torch.arange(1, R + 1)[:, None]).amax(0).tolist()
     steps, before = [], torch.ones(B, R, dtype=torch.bool)
     for t, (b, r) in enumerate(zip(images, rows, strict=True)):
         if not b:
             break
-        now, leading = said[..., t], said[:b, :r, t].flatten()
+        now, leading = word_mask[..., t], word_mask[:b, :r, t].flatten()
         places = leading.nonzero().squeeze(1)
         full = len(places) == b * r
         kept = None if now.equal(before) else now[before].nonzero().squeeze(1)
@@ -172,11 +172,11 @@ def packed(words: Int[Tensor, "B R T"]) -> Int[Tensor, "B Q"]:
     Q is the number of words of the image that has the most; padding fills the rows of the others. On a GPU it is the
     most that there can be, by `row_lengths`: there a synchronisation costs more than padding.
     """
-    said = words.flatten(1) != 0
+    word_mask = words.flatten(1) != 0
     lengths = None if readable(words) else _known(words)
-    most = said.shape[1] if lengths is None else max(map(sum, lengths))
-    longest = int(said.sum(dim=1).amax()) if readable(words) else most
-    return said.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]
+    most = word_mask.shape[1] if lengths is None else max(map(sum, lengths))
+    longest = int(word_mask.sum(dim=1).amax()) if readable(words) else most
+    return word_mask.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]
 
 
 def unpacked(parts: Float[Tensor, "B Q N"], index: Int[Tensor, "B Q"], words: Int[Tensor, "B R T"]) -> Tensor:

@@ -121,12 +121,12 @@ def total_variation(alpha: Float[Tensor, "*rows T L"]) -> Float[Tensor, "*rows _
     return alpha.diff(dim=-2).abs().sum(dim=-1) / 2
 
 
-def map_statistics(alpha: Float[Tensor, "B R T L"], said: Bool[Tensor, "B R T"]) -> dict[str, Tensor]:
-    """Compute the means of `AttentionMotion` for a training batch, on its device. `said` is False at padding."""
-    number = said.sum()
-    moved = total_variation(alpha) * said[..., 1:]
+def map_statistics(alpha: Float[Tensor, "B R T L"], word_mask: Bool[Tensor, "B R T"]) -> dict[str, Tensor]:
+    """Compute the means of `AttentionMotion` for a training batch, on its device. `word_mask` is False at padding."""
+    number = word_mask.sum()
+    moved = total_variation(alpha) * word_mask[..., 1:]
     return {
         "entropy": torch.special.entr(alpha).sum() / number.clamp(min=1),
         "at_mode": alpha.amax(dim=-1).sum() / number.clamp(min=1),
-        "movement": moved.sum() / said[..., 1:].sum().clamp(min=1),
+        "movement": moved.sum() / word_mask[..., 1:].sum().clamp(min=1),
     }

@@ -21,7 +21,7 @@ class Counts(NamedTuple):
     """What an answer to the first image costs."""
     images: int
     wrong: dict[Testing, int]
-    """Wrong answers, for each way to answer."""
+    """Wrong answers, for each mode to answer."""
     wrong_after: Int[Tensor, "T"] | None = None
     """Wrong answers after each glimpse; None for a model that sees the whole image."""
     correct_rows: int | None = None
@@ -36,7 +36,7 @@ class Counts(NamedTuple):
         def add(one: Any, more: Any) -> Any:
             return more if one is None else one if more is None else one + more
 
-        wrong = {way: number + other.wrong[way] for way, number in self.wrong.items()}
+        wrong = {mode: number + other.wrong[mode] for mode, number in self.wrong.items()}
         return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
 
 

@@ -10,7 +10,7 @@ from vision_attn.contracts import PAD, Evaluator, Results
 from vision_attn.contracts.places import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
-from vision_attn.metrics.results import EACH, write_each, write_results
+from vision_attn.metrics.coco_results import EACH, write_each, write_results
 from vision_attn.metrics.variety import cut_short, repetition, same_caption, sameness
 
 
@@ -118,24 +118,24 @@ class Pointing(Evaluator):
 
     def __init__(self) -> None:
         self.correctness: dict[tuple[str, tuple[int, ...], Extent], AttentionCorrectness] = {}
-        """By way, grid and extent: strips of different widths have different numbers of regions."""
+        """By mode, grid and extent: strips of different widths have different numbers of regions."""
 
     def update(self, batch: Any, results: Results) -> None:
-        for way, described in {"": results.described, **results.by_way}.items():
+        for mode, described in {"": results.described, **results.by_mode}.items():
             for caption, boxes in zip(described, batch.boxes, strict=True):
                 if caption.alpha is None or boxes is None:
                     continue
                 grid = tuple(caption.alpha.shape[1:])
-                weights = caption.seen if way else caption.alpha.flatten(1)
-                key = (way, grid, caption.extent)
+                weights = caption.seen if mode else caption.alpha.flatten(1)
+                key = (mode, grid, caption.extent)
                 correctness = self.correctness.setdefault(key, AttentionCorrectness(grid, caption.extent))
                 correctness.update(caption.words, weights, boxes, content=results.content_words)
 
     def compute(self) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        for way in dict.fromkeys(way for way, *_ in self.correctness):
-            found = joined([part for (other, *_), part in self.correctness.items() if other == way]).compute()
-            if way:
-                found = {f"{name}_{way}": found[name] for name in ("pointing", "mass")}
+        for mode in dict.fromkeys(mode for mode, *_ in self.correctness):
+            found = joined([part for (other, *_), part in self.correctness.items() if other == mode]).compute()
+            if mode:
+                found = {f"{name}_{mode}": found[name] for name in ("pointing", "mass")}
             metrics |= found
         return metrics

@@ -62,7 +62,7 @@ class DRAM(Captioner):
     Glimpses are trained by `ReinforceAttention`, whose reward is log p of each character.
     """
 
-    ways = ("mean", "sample")
+    modes = ("mean", "sample")
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class DRAM(Captioner):
         self.at_test = "mean"
 
     @property
-    def way(self) -> str:
+    def mode(self) -> str:
         """Whether locations are sampled from the policy ("sample") or are its means ("mean")."""
         return "sample" if self.training else self.at_test
 
@@ -126,10 +126,10 @@ class DRAM(Captioner):
                 looks.append(_look(sampled[-1], images.shape[-1]))
         deep = torch.stack(hidden, dim=2).flatten(0, 2)
         position = torch.arange(words.numel(), device=words.device)
-        said = words != PAD
-        alpha = torch.stack([look.alpha for look in looks], dim=2) * said[..., None]
+        word_mask = words != PAD
+        alpha = torch.stack([look.alpha for look in looks], dim=2) * word_mask[..., None]
         region = torch.stack([look.region for look in looks], dim=2)
-        choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), said)
+        choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), word_mask)
         return Caption(ragged.caption_log_prob(self.ram.action, deep, words, position), alpha, region, choice)
 
     def _glimpses(
@@ -137,7 +137,7 @@ class DRAM(Captioner):
     ) -> tuple[State, list[Tensor], list[Tensor]]:
         """Take glimpses. Returns the state after them, what the policy saw before each, and its samples."""
         ram, rows = self.ram, state.hidden.shape[1]
-        noise = ram.policy.noise(state.hidden.new_empty(number, len(state.hidden), rows, 2), self.way)
+        noise = ram.policy.noise(state.hidden.new_empty(number, len(state.hidden), rows, 2), self.mode)
         states, samples = [], []
         for each in noise:
             states.append(state.location_state)
@@ -147,15 +147,15 @@ class DRAM(Captioner):
             state = ram.core(apart(ram.glimpse, ram.retina(pyramid, location), location), state)
         return state, states, samples
 
-    def _choice(self, states: Tensor, samples: Tensor, said: Tensor) -> Choice | None:
+    def _choice(self, states: Tensor, samples: Tensor, word_mask: Tensor) -> Choice | None:
         """The glimpses of a character as one sample; None where no estimator is needed."""
-        if self.way != "sample" or not self.reinforced:
+        if self.mode != "sample" or not self.reinforced:
             return None
         each = self.ram.policy.choice(states, samples)
         log_prob, entropy = (
-            part.unflatten(2, (-1, self.num_glimpses)).sum(dim=-1) * said for part in (each.log_prob, each.entropy)
+            part.unflatten(2, (-1, self.num_glimpses)).sum(dim=-1) * word_mask for part in (each.log_prob, each.entropy)
         )
-        return Choice(log_prob, entropy, said, each.state[:, :, :: self.num_glimpses])
+        return Choice(log_prob, entropy, word_mask, each.state[:, :, :: self.num_glimpses])
 
 
 def _look(location: Float[Tensor, "B R 2"], columns: int) -> AttentionMap:

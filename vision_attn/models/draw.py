@@ -84,7 +84,7 @@ class DRAWReader(Classifier):
         return self.num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
 
     @casting_weights
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> ClassifierOutput:
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
         """Always one row; `rows` and `way` have no effect. The loop over time steps computes only what depends on the
         previous state; answers and locations are computed for all time steps at once."""
         hidden, cell = self._start(images)

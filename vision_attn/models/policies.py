@@ -17,7 +17,7 @@ from vision_attn.layers.buffers import value_before
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.precision import at_least_float32
 
-Way = Literal["sample", "mean"]
+LocationMode = Literal["sample", "mean"]
 """How locations are chosen: sampled from the policy, or its means."""
 
 
@@ -69,9 +69,9 @@ class Gaussian(nn.Module):
         """Restart the sigma schedule."""
         self.batches.zero_()
 
-    def noise(self, like: Float[Tensor, "T B R 2"], way: Way) -> Float[Tensor, "T B R 2"]:
+    def noise(self, like: Float[Tensor, "T B R 2"], mode: LocationMode) -> Float[Tensor, "T B R 2"]:
         """The deviations from the mean of each time step and row, in the shape of `like`."""
-        return torch.randn_like(like) * self.sigma if way == "sample" else torch.zeros_like(like)
+        return torch.randn_like(like) * self.sigma if mode == "sample" else torch.zeros_like(like)
 
     def locate(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:
         return self._mean(state) + noise
@@ -106,7 +106,7 @@ class Anywhere(nn.Module):
     def restart(self) -> None:
         """Do nothing: there is no schedule."""
 
-    def noise(self, like: Float[Tensor, "T B R 2"], way: Way) -> Float[Tensor, "T B R 2"]:
+    def noise(self, like: Float[Tensor, "T B R 2"], mode: LocationMode) -> Float[Tensor, "T B R 2"]:
         return torch.empty_like(like).uniform_(-1, 1)
 
     def locate(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:

@@ -22,7 +22,7 @@ from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.lstm import lstm
 from vision_attn.layers.unrolled import apart, repeated, unrolled
 from vision_attn.models.convolutions import Context
-from vision_attn.models.policies import Gaussian, Way
+from vision_attn.models.policies import Gaussian, LocationMode
 from vision_attn.system.checks import check_range, require
 
 
@@ -211,9 +211,9 @@ class RAM(Classifier):
 
     @casting_weights
     def forward(
-        self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, way: Way = "sample"
+        self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, mode: LocationMode = "sample"
     ) -> ClassifierOutput:
-        """Classify `rows` independent copies of each image. `way`: "sample" samples locations from the policy, "mean"
+        """Classify `rows` independent copies of each image. `mode`: "sample" samples locations from the policy, "mean"
         takes its means.
 
         The loop over time steps computes only what depends on the previous state. Class scores, and log p of the
@@ -223,7 +223,7 @@ class RAM(Classifier):
         if not isinstance(images, Images):
             require("images", images, "B C Y X", "float", C=self.channels)
         pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
-        noise = self.policy.noise(images.new_empty(self.num_glimpses, images.shape[0], rows, 2), way)
+        noise = self.policy.noise(images.new_empty(self.num_glimpses, images.shape[0], rows, 2), mode)
         hidden, location_states, samples, locations = [], [], [], []
         with unrolled(self.num_glimpses):
             for step in range(self.num_glimpses):
@@ -239,7 +239,7 @@ class RAM(Classifier):
                 hidden.append(state.hidden)
         log_prob = class_log_prob(self.action(torch.stack(hidden, dim=2)))
         choice = None
-        if self.reinforced and self.training and way == "sample":  # outside training, no estimator is needed
+        if self.reinforced and self.training and mode == "sample":  # outside training, no estimator is needed
             choice = self.policy.choice(torch.stack(location_states, dim=2), torch.stack(samples, dim=2))
         return ClassifierOutput(log_prob, torch.stack(locations, dim=2), choice)
 

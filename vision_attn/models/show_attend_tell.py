@@ -104,7 +104,7 @@ class ShowAttendTell(Captioner):
         self.region_size, self.state_size = region_size, hidden_size
         self.score = score(region_size, hidden_size)
         self.attention = attention()
-        self.reinforced, self.ways = self.attention.reinforced, self.attention.ways
+        self.reinforced, self.modes = self.attention.reinforced, self.attention.modes
         self.gate = Linear(hidden_size, num_gates)  # f_beta
         self.initial_hidden = _initial(region_size, hidden_size, dropout)  # f_init,h
         self.initial_cell = _initial(region_size, hidden_size, dropout)  # f_init,c
@@ -134,11 +134,11 @@ class ShowAttendTell(Captioner):
         self.look = torch.compile(self.look, **{"dynamic": True} | options)
 
     @property
-    def way(self) -> str | None:
-        return self.attention.way
+    def mode(self) -> str | None:
+        return self.attention.mode
 
-    def looking(self, way: str) -> AbstractContextManager[None]:
-        return self.attention.looking(way)
+    def in_mode(self, mode: str) -> AbstractContextManager[None]:
+        return self.attention.in_mode(mode)
 
     def restart(self) -> None:
         self.attention.restart()
@@ -204,13 +204,13 @@ class ShowAttendTell(Captioner):
 
         deep = self.deep(embedded, torch.cat(hidden), torch.cat(contexts), runs)
         log_prob = ragged.caption_log_prob(self.output, deep, words, position)  # applies L_o and the softmax of eq. 7
-        said = words != PAD
-        alpha = ragged.padded([seen.alpha for seen in looks], words) * said[..., None]
+        word_mask = words != PAD
+        alpha = ragged.padded([seen.alpha for seen in looks], words) * word_mask[..., None]
         if looks[0].region is None:
             return Caption(log_prob, alpha, real=real)
         region = ragged.padded([seen.region for seen in looks], words)
         seen_from = [ragged.spread(state.detach(), step) for state, step in zip(states, steps, strict=True)]
-        choice = self.attention.choice(alpha, region, said, mask, ragged.padded(seen_from, words))
+        choice = self.attention.choice(alpha, region, word_mask, mask, ragged.padded(seen_from, words))
         return Caption(log_prob, alpha, region, choice, real)
 
     def from_words(self, words: Int[Tensor, "N"], embedded: Float[Tensor, "N E"]) -> Float[Tensor, "N gates"]:

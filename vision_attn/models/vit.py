@@ -82,7 +82,7 @@ class VisionTransformer(Classifier):
         self.norm = nn.LayerNorm(hidden_size)
         self.output = Linear(hidden_size, num_classes)
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> ClassifierOutput:
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
         C, Y, X = self.image_shape
         require("images", images, "B C Y X", "float", C=C, Y=Y, X=X)
         return ClassifierOutput(class_log_prob(self.scores(images))[:, None, None], None, None)

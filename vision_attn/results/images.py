@@ -8,9 +8,9 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Fit
-from vision_attn.data.images.convert import in_rgb
-from vision_attn.data.images.decode import Encoded, open_photograph
+from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import encoder_input, read_image, seen_part
+from vision_attn.data.images.upright_rgb import in_rgb
 
 Picture = str | Path | Encoded | Image.Image | np.ndarray | Tensor
 """A file, a file in memory, a picture, or an array: (Y, X), (Y, X, 3 or 4), or a tensor (C, Y, X); uint8, or floats in

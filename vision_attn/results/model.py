@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
-from vision_attn.decode import Way
+from vision_attn.decode import Strategy
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, encoded, whole
 from vision_attn.results.result_list import BATCH, Images, ResultList, each
@@ -60,7 +60,7 @@ class Model:
         images: Images,
         *,
         captions: int | None = None,
-        way: Way = "best",
+        strategy: Strategy = "best",
         seed: int | None = None,
         placed: bool = True,
         unreadable: list[str] | None = None,
@@ -69,23 +69,25 @@ class Model:
         """Caption an image, or each of several. Returns a `CaptionResult` with `text`, `words`, `log_prob` and `alpha`
         (one map per word), or a list of them.
 
-        captions: return a list of this number of captions of each image, best first. way: "best" of one beam, the best
-            of groups of beams that differ ("diverse"), or "sampled". seed: of samples.
+        captions: return a list of this number of captions of each image, best first. strategy: "best" of one beam, the
+            best of groups of beams that differ ("diverse"), or "sampled". seed: of samples.
         placed: whether `extent` tells where maps lie on the image; measured once, which takes as long as encoding 16 to
             48 images.
         settings: of decoding, for this call alone: beams, max_words, min_words, no_repeat, length_power, diversity,
             temperature, top_p. What they mean: docs/captioning.md.
         """
         self._check("caption")
-        if captions is None and way == "diverse":
+        if captions is None and strategy == "diverse":
             raise ValueError("captions that differ are several: give their number as captions")
-        if seed is not None and way != "sampled":
-            raise ValueError(f'a seed is of sampled captions: give way="sampled", not {way!r}')
+        if seed is not None and strategy != "sampled":
+            raise ValueError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
         decoding = self.task.decoding.changed(**settings) if settings else None
 
         def answer(some: Sequence[tuple[str, tuple[Picture, Tensor]]]) -> list[CaptionResult | ResultList]:
             pixels = torch.stack([pixels for _, (_, pixels) in some]).to(self.device)
-            described = self.task.describe(pixels, 1 if captions is None else captions, way, decoding, placed=placed)
+            described = self.task.describe(
+                pixels, 1 if captions is None else captions, strategy, decoding, placed=placed
+            )
             results = [
                 ResultList(CaptionResult(file, image, caption, self.task.fit) for caption in several)
                 for (file, (image, _)), several in zip(some, described, strict=True)

@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 
 from PIL import Image
 
-from vision_attn.data.images.decode import Encoded
+from vision_attn.data.images.open import Encoded
 from vision_attn.data.images.squares import in_threads
 from vision_attn.results.displayable import Displayable, InteractiveResult, write_embedded
 from vision_attn.results.images import FILES, Picture, name_of

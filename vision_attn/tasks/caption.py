@@ -18,7 +18,7 @@ from vision_attn.criteria.reinforce_attention import ReinforceAttention
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.vocabulary import UNKNOWN
-from vision_attn.decode import Decoded, Decoding, Way
+from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.layers.padding import rounded
 from vision_attn.layers.ragged import row_lengths
 from vision_attn.metrics.attention import map_statistics
@@ -215,7 +215,7 @@ class Captioning(Task):
         self,
         images: Tensor,
         captions: int | None = None,
-        way: Way = "best",
+        strategy: Strategy = "best",
         decoding: Decoding | None = None,
         *,
         placed: bool = True,
@@ -224,8 +224,8 @@ class Captioning(Task):
 
         captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
             or if captions of different groups are equal.
-        way: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups of
-            beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
+        strategy: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups
+            of beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
         decoding: other settings than those of this task.
         placed: whether `extent` tells where maps lie on the image. It is measured at the first call, which takes as
             long as encoding 16 to 48 images.
@@ -233,7 +233,7 @@ class Captioning(Task):
         number = 1 if captions is None else captions
         check_range("describe", 1, 1000, captions=number)
         regions = self.regions(images)
-        decoded = self._decode(regions, decoding or self.decoding, number, way)
+        decoded = self._decode(regions, decoding or self.decoding, number, strategy)
         if captions is None:
             return self._described(decoded, regions, placed=placed)
         number = min(captions, decoded.score.shape[1])
@@ -241,7 +241,7 @@ class Captioning(Task):
         found = [
             [one for one in several if one.score is not None] or [several[0]] for several in zip(*rows, strict=True)
         ]
-        return [different(several) for several in found] if way == "diverse" else found
+        return [different(several) for several in found] if strategy == "diverse" else found
 
     @torch.no_grad()
     def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
@@ -276,25 +276,25 @@ class Captioning(Task):
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
         """Write a sheet for each image and one page of all: where each word looked. Hard attention is drawn with its
         most likely region."""
-        could = self.model.way == "expectation" and "mode" in self.model.ways
-        with self.model.looking("mode") if could else nullcontext():
+        could = self.model.mode == "expectation" and "mode" in self.model.modes
+        with self.model.in_mode("mode") if could else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
         pictures, described = zip(*pictured(batch, described, self.encoder), strict=True)
         titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
         return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
 
     def _by_way(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
-        """Captions for each way to look at test time, where there are several."""
+        """Captions in each mode of attention at test time, where there are several."""
         described = {}
-        for way in self.model.ways:
-            with self.model.looking(way):
+        for mode in self.model.modes:
+            with self.model.in_mode(mode):
                 decoded = self._decode(regions, self.decoding)
-                described[way] = self._described(decoded, regions, placed=placed)
+                described[mode] = self._described(decoded, regions, placed=placed)
         return described
 
-    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
+    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, strategy: Strategy = "best") -> Decoded:
         once = self._content_ids() if decoding.content_once else ()
-        return decoding.decode(self.model, regions, captions=captions, way=way, never=(UNKNOWN,), once=once)
+        return decoding.decode(self.model, regions, captions=captions, strategy=strategy, never=(UNKNOWN,), once=once)
 
     def _content_ids(self) -> list[int]:
         """The ids of the words that are no function words."""

@@ -161,17 +161,17 @@ class Classification(Task):
 
     @torch.no_grad()
     def predict(self, batch: Batch, *, full: bool = False) -> Counts:
-        ways: tuple[Testing, ...] = ("mean", "sample", "copies") if full and self.model.stochastic else (self.at_test,)
-        counts = Counts(self._cost(batch.images[:1]), len(batch.labels), dict.fromkeys(ways, 0))
-        for way in ways:
-            glance = self.model(batch.images, **self.options(way))
+        modes: tuple[Testing, ...] = ("mean", "sample", "copies") if full and self.model.stochastic else (self.at_test,)
+        counts = Counts(self._cost(batch.images[:1]), len(batch.labels), dict.fromkeys(modes, 0))
+        for mode in modes:
+            glance = self.model(batch.images, **self.options(mode))
             answers = predictions(glance)
             mistakes = answers != batch.labels[:, None]
-            counts.wrong[way] = int(mistakes[:, -1].sum())
-            if full and way == self.at_test:
+            counts.wrong[mode] = int(mistakes[:, -1].sum())
+            if full and mode == self.at_test:
                 taken = confusion(batch.labels, answers[:, -1], glance.log_prob.shape[-1])
                 counts = counts._replace(confusion=taken)
-            if way == self.at_test and glance.locations is not None:
+            if mode == self.at_test and glance.locations is not None:
                 counts = counts._replace(wrong_after=mistakes.sum(dim=0))
                 areas = areal(batch.boxes)
                 if areas is not None:
@@ -208,7 +208,7 @@ class Classification(Task):
             return metrics
         if folder is not None:
             if self.model.stochastic:
-                metrics |= {f"error_{way}": 100 * wrong / total.images for way, wrong in total.wrong.items()}
+                metrics |= {f"error_{mode}": 100 * wrong / total.images for mode, wrong in total.wrong.items()}
             with replacing(folder / "glimpses.json") as path:
                 errors = [100 * number / total.images for number in total.wrong_after.tolist()]
                 path.write_text(json.dumps({"error": errors}) + "\n", encoding="utf-8")
@@ -259,9 +259,9 @@ class Classification(Task):
         """The name of a class; its number where classes have no names."""
         return self.class_names[number] if self.class_names else str(number)
 
-    def options(self, way: Testing) -> dict[str, int | str]:
-        """The arguments that the model is called with to answer in the given `way`."""
-        return {"rows": self.test_copies} if way == "copies" else {"way": way}
+    def options(self, mode: Testing) -> dict[str, int | str]:
+        """The arguments that the model is called with to answer in the given `mode`."""
+        return {"rows": self.test_copies} if mode == "copies" else {"mode": mode}
 
     def _cost(self, images: Float[Tensor, "1 C Y X"] | Images) -> dict[str, float]:
         """The cost of one answer of the kind that `error` is measured on. Measured once for each size of images; the

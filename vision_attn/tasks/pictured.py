@@ -7,7 +7,7 @@ from PIL import Image
 
 from vision_attn.contracts import DecodedCaption, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.images.decode import open_photograph
+from vision_attn.data.images.open import open_photograph
 from vision_attn.data.images.squares import open_seen
 from vision_attn.data.photographs.vectors import read_boxes
 from vision_attn.viz.objects import over_photograph

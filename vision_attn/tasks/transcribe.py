@@ -14,7 +14,7 @@ from vision_attn.contracts.places import WHOLE
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
-from vision_attn.decode import Decoded, Decoding, Way
+from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.decode.ctc import best_path, prefix_beam_search
 from vision_attn.layers.padding import rounded
 from vision_attn.metrics.evaluators import CutShort, Motion, Pointing, ReferenceLikelihood
@@ -51,10 +51,10 @@ class Transcription(Captioning):
         errors, maps = [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)], [Motion(), Pointing(), Alignment()]
         return [*errors, *maps, *glimpses]
 
-    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, way: Way = "best") -> Decoded:
+    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, strategy: Strategy = "best") -> Decoded:
         frames = self.model.frames(regions)
-        if frames is None or way != "best":
-            return super()._decode(regions, decoding, captions, way)
+        if frames is None or strategy != "best":
+            return super()._decode(regions, decoding, captions, strategy)
         return self._decode_labels(frames, decoding, captions)
 
     def _decode_labels(self, frames: Tensor, decoding: Decoding, captions: int = 1) -> Decoded:

@@ -103,18 +103,18 @@ def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
     """Write `folder/NUMBER-TITLE.png` for each strip, with all its alignments under each other, and
     `folder/index.html`, in which pointing at a character shows its map. Of a model that takes glimpses also their path,
     as a picture and an animation `folder/NUMBER-TITLE_glimpses`. Returns all paths, the page first."""
-    looked, paths = [], []
+    items, paths = [], []
     for number, strip in enumerate(progress(strips, what="pictures", unit="strip"), 1):
         for item in strip.items:
             title, found = f"{strip.title}: {item.title}", (item.words, item.alpha, strip.references, strip.boxes)
-            looked.append(PageItem(title, strip.picture, *found, item.log_prob, extent=item.extent))
+            items.append(PageItem(title, strip.picture, *found, item.log_prob, extent=item.extent))
         path = folder / picture_name(number, strip.title)
         reference = strip.references[0] if strip.references else ""
         paths.append(write_alignments(path, strip.picture, strip.items, reference=reference, boxes=strip.boxes))
         for item in strip.items:
             if item.glimpses is not None:
                 paths += _write_path(path.with_name(f"{path.stem}_glimpses"), item, reference)
-    page = write_page(folder / "index.html", looked, title="Where each character looked", unit="character")
+    page = write_page(folder / "index.html", items, title="Where each character looked", unit="character")
     return [page, *paths]
 
 

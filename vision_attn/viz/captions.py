@@ -24,14 +24,14 @@ def write_pictures(
     """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all. Returns their paths, the page
     first. A caption without maps is shown as text."""
     nothing = [None] * len(titles)
-    looked = []
+    items = []
     for title, picture, caption, given, box in zip(
         titles, pictures, described, references or nothing, boxes or nothing, strict=True
     ):
         found = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
-        looked.append(PageItem(title, picture, *found, extent=caption.extent))
-    paths = [write_page(folder / "index.html", looked)]
-    for number, item in enumerate(progress(looked, what="pictures", unit="image"), start=1):
+        items.append(PageItem(title, picture, *found, extent=caption.extent))
+    paths = [write_page(folder / "index.html", items)]
+    for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         name = picture_name(number, item.title)
         options = {"boxes": item.boxes, "log_prob": item.log_prob, "regions": item.regions, "extent": item.extent}
         paths.append(write_sheet(folder / name, item.picture, item.words, item.alpha, title=item.title, **options))

@@ -68,13 +68,13 @@ class GlimpseTrace(NamedTuple):
         return f"{said}: " + ("right" if self.right else f"wrong, it is {self.named(self.label)}")
 
 
-def checked(looked: GlimpseTrace) -> GlimpseTrace:
-    """Return `looked` on the CPU in float32. Raises a ValueError that names the tensors that do not fit each other."""
+def checked(trace: GlimpseTrace) -> GlimpseTrace:
+    """Return `trace` on the CPU in float32. Raises a ValueError that names the tensors that do not fit each other."""
     image, locations, patches, probabilities = (
         tensor if tensor is None else tensor.detach().float().cpu()
-        for tensor in (looked.image, looked.locations, looked.patches, looked.probabilities)
+        for tensor in (trace.image, trace.locations, trace.patches, trace.probabilities)
     )
-    name = looked.title or "glimpses"
+    name = trace.title or "glimpses"
     if image.ndim != 3 or image.shape[0] not in (1, 3) or 0 in image.shape:
         raise ValueError(f"{name}: an image is (1 or 3, Y, X), this one is {tuple(image.shape)}")
     if locations.ndim != 2 or locations.shape[1] != 2 or not len(locations):
@@ -93,9 +93,9 @@ def checked(looked: GlimpseTrace) -> GlimpseTrace:
         if probabilities.ndim != 2 or len(probabilities) != num_glimpses:
             shape = f"these are {tuple(probabilities.shape)} for {num_glimpses} glimpses"
             raise ValueError(f"{name}: probabilities are (T, N), one row for each glimpse; {shape}")
-        if not 0 <= looked.said < probabilities.shape[1]:
-            raise ValueError(f"{name}: said {looked.said}, but probabilities are of {probabilities.shape[1]} classes")
-    return looked._replace(image=image, locations=locations, patches=patches, probabilities=probabilities)
+        if not 0 <= trace.said < probabilities.shape[1]:
+            raise ValueError(f"{name}: said {trace.said}, but probabilities are of {probabilities.shape[1]} classes")
+    return trace._replace(image=image, locations=locations, patches=patches, probabilities=probabilities)
 
 
 def foveated(
@@ -121,16 +121,16 @@ def foveated(
     return canvas
 
 
-def traced(picture: Image.Image, looked: GlimpseTrace, num_glimpses: int | None = None) -> Image.Image:
+def traced(picture: Image.Image, trace: GlimpseTrace, num_glimpses: int | None = None) -> Image.Image:
     """Draw the first glimpses on a copy of `picture`: numbered points joined by lines, and the last one's squares."""
-    locations = looked.locations[:num_glimpses].clamp(-FAR, FAR)
+    locations = trace.locations[:num_glimpses].clamp(-FAR, FAR)
     size = torch.tensor(picture.size) * SMOOTH
     points = ((locations + 1) / 2 * size).tolist()
-    shades = torch.linspace(1, FAINT, len(looked.locations)).flip(0)[: len(points)].tolist()
+    shades = torch.linspace(1, FAINT, len(trace.locations)).flip(0)[: len(points)].tolist()
     lines = Image.new("RGBA", tuple(size.tolist()))
     draw = ImageDraw.Draw(lines)
-    (x, y), (num_scales, _, patch, _) = points[-1], looked.patches.shape[1:]
-    zoom = size / torch.tensor(looked.size)
+    (x, y), (num_scales, _, patch, _) = points[-1], trace.patches.shape[1:]
+    zoom = size / torch.tensor(trace.size)
     for scale in reversed(range(num_scales)):
         across, down = (zoom * patch * 2**scale / 2).tolist()
         corners = (x - across, y - down, x + across, y + down)

@@ -79,32 +79,32 @@ def write_gallery(path: str | Path, items: Sequence[GlimpseTrace], *, title: str
     return save_picture(path, gallery_sheet(items, title=title))
 
 
-def glimpse_sheet(looked: GlimpseTrace) -> Image.Image:
+def glimpse_sheet(trace: GlimpseTrace) -> Image.Image:
     """Draw the image, large, with the path of glimpses, next to a panel for each glimpse."""
-    looked = checked(looked)
-    num_glimpses, num_scales, _, size, _ = looked.patches.shape
+    trace = checked(trace)
+    num_glimpses, num_scales, _, size, _ = trace.patches.shape
     rows = max(1, round(math.sqrt(num_glimpses / 2)))  # about twice as wide as high, with the large image
-    panels = [_headed(*_glimpse(looked, step, PANEL)) for step in range(num_glimpses)]
+    panels = [_headed(*_glimpse(trace, step, PANEL)) for step in range(num_glimpses)]
     glimpses = grid(panels, math.ceil(num_glimpses / rows))
-    plain = as_picture(looked.image)
+    plain = as_picture(trace.image)
     plain = fitted(plain, round((glimpses.height - TITLE) * max(plain.size) / plain.height))
     scales = f"{_many(num_scales, 'scale')}; squares: the last glimpse"
     note = f"{_many(num_glimpses, 'glimpse')} of {size} x {size} at {scales}"
-    whole = grid([_headed(Panel(_framed(traced(plain, looked), looked), note=note)), glimpses], 2)
-    return _page(whole, looked.verdict, looked.title, _colour(looked.right))
+    whole = grid([_headed(Panel(_framed(traced(plain, trace), trace), note=note)), glimpses], 2)
+    return _page(whole, trace.verdict, trace.title, _colour(trace.right))
 
 
-def frames(looked: GlimpseTrace) -> list[Image.Image]:
+def frames(trace: GlimpseTrace) -> list[Image.Image]:
     """Draw, for each glimpse, the image with the path so far next to what this glimpse saw. All of one size."""
-    looked = checked(looked)
-    num_glimpses, drawn = len(looked.locations), []
-    plain = fitted(as_picture(looked.image), _side(looked, FRAME_SIDE))
+    trace = checked(trace)
+    num_glimpses, drawn = len(trace.locations), []
+    plain = fitted(as_picture(trace.image), _side(trace, FRAME_SIDE))
     for step in range(num_glimpses):
-        path, caption, ink = traced(plain, looked, step + 1), f"glimpse {step + 1} of {num_glimpses}", DARK.ink
+        path, caption, ink = traced(plain, trace, step + 1), f"glimpse {step + 1} of {num_glimpses}", DARK.ink
         if step + 1 == num_glimpses:
-            path, caption, ink = _framed(path, looked), looked.verdict, _colour(looked.right)
-        pair = grid([_headed(Panel(path)), _headed(*_glimpse(looked, step, FRAME_SIDE))], 2)
-        drawn.append(_page(pair, caption, looked.title, ink))
+            path, caption, ink = _framed(path, trace), trace.verdict, _colour(trace.right)
+        pair = grid([_headed(Panel(path)), _headed(*_glimpse(trace, step, FRAME_SIDE))], 2)
+        drawn.append(_page(pair, caption, trace.title, ink))
     return drawn
 
 
@@ -143,53 +143,53 @@ def grid(pictures: Sequence[Image.Image | None], columns: int, gap: int = GAP) -
     return page
 
 
-def _glimpse(looked: GlimpseTrace, step: int, near: int) -> tuple[Panel, str]:
+def _glimpse(trace: GlimpseTrace, step: int, near: int) -> tuple[Panel, str]:
     """Draw what one glimpse saw, with its number and the class predicted after it. Also returns the text's colour."""
-    seen = _seen(looked, slice(step, step + 1), near)
-    if not _close(looked):
-        (x, y), (X, Y), reach = looked.locations[step].tolist(), looked.size, looked.reach
+    seen = _seen(trace, slice(step, step + 1), near)
+    if not _close(trace):
+        (x, y), (X, Y), reach = trace.locations[step].tolist(), trace.size, trace.reach
         across, down = reach / X + 4 / seen.width, reach / Y + 4 / seen.height  # 2 pixels outside the glimpse
         seen = boxed(seen, [(x - across, y - down, x + across, y + down)], SQUARE)
-    if looked.probabilities is None:
+    if trace.probabilities is None:
         return Panel(seen, f"{step + 1}"), DARK.ink
-    value, said = looked.probabilities[step].max(0)
-    ink = _colour(None if looked.label is None else int(said) == looked.label)
-    return Panel(seen, f"{step + 1}: says {looked.named(int(said))}", f"p {value:.2f}"), ink
+    value, said = trace.probabilities[step].max(0)
+    ink = _colour(None if trace.label is None else int(said) == trace.label)
+    return Panel(seen, f"{step + 1}: says {trace.named(int(said))}", f"p {value:.2f}"), ink
 
 
-def _example(looked: GlimpseTrace | None) -> Image.Image | None:
+def _example(trace: GlimpseTrace | None) -> Image.Image | None:
     """Draw one image of a gallery; None for an empty place."""
     if looked is None:
         return None
-    ink, said = _colour(looked.right), f"said {looked.named(looked.said)}"
-    truth = f"is {looked.named(looked.label)}" if looked.right is False else ""
-    sure = "" if looked.probabilities is None else f"p {looked.probabilities[-1, looked.said]:.2f}"
-    plain = fitted(as_picture(looked.image), _side(looked, PANEL))
-    path = Panel(_framed(traced(plain, looked), looked), said, sure)
-    return grid([_headed(path, ink), _headed(Panel(_seen(looked, slice(None), PANEL), truth, looked.title), ink)], 2)
+    ink, said = _colour(trace.right), f"said {trace.named(trace.said)}"
+    truth = f"is {trace.named(trace.label)}" if trace.right is False else ""
+    sure = "" if trace.probabilities is None else f"p {trace.probabilities[-1, trace.said]:.2f}"
+    plain = fitted(as_picture(trace.image), _side(trace, PANEL))
+    path = Panel(_framed(traced(plain, trace), trace), said, sure)
+    return grid([_headed(path, ink), _headed(Panel(_seen(trace, slice(None), PANEL), truth, trace.title), ink)], 2)
 
 
-def _seen(looked: GlimpseTrace, steps: slice, near: int) -> Image.Image:
+def _seen(trace: GlimpseTrace, steps: slice, near: int) -> Image.Image:
     """Draw what the glimpses of the given time steps saw: where they saw it, or the last one close up."""
-    X, Y = looked.size
-    side = _side(looked, near)
-    if _close(looked):
-        reach, last = looked.reach, looked.patches[steps][-1:]
-        seen = foveated(looked.locations.new_zeros(1, 2), last, reach, reach, zoom=max(1, side // reach))
-        return ImageOps.pad(fitted(as_picture(seen), side), fitted(as_picture(looked.image), side).size)
+    X, Y = trace.size
+    side = _side(trace, near)
+    if _close(trace):
+        reach, last = trace.reach, trace.patches[steps][-1:]
+        seen = foveated(trace.locations.new_zeros(1, 2), last, reach, reach, zoom=max(1, side // reach))
+        return ImageOps.pad(fitted(as_picture(seen), side), fitted(as_picture(trace.image), side).size)
     zoom = max(1, side // max(Y, X)) if max(Y, X) <= side else side / max(Y, X)
-    seen = foveated(looked.locations[steps], looked.patches[steps], Y, X, zoom=zoom)
+    seen = foveated(trace.locations[steps], trace.patches[steps], Y, X, zoom=zoom)
     return fitted(as_picture(seen), side)
 
 
-def _close(looked: GlimpseTrace) -> bool:
+def _close(trace: GlimpseTrace) -> bool:
     """Whether what a glimpse saw is too small to be seen in the whole image."""
-    return max(looked.size) > CLOSE * looked.reach
+    return max(trace.size) > CLOSE * trace.reach
 
 
-def _side(looked: GlimpseTrace, near: int) -> int:
+def _side(trace: GlimpseTrace, near: int) -> int:
     """Return the longer side of a panel: the multiple of the image's longer side closest to `near`."""
-    longer = max(looked.size)
+    longer = max(trace.size)
     return round(near / longer) * longer or near
 
 
@@ -206,8 +206,8 @@ def _page(whole: Image.Image, caption: str, title: str, ink: str) -> Image.Image
     return grid([page.crop(above), page.crop(below)], 1, 0)
 
 
-def _framed(picture: Image.Image, looked: GlimpseTrace) -> Image.Image:
-    return boxed(picture, [(-1, -1, 1, 1)], _colour(looked.right))
+def _framed(picture: Image.Image, trace: GlimpseTrace) -> Image.Image:
+    return boxed(picture, [(-1, -1, 1, 1)], _colour(trace.right))
 
 
 def _colour(right: bool | None) -> str:

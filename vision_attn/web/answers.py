@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from vision_attn.data.images.decode import Encoded, open_as_stored
+from vision_attn.data.images.open import Encoded, open_as_stored
 from vision_attn.kernels.choice import without_loops
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.explainer import Explainer, sees_photographs

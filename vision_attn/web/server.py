@@ -26,8 +26,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vision_attn.data.images.decode import Encoded
 from vision_attn.data.images.limits import TooLarge
+from vision_attn.data.images.open import Encoded
 from vision_attn.results.explainer import Explainer
 from vision_attn.results.model import Model
 from vision_attn.results.result_list import BATCH

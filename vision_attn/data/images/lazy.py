@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vision_attn.attention.images import Images, Sliced
-from vision_attn.data.images.decode import ENDINGS, Encoded, decoded, size_of
+from vision_attn.data.images.open import ENDINGS, Encoded, decoded, size_of
 from vision_attn.data.images.squares import centre_square
 from vision_attn.system.console import reason_of
 

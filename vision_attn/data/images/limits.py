@@ -12,7 +12,7 @@ from math import ceil
 
 from PIL import ImageFile
 
-from vision_attn.data.images.convert import KEPT_PIXELS
+from vision_attn.data.images.upright_rgb import KEPT_PIXELS
 
 MAX_PIXELS = 64_000_000
 """Limit on the pixels of a decoded image. The environment variable VISION_ATTN_MAX_PIXELS overrides it."""

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Fit
-from vision_attn.data.images.decode import Encoded, decoded, open_photograph
+from vision_attn.data.images.open import Encoded, decoded, open_photograph
 from vision_attn.system.console import printable
 
 Item = TypeVar("Item")

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.data.counted_batches import Counted
-from vision_attn.data.images.decode import Encoded
 from vision_attn.data.images.lazy import open_pixels, size_of_pixels
+from vision_attn.data.images.open import Encoded
 from vision_attn.data.images.squares import in_threads
 from vision_attn.data.labelled.boxes import UNKNOWN, Box, mirrored, placed
 from vision_attn.data.labelled.labels import Labelled, find_labelled

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
 from vision_attn.data.counted_batches import Counted, slices
-from vision_attn.data.images.decode import decoded
+from vision_attn.data.images.open import decoded
 from vision_attn.data.images.squares import in_threads
 from vision_attn.data.lines.characters import Characters, composed
 from vision_attn.data.lines.strips import MULTIPLE

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from PIL import Image, ImageFile
 
-from vision_attn.data.images.convert import KEPT_PIXELS, in_rgb, joined_bytes, reduction, upright, upright_size
 from vision_attn.data.images.limits import MEMORY, Budget, Refused, checked_memory
+from vision_attn.data.images.upright_rgb import KEPT_PIXELS, in_rgb, joined_bytes, reduction, upright, upright_size
 
 FORMATS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),

@@ -20,7 +20,7 @@ class Whole(Classifier):
         self.image_shape, self.pixels = image_shape, prod(image_shape)
         self.layers = layers
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, way: str = "sample") -> ClassifierOutput:
+    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
         C, Y, X = self.image_shape
         require("images", images, "B C Y X", "float", C=C, Y=Y, X=X)
         return ClassifierOutput(class_log_prob(self.layers(images))[:, None, None], None, None)

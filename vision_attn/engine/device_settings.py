@@ -3,7 +3,7 @@
 import torch
 from torch.optim import Optimizer
 
-from vision_attn.configuration.run import Run
+from vision_attn.configuration.run_settings import Run
 from vision_attn.engine import capture
 from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import can_be_captured

@@ -124,11 +124,11 @@ class Search:
         """The captions after `number` time steps, in tensors of their own."""
         word, gained = (part[:number].permute(1, 2, 0) for part in (self.words, self.gained))
         if self.parents is None:
-            looked = torch.arange(word.shape[1], device=word.device)[:, None].expand(word.shape)
-            return best_first(word, gained, gained.sum(dim=-1) > -torch.inf, looked, self._looked_at)
-        row, looked = self._traced(number)
+            parents = torch.arange(word.shape[1], device=word.device)[:, None].expand(word.shape)
+            return best_first(word, gained, gained.sum(dim=-1) > -torch.inf, parents, self._maps_of)
+        row, parents = self._traced(number)
         word, gained, filled = word.gather(1, row), gained.gather(1, row), self.total > -torch.inf
-        decoded = best_first(word, gained, filled, looked, self._looked_at, length_power, self.choose.groups)
+        decoded = best_first(word, gained, filled, parents, self._maps_of, length_power, self.choose.groups)
         if self.choose.groups > 1:
             return decoded
         return Decoded(*(None if part is None else part[:, : self._most_rows(number)] for part in decoded))
@@ -142,13 +142,13 @@ class Search:
         both = torch.stack(rows[::-1], dim=2)
         return both[..., 1:], both[..., :-1]
 
-    def _looked_at(self, looked: Int[Tensor, "B R T"]) -> dict[str, Float[Tensor, "B R T *sizes"]]:
+    def _maps_of(self, parents: Int[Tensor, "B R T"]) -> dict[str, Float[Tensor, "B R T *sizes"]]:
         """The maps of these rows at each time step."""
-        (images, _, T), device = looked.shape, looked.device
+        (images, _, T), device = parents.shape, parents.device
         image = torch.arange(T, device=device) * images + torch.arange(images, device=device)[:, None]  # (B, T)
-        index = (image[:, None] * self.word.shape[1] + looked).flatten()
+        index = (image[:, None] * self.word.shape[1] + parents).flatten()
         return {
-            name: part.flatten(0, 2).index_select(0, index).unflatten(0, looked.shape)
+            name: part.flatten(0, 2).index_select(0, index).unflatten(0, parents.shape)
             for name, part in self.looks.items()
         }
 

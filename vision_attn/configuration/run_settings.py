@@ -47,7 +47,7 @@ class Run:
     """Whether a larger or a smaller metric is better."""
     patience: int | None = None
     """Number of consecutive validations without improvement after which training stops. None trains all epochs."""
-    rehearse: bool = True
+    sanity_check: bool = True
     """Validate one batch before training, so that an error in validation shows at once and not after an epoch."""
     save_every: float = 600.0
     """Seconds between checkpoints; the end of an epoch always saves one."""
