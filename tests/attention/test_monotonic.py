@@ -133,7 +133,7 @@ def test_step_and_forward_agree_and_columns_that_are_passed_are_never_read_again
             found = logits.log_softmax(-1).gather(-1, before[..., None]).squeeze(-1)
             torch.testing.assert_close(caption.log_prob[..., t][said], found[said])
             torch.testing.assert_close(caption.alpha[..., t, :][said], look.alpha[said])
-    if way == "online":
+    if mode == "online":
         places = caption.alpha[:, 0].argmax(dim=-1)
         assert (places.diff(dim=-1) >= 0).all() and set(caption.alpha.flatten().tolist()) == {0.0, 1.0}
 

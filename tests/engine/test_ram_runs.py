@@ -71,7 +71,7 @@ def joint_noise(policy: Gaussian, like: torch.Tensor, mode: str) -> torch.Tensor
     generator = torch.Generator().manual_seed(int(policy.batches))
     glimpses, images, *rest = like.shape
     joint = torch.randn(glimpses, images * world, *rest, generator=generator)
-    return joint[:, rank::world] * (policy.sigma if way == "sample" else 0)
+    return joint[:, rank::world] * (policy.sigma if mode == "sample" else 0)
 
 
 @torch.no_grad()

@@ -159,7 +159,7 @@ def _glimpse(trace: GlimpseTrace, step: int, near: int) -> tuple[Panel, str]:
 
 def _example(trace: GlimpseTrace | None) -> Image.Image | None:
     """Draw one image of a gallery; None for an empty place."""
-    if looked is None:
+    if trace is None:
         return None
     ink, said = _colour(trace.right), f"said {trace.named(trace.said)}"
     truth = f"is {trace.named(trace.label)}" if trace.right is False else ""
