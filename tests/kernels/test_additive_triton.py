@@ -19,7 +19,7 @@ from vision_attn.attention import additive
 from vision_attn.attention.additive import _AdditiveScore
 from vision_attn.attention.scores import Additive
 from vision_attn.kernels import choice
-from vision_attn.kernels.launch import runs_on
+from vision_attn.kernels.choice import runs_on
 
 additive_triton = pytest.importorskip("vision_attn.kernels.additive_triton", reason="triton is not installed")
 lstm_triton = pytest.importorskip("vision_attn.kernels.lstm_triton")

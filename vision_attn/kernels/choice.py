@@ -4,18 +4,21 @@ Only `fused` decides it. What it returns for an operation has the same functions
 have a version; where it returns None, the plain expression beside the call computes the same.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from vision_attn.kernels.launch import TRITON, runs_on
+TRITON = find_spec("triton") is not None
+"""Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
 
 FLOAT32, NO_HALF = (torch.float32,), (torch.float32, torch.float64)
 NO_FLOAT16, NO_FLOAT64 = (torch.float32, torch.bfloat16), (torch.float32, torch.bfloat16, torch.float16)
@@ -78,6 +81,23 @@ def fused(operation: str, *tensors: Tensor) -> ModuleType | None:
 def on_gpu(tensor: Tensor) -> bool:
     """Whether kernels run where `tensor` is. A compiler needs what they need, so under it none is tried."""
     return is_cuda(tensor) and TRITON and (torch.compiler.is_compiling() or runs_on(tensor.device))
+
+
+@cache
+def runs_on(device: torch.device) -> bool:
+    """Whether the kernels run on `device`. Warns if they do not.
+
+    Triton builds the code that launches a kernel when the kernel first runs. That takes a C compiler and the headers
+    of Python, which not every machine has.
+    """
+    try:
+        cell = import_module("vision_attn.kernels.lstm_triton")
+        cell.update(torch.ones(1, 4, device=device), None, None, torch.ones(1, 1, device=device))
+    except Exception as error:  # what Triton raises depends on what is missing, and on its version
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        warnings.warn(f"the step runs without its Triton kernels, so more slowly: {reason}", stacklevel=2)
+        return False
+    return True
 
 
 def is_cuda(tensor: Tensor) -> bool:
