@@ -65,7 +65,7 @@ def offsets(change: Tensor, places: Tensor, extent: Extent) -> tuple[float, floa
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.places", description=__doc__)
     parser.add_argument("encoders", nargs="*", metavar="ENCODER", default=["weights/photographs"])
-    parser.add_argument("--marks", type=int, default=12, help="on each of the four photographs")
+    parser.add_argument("--marks", type=int, default=12, help="on each of the photographs")
     parser.add_argument("--quick", action="store_true", help="a small network: tests that it runs, measures nothing")
     options = parser.parse_args()
     torch.manual_seed(0)

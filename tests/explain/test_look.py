@@ -168,8 +168,8 @@ def test_a_run_is_looked_into_in_python(photographs: Path, tmp_path: Path) -> No
     model, file = vision_attn.load(run, device="cpu"), photographs / "0.png"
     result = model.look(file)
     assert result.words == model.caption(file).words and result.kind == "captioner"
-    chelsea = Image.open("docs/photographs/chelsea.jpg")  # not square: both see the same part of it
-    assert model.look(chelsea).log_prob == model.caption(chelsea).log_prob
+    horse = Image.open("docs/photographs/horse.jpg")  # not square: both see the same part of it
+    assert model.look(horse).log_prob == model.caption(horse).log_prob
     assert torch.equal(model.look(file, head=1).alpha, result.layers[:, 0, 1])
     with pytest.raises(ValueError, match="leave method, layer and text out"):
         model.look(file, method="rollout")

@@ -52,8 +52,8 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
     name = runs["sat_soft_scenes"]
     model = vision_attn.load(name, device="cpu")
     for options, given in (
-        ("--captions 3", {"captions": 3}), ("--captions 3 --diverse", {"captions": 3, "way": "diverse"}),
-        ("--captions 4 --sample --seed 5 --top-p 0.9", {"captions": 4, "way": "sampled", "seed": 5, "top_p": 0.9}),
+        ("--captions 3", {"captions": 3}), ("--captions 3 --diverse", {"captions": 3, "strategy": "diverse"}),
+        ("--captions 4 --sample --seed 5 --top-p 0.9", {"captions": 4, "strategy": "sampled", "seed": 5, "top_p": 0.9}),
         ("--beams 1 --task.max_words=3", {"beams": 1, "max_words": 3, "captions": 1}),
     ):  # fmt: skip
         several = model.caption(PHOTOGRAPHS[0], **given)
@@ -75,7 +75,7 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
     for options, said in (
         ({"beam": 3}, "beam is no setting of decoding; did you mean beams"), ({"beams": 0}, "beams is 0, but must be"),
         ({"min_words": 2.5}, "min_words must be a whole number, not 2.5"), ({"captions": 0}, "captions is 0, but must"),
-        ({"way": "diverse"}, "give their number as captions"), ({"seed": 3}, "a seed is of sampled captions"),
+        ({"strategy": "diverse"}, "give their number as captions"), ({"seed": 3}, "a seed is of sampled captions"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             model.caption(PHOTOGRAPHS[0], **options)
@@ -106,7 +106,7 @@ class Own(Additive):
 
 
 def test_a_photograph_that_is_no_square_is_read_as_the_command_reads_it(runs, capsys) -> None:
-    (file,) = (path for path in PHOTOGRAPHS if path.name == "chelsea.jpg")
+    (file,) = (path for path in PHOTOGRAPHS if path.name == "dog.jpg")
     with Image.open(file) as picture:
         assert (picture.width - picture.height) % 2 == 1  # the centre square lies between pixels
     model = vision_attn.load(runs["sat_soft_scenes"], device="cpu")

@@ -1,4 +1,4 @@
-"""Caption four photographs, then train a captioner on drawn scenes in a few minutes, and show where each word looked.
+"""Caption five photographs, then train a captioner on drawn scenes in a few minutes, and show where each word looked.
 
 The photographs are captioned by weights/photographs, which is included. The captioner of scenes is measured on unseen
 combinations. Everything is written to runs/demo; the last lines say how long training took and how well it does. Run it
