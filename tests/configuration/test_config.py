@@ -13,7 +13,7 @@ from vision_attn.configuration.config import build, dump, find_best, read
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.engine.claim import claim, training
 from vision_attn.engine.fit import fit
-from vision_attn.engine.folders import claim as lock
+from vision_attn.engine.folders import lock_folder
 
 TOY = """
 task:
@@ -215,7 +215,7 @@ def test_a_run_that_never_started_takes_any_config(config_file: Path) -> None:
 
 def test_a_run_under_way_is_left_alone(config_file: Path) -> None:
     claim(read(config_file, ["--run.folder=busy"]))
-    with lock(Path("busy")), pytest.raises(ValueError, match="busy is being trained by process"):
+    with lock_folder(Path("busy")), pytest.raises(ValueError, match="busy is being trained by process"):
         claim(read(config_file, ["--run.folder=busy", "--task.hidden=9"]))
     assert yaml.safe_load(Path("busy/config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
 

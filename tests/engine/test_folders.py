@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vision_attn.engine.folders import claim, replacing_folder, settle
+from vision_attn.engine.folders import lock_folder, replacing_folder, settle
 
 
 def test_a_killed_swap_is_finished_from_every_state(tmp_path):
@@ -52,13 +52,13 @@ def test_a_folder_that_cannot_be_written_leaves_both_before_it(tmp_path):
 
 
 def test_the_lock_goes_with_the_run_and_no_two_hold_it(tmp_path):
-    with claim(tmp_path / "run"):
-        with pytest.raises(ValueError, match=f"being trained by process {os.getpid()}"), claim(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
+        with pytest.raises(ValueError, match=f"being trained by process {os.getpid()}"), lock_folder(tmp_path / "run"):
             pass
         assert (tmp_path / "run" / ".lock").exists()
     assert not list((tmp_path / "run").iterdir())
     (tmp_path / "run" / ".lock").write_text("process 1")  # of a run that was killed
-    with claim(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
         pass
     assert not list((tmp_path / "run").iterdir())
 
@@ -74,7 +74,7 @@ def test_a_lock_that_its_holder_removed_in_between_is_taken_again(tmp_path, monk
         real(file, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with claim(tmp_path):
+    with lock_folder(tmp_path):
         assert len(seen) >= 2 and (tmp_path / ".lock").exists()
 
 
@@ -90,16 +90,16 @@ from pathlib import Path
 import vision_attn.system.files
 vision_attn.system.files.WINDOWS = True
 os.kill = None
-from vision_attn.engine.folders import claim
+from vision_attn.engine.folders import lock_folder
 from vision_attn.system.machine import torch_device
 import vision_attn.data.images.open, vision_attn.metrics.isolated, vision_attn.commands.train
 import types
 sys.modules["resource"] = types.ModuleType("resource")  # for tests.toy alone
 from tests.toy import train_toy
 folder = Path(sys.argv[1]) / "run"
-with claim(folder):
+with lock_folder(folder):
     try:
-        with claim(folder): pass
+        with lock_folder(folder): pass
     except ValueError as error:
         assert "is being trained" in str(error)
     else:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from toy import Server
 
-from vision_attn.engine.folders import claim
+from vision_attn.engine.folders import lock_folder
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_changed_settings_are_refused(server, tmp_path, setting):
 
 def test_a_data_loaders_worker_does_not_hold_the_lock(tmp_path):
     read, write = os.pipe()
-    with claim(tmp_path):
+    with lock_folder(tmp_path):
         worker = os.fork()
         if not worker:
             os.write(write, b"!")
@@ -157,7 +157,7 @@ def test_a_data_loaders_worker_does_not_hold_the_lock(tmp_path):
             os._exit(0)
     os.read(read, 1)  # The worker is up.
     try:
-        with claim(tmp_path):
+        with lock_folder(tmp_path):
             pass
     finally:
         os.kill(worker, signal.SIGKILL)

@@ -18,7 +18,7 @@ from vision_attn.system.console import complain, say
 from vision_attn.system.files import read_json
 
 SEED = "run.seed"
-APART = {"run.folder", "format"}
+APART = {"run.folder"}
 """Keys in which runs differ anyway."""
 NO_CURVES = {"step", "epoch", "seconds"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vision_attn.configuration.config import Config, dump, load
 from vision_attn.engine import checkpoint
-from vision_attn.engine.folders import claim as lock
+from vision_attn.engine.folders import lock_folder
 from vision_attn.engine.guard import keep_to
 from vision_attn.system.files import replacing
 
@@ -32,7 +32,7 @@ def claim(config: Config) -> Path:
     """
     folder = Path(config.run.folder)
     if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one writes
-        with lock(folder):
+        with lock_folder(folder):
             _keep_to(folder, config.content())
             with replacing(folder / "config.yaml") as temporary:
                 temporary.write_text(dump(config), encoding="utf-8")
@@ -46,7 +46,7 @@ def training(config: Config) -> Iterator[Path]:
     `experiment` locks the folder too, but later: without this, another command could replace the config in between.
     """
     first = os.environ.get("RANK", "0") == "0"
-    with lock(Path(config.run.folder), ".command") if first else nullcontext():
+    with lock_folder(Path(config.run.folder), ".command") if first else nullcontext():
         yield claim(config)
 
 

@@ -18,7 +18,7 @@ from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.device_settings import computed, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
-from vision_attn.engine.folders import claim
+from vision_attn.engine.folders import lock_folder
 from vision_attn.engine.guard import check_rate, check_untrained, keep_to
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
@@ -52,7 +52,7 @@ def fit(
     with (
         without_graphs(run.capture is False),
         join(run.device) as world,
-        claim(folder) if world.is_main else nullcontext(),
+        lock_folder(folder) if world.is_main else nullcontext(),
     ):
         if world.broadcast(world.is_main and nothing_left(folder, run, settings(run, schedule))):
             return world.broadcast(best_metrics(folder) if world.is_main else None)

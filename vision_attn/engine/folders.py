@@ -85,7 +85,7 @@ def _flush(path: Path) -> None:
 
 
 @contextmanager
-def claim(folder: Path, name: str = ".lock") -> Iterator[None]:
+def lock_folder(folder: Path, name: str = ".lock") -> Iterator[None]:
     """Lock a run folder by a file of this `name`. The operating system releases the lock when this process ends, even
     if it is killed.
 

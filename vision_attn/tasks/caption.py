@@ -251,7 +251,7 @@ class Captioning(Task):
         results = Results(
             self.model(regions, words),
             self._described(self._decode(regions, self.decoding), regions, placed=placed),
-            self._by_way(regions, placed) if full and self.content_words else {},
+            self._by_mode(regions, placed) if full and self.content_words else {},
             self.content_words,
         )
         measured = {}
@@ -283,7 +283,7 @@ class Captioning(Task):
         titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
         return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
 
-    def _by_way(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
+    def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
         """Captions in each mode of attention at test time, where there are several."""
         described = {}
         for mode in self.model.modes:
