@@ -42,9 +42,9 @@ def shipped(packed, monkeypatch) -> Path:
     return packed
 
 
-def test_the_photographs_are_four_small_and_their_source_is_named():
+def test_the_photographs_are_small_and_their_source_is_named():
     told = (ROOT / "docs" / "photographs" / "README.md").read_text()
-    assert len(PHOTOGRAPHS) == 4
+    assert len(PHOTOGRAPHS) == 5
     for path in PHOTOGRAPHS:
         row = next(line for line in told.splitlines() if f"`{path.name}`" in line)
         assert "public domain" in row or "CC0" in row
@@ -134,7 +134,7 @@ def test_without_a_run_the_captioner_that_comes_along_is_used(shipped, tmp_path,
     assert main(["caption", str(shipped), *names]) == 0
     named = capsys.readouterr().out
     assert main(["caption", *names]) == 0
-    assert capsys.readouterr().out == named and len(named.splitlines()) == 4
+    assert capsys.readouterr().out == named and len(named.splitlines()) == len(PHOTOGRAPHS)
     assert main(["caption", str(PHOTOGRAPHS[0].parent)]) == 0
     assert capsys.readouterr().out == named
     assert main(["caption", "--beams", "2", names[0], "--out", str(tmp_path / "look"), names[1]]) == 0
@@ -218,7 +218,7 @@ def test_the_demo_begins_with_captions_of_the_photographs(shipped, tmp_path, mon
     monkeypatch.setattr("vision_attn.commands.train.run", lambda arguments: trained.append(arguments) or 1)
     assert main(["demo"]) == 1 and len(trained) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("\t")[0] for line in lines[1:5]] == [str(path) for path in PHOTOGRAPHS]
+    assert [line.split("\t")[0] for line in lines[1 : 1 + len(PHOTOGRAPHS)]] == [str(path) for path in PHOTOGRAPHS]
     drawn = {path.name for path in Path("runs/demo/photographs").iterdir()}
     assert "index.html" in drawn and len(drawn) == 1 + len(PHOTOGRAPHS)
     monkeypatch.setattr(_opened, "SHIPPED", tmp_path / "nothing")

@@ -313,10 +313,10 @@ def test_a_score_of_another_shape_is_named(source, batch):
         task(*batch)
 
 
-def test_ways_and_settings_of_decoding_are_checked(source, batch):
+def test_strategies_and_settings_of_decoding_are_checked(source, batch):
     task = build(source).eval()
-    with pytest.raises(ValueError, match="one of the ways best, diverse, sampled, not 'sample'"):
-        task.decoding.decode(task.model, task.regions(batch.images), way="sample")
+    with pytest.raises(ValueError, match="the strategies are best, diverse, sampled, not 'sample'"):
+        task.decoding.decode(task.model, task.regions(batch.images), strategy="sample")
     with pytest.raises(ValueError, match="beam is no setting of decoding; did you mean beams"):
         task.decoding.changed(beam=1)
     for settings in ({"beams": 0}, {"max_words": 0}):

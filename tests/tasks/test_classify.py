@@ -43,8 +43,8 @@ class Fixed(Classifier):
         super().__init__()
         self.weight, self.glances, self.calls = nn.Parameter(torch.zeros(1)), list(glances), []
 
-    def forward(self, images, rows: int = 1, way: str = "sample") -> ClassifierOutput:
-        self.calls.append((len(images), rows, way))
+    def forward(self, images, rows: int = 1, mode: str = "sample") -> ClassifierOutput:
+        self.calls.append((len(images), rows, mode))
         return self.glances[min(len(self.calls), len(self.glances)) - 1]
 
 
@@ -151,7 +151,7 @@ def test_locations_are_drawn_into_the_box(task):
         loss.backward()
         optimizer.step()
     assert distances[0] > 0.2 and distances[-1] < 1e-3
-    locations = task.model(data.images, way="mean").locations
+    locations = task.model(data.images, mode="mean").locations
     assert ((locations[:, :, 1:] > 0.25) & (locations[:, :, 1:] < 0.95)).all()
 
 
@@ -351,4 +351,4 @@ def test_sampled_glimpses_cost_what_mean_ones_cost():
     """An answer runs the policy once per glimpse, whether locations are sampled or means."""
     model = small().model.eval()
     images = batch(1).images
-    assert multiply_adds(model, images, way="sample") == multiply_adds(model, images, way="mean")
+    assert multiply_adds(model, images, mode="sample") == multiply_adds(model, images, mode="mean")

@@ -185,7 +185,7 @@ class Captioning(Task):
         *sampled: Tensor,
     ) -> dict[str, Tensor]:
         """`sampled`: what a criterion sampled for this batch, if `captured_batch` did so."""
-        regions = self.regions(images)
+        regions = self.regions(images, crops)
         terms, statistics = [], {}
         if self.given:
             runs = {"runs": self.num_runs} if self.num_runs > 1 else {}
