@@ -35,6 +35,8 @@ SAME = {"sigma": 0.1, "first_sigma": 0.3, "batches_to_sigma": 1000, "early_weigh
 scores depend on biases in the second order alone.)"""
 SIDES = {"ConvNet": 28, "Backbone": 64}
 """Resolutions of these encoders."""
+NODES = {"blocks.6": "blocks.2"}
+"""Of an encoder that is trained as a whole, nodes with fewer layers before them; the others are repetitions."""
 FROZEN = {"region_size": 16, "grid": (2, 4)}
 """In place of an encoder that is not trained: of its annotation vectors only the size counts. Their number differs from
 other sizes, since a compiler begins again where two sizes are the same for one batch alone."""
@@ -116,6 +118,8 @@ def _shrink(part: Part) -> None:
     if name in ("Backbone", "VGG", "Patches") and not arguments["trainable"]:
         part.constructor, part.arguments = Precomputed, dict(FROZEN)
         return
+    if arguments.get("node") in NODES:
+        arguments["node"] = NODES[arguments["node"]]
     for key, value in arguments.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             if key in SAME and value:

@@ -17,7 +17,7 @@ from vision_attn.task import Batch, Task
 
 pytestmark = pytest.mark.compile
 TOLERANCE = 1e-4
-SHAPES = ("sat_hard_scenes", "strings_read_search", "strings_read_dram", "transformer_scenes")
+SHAPES = ("strings_read_search", "strings_read_dram", "transformer_scenes")
 """Cases with captions of several lengths, compiled for sizes that vary, as in training. The others have captions of one
 length and are compiled for their sizes, which takes a fifth of the time."""
 ZERO = 1e-6
