@@ -142,7 +142,7 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"captions": arguments.captions, "strategy": arguments.strategy, **given}
 
 
-def readable_again(results: Sequence["CaptionResult"], complaints: list[str]) -> list["CaptionResult"]:
+def readable_again(results: Sequence[Any], complaints: list[str]) -> list[Any]:
     """The results whose pictures can still be read."""
     found = []
     for result in progress(results, what="photographs", unit="image"):
@@ -154,7 +154,7 @@ def readable_again(results: Sequence["CaptionResult"], complaints: list[str]) ->
     return found
 
 
-def remarks(results: Sequence["CaptionResult"]) -> Iterator[str]:
+def remarks(results: Sequence[Any]) -> Iterator[str]:
     """What is worth knowing of all captions: that some are empty or cut, or that nearly all are the same."""
     from vision_attn.metrics.variety import cut_short, same_caption, sameness
 
