@@ -17,13 +17,14 @@ from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage
 from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Soft
 from vision_attn.configuration.weights import load_weights, save_weights
-from vision_attn.contracts import Criterion, Evaluator
+from vision_attn.contracts import END, Criterion, Evaluator
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.reinforce_attention import ReinforceAttention
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine.batches import few, on_device
+from vision_attn.metrics.deletion import Deletion
 from vision_attn.metrics.evaluators import measures
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.tasks.caption import Captioning
@@ -327,3 +328,13 @@ def test_strategies_and_settings_of_decoding_are_checked(source, batch):
     short = task.decoding.changed(max_words=2, beams=1)
     assert max(len(one.words) for one in task.describe(batch.images, decoding=short)) <= 2
     assert (task.decoding.max_words, task.decoding.beams) == (6, 3)
+
+
+def test_deletion_is_measured_in_a_full_evaluation_where_it_is_asked_for(source, tmp_path):
+    task = build(source, evaluators={"deletion": partial(Deletion, draws=2)}).eval()
+    batches = list(source.split("val"))
+    assert "deletion" not in task.evaluate(batches)
+    with torch.no_grad():
+        task.model.output.bias[END] -= 20  # captions of content words
+    whole = task.evaluate(batches, tmp_path)
+    assert whole["deletion"] != 0 and whole["deletion_random"] != 0

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from vision_attn.contracts.captioner import Caption
+from vision_attn.contracts.captioner import Caption, Captioner
 from vision_attn.contracts.places import WHOLE, Extent
 
 
@@ -53,6 +53,8 @@ class Results(NamedTuple):
     """The same for each way to look at test time, if the model has several and the evaluation is a full one."""
     content_words: frozenset[str]
     """Words that name objects, if the source knows them."""
+    probed: Any = None
+    """What `probe` of the evaluator that gets these results returned for this batch; None outside a full evaluation."""
 
 
 class Evaluator:
@@ -60,6 +62,24 @@ class Evaluator:
 
     notes: Sequence[str] = ()
     """Remarks for the user, printed after `compute`."""
+
+    def probe(
+        self,
+        model: Captioner,
+        regions: Float[Tensor, "B L D"],
+        words: Int[Tensor, "B 1 T"],
+        described: Sequence[DecodedCaption],
+    ) -> Any:
+        """Run the captioner of a captioning task further, on changed regions for example: for metrics that its output
+        does not tell. Returns numbers or tensors, which `update` gets as `results.probed`. The default runs nothing.
+
+        Called in a full evaluation for each batch, in the process that predicts it, on another instance than `update`.
+
+        Args:
+            regions: the annotation vectors of the batch.
+            words: the ids of the decoded captions with END; PAD follows.
+            described: the same captions as text, with their maps.
+        """
 
     def update(self, batch: Any, results: Any) -> None:
         """Add one batch of the source, without its images, and the output of the task for it (`Results` of a captioning

@@ -248,9 +248,10 @@ class Captioning(Task):
         device = next(self.parameters()).device
         regions, words = self.regions(batch.images.to(device)), batch.words.to(device)
         placed = any(boxes is not None for boxes in batch.boxes)  # metrics of maps without boxes need no places
+        decoded = self._decode(regions, self.decoding)
         results = Results(
             self.model(regions, words),
-            self._described(self._decode(regions, self.decoding), regions, placed=placed),
+            self._described(decoded, regions, placed=placed),
             self._by_mode(regions, placed) if full and self.content_words else {},
             self.content_words,
         )
@@ -258,13 +259,17 @@ class Captioning(Task):
         for criterion in self.criteria.values() if full else ():
             found = criterion.measure(self.model, regions, words)
             measured |= {name: float(value) for name, value in found.items()}
-        return Predicted(batch._replace(images=None), results, measured)
+        probed = {
+            name: new().probe(self.model, regions, decoded.words[:, :1], results.described)
+            for name, new in (self.evaluators.items() if full else ())
+        }
+        return Predicted(batch._replace(images=None), results, measured, probed)
 
     @torch.no_grad()
     def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
         """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
         whether attention lies in them. With a folder, all metrics, and captions.json."""
-        added = [new() for new in self.evaluators.values()]
+        added = {name: new() for name, new in self.evaluators.items()}
         return evaluated(predictions, self.standard_evaluators(folder is not None), added, folder)
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:

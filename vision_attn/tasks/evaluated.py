@@ -1,8 +1,8 @@
 """The metrics of captions: those of evaluators and of criteria, over all batches of an evaluation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vision_attn.contracts import Evaluator, Results
 from vision_attn.data.caption_batch import CaptionBatch
@@ -18,23 +18,27 @@ class Predicted(NamedTuple):
     results: Results
     measured: dict[str, float]
     """What the criteria measure, in a full evaluation."""
+    probed: dict[str, Any]
+    """What `probe` of each evaluator of the config returned, by its name, in a full evaluation."""
 
 
 def evaluated(
-    predictions: Iterable[Predicted], standard: Sequence[Evaluator], added: Sequence[Evaluator], folder: Path | None
+    predictions: Iterable[Predicted], standard: Sequence[Evaluator], added: Mapping[str, Evaluator], folder: Path | None
 ) -> dict[str, float]:
     """Return all metrics. Raises ValueError if there is no prediction.
 
-    standard, added: evaluators. With a folder, one of `added` that fails is NaN, with a warning.
+    standard, added: evaluators, the latter by name. With a folder, one of `added` that fails is NaN, with a warning.
     folder: where evaluators write their inputs; None: nowhere.
     """
-    evaluators = [*standard, *added]
+    evaluators = [*standard, *added.values()]
     totals, images = dict[str, float](), dict[str, int]()
     empty = True
-    for batch, results, measured in predictions:
+    for batch, results, measured, probed in predictions:
         empty = False
-        for evaluator in evaluators:
+        for evaluator in standard:
             evaluator.update(batch, results)
+        for name, evaluator in added.items():
+            evaluator.update(batch, results._replace(probed=probed.get(name)))
         for name, value in measured.items():
             totals[name] = totals.get(name, 0.0) + value * len(batch.ids)
             images[name] = images.get(name, 0) + len(batch.ids)
