@@ -333,7 +333,7 @@ def test_strategies_and_settings_of_decoding_are_checked(source, batch):
 def test_deletion_is_measured_in_a_full_evaluation_where_it_is_asked_for(source):
     task = build(source, evaluators={"deletion": partial(Deletion, draws=2)}).eval()
     batches = list(source.split("val"))
-    assert "deletion" not in task.evaluate(batches)
+    assert "deletion" not in task.judge(task.predict(batch) for batch in batches)
     with torch.no_grad():
         task.model.output.bias[END] -= 20  # captions of content words
     whole = task.judge(task.predict(batch, full=True) for batch in batches)
