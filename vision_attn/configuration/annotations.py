@@ -93,7 +93,7 @@ def is_mapping(kind: Any) -> bool:
 
 
 def items_of(kind: Any, count: int) -> Sequence[Any] | None:
-    """The types of the `count` items of a list; None if `kind` is none of so many."""
+    """The types of the `count` items of a list; None if `kind` takes no list of this length."""
     if kind in (list, tuple):
         return [MISSING] * count
     if get_origin(kind) not in (list, tuple, Sequence, Iterable):

@@ -1,7 +1,7 @@
 """Which version of an operation runs: loops of numba on a CPU, kernels of Triton on a GPU, or plain tensor operations.
 
 Only `fused` decides it. What it returns for an operation has the same functions on a CPU and on a GPU, as far as both
-have a version; where it returns None, the plain expression beside the call computes the same.
+have a version; where it returns None, the plain expression at the place of the call computes the same.
 """
 
 import warnings
