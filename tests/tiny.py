@@ -53,6 +53,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "straight through": ("sat_soft_scenes", "--task.model.attention=vision_attn.attention.hard.StraightThrough"),
     "one gate per feature": ("sat_soft_scenes", "--task.model.num_gates=16"),
+    "label smoothing": ("sat_soft_scenes", "--task.criteria.likelihood.smoothing=0.1"),
     "a moving average": ("sat_hard_scenes", f"{LOOKS}.reinforce.MovingAverage"),
     "a learned baseline": ("sat_hard_scenes", f"{LOOKS}.reinforce.Learned"),
     "self-critical, greedy": (

@@ -40,6 +40,8 @@ class Caption(NamedTuple):
     """The samples whose gradient must be estimated; None where there are none."""
     real: Bool[Tensor, "B L"] | None = None
     """Which regions are not padding; None: all."""
+    mean_log_prob: Float[Tensor, "B R T"] | None = None
+    """The mean of log p over all words of the vocabulary, in nats; None unless `Captioner.with_mean`."""
 
 
 class Captioner(nn.Module):
@@ -58,6 +60,8 @@ class Captioner(nn.Module):
     modes: tuple[str, ...] = ()
     """The modes of attention at test time, where there are several: names for `in_mode`. Other code relies on three
     names: self-critical training uses "expectation", pictures "mode", and the variance of REINFORCE "sample"."""
+    with_mean: bool = False
+    """Whether `forward` computes `Caption.mean_log_prob`: a criterion that needs it sets this."""
     max_length: int | None = None
     """The largest number of words in a caption, END included; None: unlimited."""
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from vision_attn.kernels.choice import fused
 from vision_attn.layers.linear import linear, transposed_product
@@ -47,6 +48,23 @@ def word_log_prob(output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tens
         log_prob = class_log_prob(output(deep)).gather(-1, words[:, None]).squeeze(-1)
         return log_prob.where(words != 0, 0)
     return _WordLogProb.apply(deep, output.weight, output.bias, words, torch.is_grad_enabled())
+
+
+def mean_log_prob(
+    output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"], log_prob: Float[Tensor, "N"]
+) -> Float[Tensor, "N"]:
+    """The mean over the vocabulary of log softmax(output(deep)), in nats, without the logits; 0 for PAD, word 0.
+
+    log_prob: of `words`, as `word_log_prob` returns it. The mean differs from it as the mean logit differs from that of
+    the word, since all have the same normaliser: W_mean deep + b_mean - W_word deep - b_word.
+    """
+    weight, bias = at_least_float32(output.weight), output.bias
+    # F.embedding adds its gradients fast, without a synchronisation
+    difference = ((weight.mean(dim=0) - F.embedding(words, weight)) * deep).sum(dim=-1)
+    if bias is not None:
+        bias = at_least_float32(bias)
+        difference = difference + bias.mean() - F.embedding(words, bias[:, None]).squeeze(-1)
+    return log_prob + difference.where(words != 0, 0)
 
 
 class _WordLogProb(torch.autograd.Function):

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from vision_attn.contracts.nested import Nested, map_tensors
 from vision_attn.layers import accumulate
-from vision_attn.layers.likelihood import word_log_prob
+from vision_attn.layers.likelihood import mean_log_prob, word_log_prob
 from vision_attn.task import Static
 
 
@@ -187,11 +187,16 @@ def unpacked(parts: Float[Tensor, "B Q N"], index: Int[Tensor, "B Q"], words: In
 
 
 def caption_log_prob(
-    output: nn.Linear, deep: Tensor, words: Int[Tensor, "B R T"], position: Int[Tensor, "N"]
-) -> Tensor:
-    """log p of each word, (B, R, T) in nats, zero at padding.
+    output: nn.Linear, deep: Tensor, words: Int[Tensor, "B R T"], position: Int[Tensor, "N"], *, with_mean: bool = False
+) -> tuple[Float[Tensor, "B R T"], Float[Tensor, "B R T"] | None]:
+    """log p of each word and, `with_mean`, its mean over the vocabulary; in nats, zero at padding.
 
     `deep` (N, E) is the input of the vocabulary layer `output` for the words at each `position` of `words.flatten()`.
     """
-    log_prob = word_log_prob(output, deep, words.flatten()[position])
-    return log_prob.new_zeros(words.numel()).scatter(0, position, log_prob).view(words.shape)
+
+    def placed(numbers: Tensor) -> Tensor:
+        return numbers.new_zeros(words.numel()).scatter(0, position, numbers).view(words.shape)
+
+    given = words.flatten()[position]
+    log_prob = word_log_prob(output, deep, given)
+    return placed(log_prob), placed(mean_log_prob(output, deep, given, log_prob)) if with_mean else None

@@ -130,7 +130,8 @@ class DRAM(Captioner):
         alpha = torch.stack([look.alpha for look in looks], dim=2) * word_mask[..., None]
         region = torch.stack([look.region for look in looks], dim=2)
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), word_mask)
-        return Caption(ragged.caption_log_prob(self.ram.action, deep, words, position), alpha, region, choice)
+        log_prob, mean = ragged.caption_log_prob(self.ram.action, deep, words, position, with_mean=self.with_mean)
+        return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 
     def _glimpses(
         self, state: State, pyramid: Pyramid | Unprepared, number: int

@@ -146,7 +146,9 @@ class EncoderDecoder(Captioner):
         memory, state = self.start(regions, words.shape[1])
         deep, _ = self._decode(F.pad(words, (1, -1)), state, memory)
         position = torch.arange(words.numel(), device=words.device)
-        return Caption(ragged.caption_log_prob(self.output, deep.flatten(0, 2), words, position))
+        deep = deep.flatten(0, 2)
+        log_prob, mean = ragged.caption_log_prob(self.output, deep, words, position, with_mean=self.with_mean)
+        return Caption(log_prob, mean_log_prob=mean)
 
     def _decode(
         self, words: Int[Tensor, "B R T"], state: Decoding, fixed: Float[Tensor, "B A"]

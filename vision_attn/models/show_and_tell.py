@@ -62,7 +62,9 @@ class ShowAndTell(Captioner):
         _, state = self.start(regions, words.shape[1])
         hidden, _ = self._lstm(F.pad(words, (1, -1)), state)
         position = ragged.places_of_words(words)
-        return Caption(ragged.caption_log_prob(self.output, hidden.flatten(0, 2)[position], words, position))
+        hidden = hidden.flatten(0, 2)[position]
+        log_prob, mean = ragged.caption_log_prob(self.output, hidden, words, position, with_mean=self.with_mean)
+        return Caption(log_prob, mean_log_prob=mean)
 
     def _lstm(self, words: Int[Tensor, "B R T"], state: State) -> tuple[Float[Tensor, "B R T H"], State]:
         """The LSTM over `words` (eq. 11 and eq. 12), with dropout before and after it."""

@@ -203,15 +203,17 @@ class ShowAttendTell(Captioner):
         del from_word, from_words  # the largest of what the loop read
 
         deep = self.deep(embedded, torch.cat(hidden), torch.cat(contexts), runs)
-        log_prob = ragged.caption_log_prob(self.output, deep, words, position)  # applies L_o and the softmax of eq. 7
+        log_prob, mean = ragged.caption_log_prob(  # applies L_o and the softmax of eq. 7
+            self.output, deep, words, position, with_mean=self.with_mean
+        )
         word_mask = words != PAD
         alpha = ragged.padded([seen.alpha for seen in looks], words) * word_mask[..., None]
         if looks[0].region is None:
-            return Caption(log_prob, alpha, real=real)
+            return Caption(log_prob, alpha, real=real, mean_log_prob=mean)
         region = ragged.padded([seen.region for seen in looks], words)
         seen_from = [ragged.spread(state.detach(), step) for state, step in zip(states, steps, strict=True)]
         choice = self.attention.choice(alpha, region, word_mask, mask, ragged.padded(seen_from, words))
-        return Caption(log_prob, alpha, region, choice, real)
+        return Caption(log_prob, alpha, region, choice, real, mean)
 
     def from_words(self, words: Int[Tensor, "N"], embedded: Float[Tensor, "N E"]) -> Float[Tensor, "N gates"]:
         """What the LSTM gets of words, `word_to_lstm(embedded)`: on a CPU computed once for each different word, where

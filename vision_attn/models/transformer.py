@@ -238,9 +238,10 @@ class Transformer(Captioner):
             maps.append(seen)
         alpha = torch.cat(maps, dim=1).mean(dim=1) if is_cuda(words) else _mean(maps)
         position = index + torch.arange(B, device=words.device)[:, None] * (R * T)
-        log_prob = ragged.caption_log_prob(self.output, self.norm(x).flatten(0, 1), words, position.flatten())
+        deep, position = self.norm(x).flatten(0, 1), position.flatten()
+        log_prob, mean = ragged.caption_log_prob(self.output, deep, words, position, with_mean=self.with_mean)
         real = None if memory.real is None else memory.real[:, 0]
-        return Caption(log_prob, ragged.unpacked(alpha, index, words), real=real)
+        return Caption(log_prob, ragged.unpacked(alpha, index, words), real=real, mean_log_prob=mean)
 
     @torch.no_grad()
     def sharpen(self, temperature: float) -> None:
