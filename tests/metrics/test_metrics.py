@@ -15,6 +15,7 @@ import torch
 
 import vision_attn
 from tests.conftest import PLAIN, quickly
+from vision_attn.contracts import Caption, DecodedCaption, Results
 from vision_attn.data.scenes.grammar import all_captions
 from vision_attn.metrics import (
     METRICS,
@@ -26,6 +27,7 @@ from vision_attn.metrics import (
     scorers,
 )
 from vision_attn.metrics.captions import write_tokens
+from vision_attn.metrics.evaluators import Motion
 from vision_attn.metrics.java import jar
 
 pytestmark = pytest.mark.processes
@@ -474,6 +476,15 @@ def test_motion_of_maps():
     still = AttentionMotion()
     still.update(["a", "star"], alpha[[2, 2]])
     assert still.compute()["movement"] == 0 and "movement_content" not in still.compute()
+
+
+def test_content_words_are_all_but_function_words_where_the_data_name_none():
+    alpha = torch.eye(4)[[0, 3, 1, 1]].reshape(4, 2, 2)
+    caption = DecodedCaption("dog on green grass", ["dog", "on", "green", "grass"], [0.0] * 4, alpha)
+    for content, moved in ((frozenset(), 0.5), (frozenset({"dog", "grass"}), 1.0)):
+        motion = Motion()
+        motion.update(None, Results(Caption(torch.zeros(1, 1, 4)), [caption], {}, content))
+        assert motion.compute()["movement_content"] == pytest.approx(moved)
 
 
 def test_regions_of_one_row_are_whole_columns():

@@ -11,7 +11,7 @@ from vision_attn.contracts.places import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
 from vision_attn.metrics.coco_results import EACH, write_each, write_results
-from vision_attn.metrics.variety import cut_short, repetition, same_caption, sameness
+from vision_attn.metrics.variety import cut_short, is_content, repetition, same_caption, sameness
 
 
 def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
@@ -98,7 +98,10 @@ class CutShort(Evaluator):
 
 
 class Motion(Evaluator):
-    """Sharpness and movement of maps: see `AttentionMotion`. No metrics for a captioner without maps."""
+    """Sharpness and movement of maps: see `AttentionMotion`. No metrics for a captioner without maps.
+
+    Content words are those that name objects; where the data do not say which these are, all but function words.
+    """
 
     def __init__(self) -> None:
         self.motion = AttentionMotion()
@@ -106,7 +109,8 @@ class Motion(Evaluator):
     def update(self, batch: Any, results: Results) -> None:
         for caption in results.described:
             if caption.alpha is not None:
-                self.motion.update(caption.words, caption.alpha.flatten(1), results.content_words)
+                content = results.content_words or frozenset(filter(is_content, caption.words))
+                self.motion.update(caption.words, caption.alpha.flatten(1), content)
 
     def compute(self) -> dict[str, float]:
         return self.motion.compute()
