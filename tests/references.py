@@ -133,6 +133,39 @@ def show_attend_tell(w: Mapping[str, Tensor], regions: Tensor, words: Tensor) ->
     return log_prob, alpha
 
 
+# Top-down attention, soft (Anderson et al. 2018), without dropout
+
+
+def lstm_cell(W: Tensor, b: Tensor, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """h_t and c_t of an LSTM whose input x has h_{t-1} in it; gates in the order input, forget, output, candidate."""
+    i, f, o, g = (W @ x + b).chunk(4)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def top_down(model: nn.Module, regions: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, L, D), (B, R, T) targets -> log-probabilities (B, R, T) and alpha (B, R, T, L), 0 at padding (eq. 1-7)."""
+    (B, R, T), H = words.shape, model.state_size
+    log_prob, alpha = regions.new_zeros(B, R, T), regions.new_zeros(B, R, T, regions.shape[1])
+    score, zero = model.score, regions.new_zeros(H)
+    W1 = torch.cat([model.hidden_to_lstm.weight, model.mean_to_lstm.weight, model.word_to_lstm.weight], dim=1)
+    for b in range(B):
+        a = regions[b]
+        mean = sum(a) / len(a)
+        for r in range(R):
+            h1, c1, h2, c2, previous = zero, zero, zero, zero, PAD
+            for t in range(int((words[b, r] != PAD).sum())):
+                y = model.embedding.weight[previous] * (previous != PAD)
+                h1, c1 = lstm_cell(W1, model.word_to_lstm.bias, torch.cat([h2, h1, mean, y]), c1)
+                e = additive_scores(a, h1, score.key.weight, score.query.weight, score.key.bias, score.weight)
+                alpha[b, r, t] = softmax(e)
+                x2 = torch.cat([expected_context(alpha[b, r, t], a), h1, h2])
+                h2, c2 = lstm_cell(model.to_language.weight, model.to_language.bias, x2, c2)
+                previous = int(words[b, r, t])
+                log_prob[b, r, t] = torch.log(softmax(model.output.weight @ h2 + model.output.bias))[previous]
+    return log_prob, alpha
+
+
 class Path(NamedTuple):
     """One way of looking at an image while saying a caption: a region for each word."""
 

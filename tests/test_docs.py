@@ -41,6 +41,7 @@ NUMBERED = {
         "models/show_attend_tell.py": [1, 2, 3, 4, 5, 6, 7],
     },
     "Vinyals et al. 2015": {"models/show_and_tell.py": [10, 11, 12]},
+    "Anderson et al. 2018": {"models/top_down.py": [1, 2, 3, 4, 5, 6, 7]},
     "Vaswani et al. 2017": {"attention/scores.py": [1], "models/transformer.py": [1, 2]},
     "Chorowski et al. 2015": {"attention/scores.py": [8, 9]},
     "Luong et al. 2015": {"attention/scores.py": [8]},

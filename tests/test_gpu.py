@@ -30,6 +30,7 @@ from vision_attn.engine.batches import on_device
 from vision_attn.kernels.graphs import without_graphs
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
 from vision_attn.system.machine import multiplies_bf16
 from vision_attn.task import Batch, Task
@@ -54,6 +55,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "sat_soft_scenes": SAT | {MODEL + "context_dropout": 0},
     "sat_hard_scenes": SAT | {MODEL + "context_dropout": 0, MODEL + "attention.soft_start": 0},
     "show_and_tell_scenes": SAT,
+    "top_down_scenes": SAT,
     "transformer_scenes": SCENES | {MODEL + "hidden_size": 32, MODEL + "feedforward_size": 32, MODEL + "dropout": 0},
     "ram_cluttered60": CLUTTER,
     "ram_cluttered100": CLUTTER,
@@ -63,8 +65,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "draw_mnist_no_attention": {DATA + "batch_size": 50, MODEL + "num_steps": 3, MODEL + "hidden_size": 32},
 }
 """Small models and batches of these configs."""
-DETERMINISTIC = ("sat_soft_scenes", "show_and_tell_scenes", "transformer_scenes", "draw_reader_cluttered100",
-                 "conv_cluttered60")  # fmt: skip
+DETERMINISTIC = ("sat_soft_scenes", "show_and_tell_scenes", "top_down_scenes", "transformer_scenes",
+                 "draw_reader_cluttered100", "conv_cluttered60")  # fmt: skip
 """Those that sample nothing in training."""
 TRAINED = ("sat_soft_scenes", "ram_cluttered100", "draw_reader_cluttered100", "draw_mnist")
 
@@ -248,6 +250,7 @@ def trained(config: str, digits: str, folder: Path, **options: Any) -> Path:
 
 
 SMALL_SAT = partial(ShowAttendTell, hidden_size=16, word_size=16)
+SMALL_TOP_DOWN = partial(TopDown, hidden_size=16, word_size=16)
 SMALL_TRANSFORMER = partial(Transformer, hidden_size=16, num_layers=2, num_heads=2, feedforward_size=16)
 
 
@@ -256,7 +259,7 @@ SEARCHES = [greedy, beam_search, partial(greedy, **RULES), partial(beam_search, 
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "greedy with rules", "diverse with rules"])
-@pytest.mark.parametrize("make", [SMALL_SAT, SMALL_TRANSFORMER], ids=["SAT", "Transformer"])
+@pytest.mark.parametrize("make", [SMALL_SAT, SMALL_TOP_DOWN, SMALL_TRANSFORMER], ids=["SAT", "top-down", "Transformer"])
 def test_decoding_equals_that_of_the_cpu(make: Callable[[int, int], nn.Module], search: Callable[..., Decoded]) -> None:
     torch.manual_seed(0)
     model, regions = make(11, 8).eval(), 3 * torch.randn(16, 9, 8)

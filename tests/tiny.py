@@ -62,6 +62,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "self-critical, hard": ("sat_hard_scenes", f"--task.criteria.self_critical={SAMPLED}"),
     "self-critical, a Transformer": ("transformer_scenes", f"--task.criteria.self_critical={SAMPLED}"),
+    "top-down, hard": ("top_down_scenes", "--task.model.attention=vision_attn.attention.hard.Hard",
+                       "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention"),
+    "self-critical, top-down": ("top_down_scenes", f"--task.criteria.self_critical={SAMPLED}"),
     "self-critical, Show and Tell": ("show_and_tell_scenes", f"--task.criteria.self_critical={SAMPLED}"),
     "RAM as in its paper": (
         "ram_mnist28", "--task.model.core=vision_attn.models.ram.Rectifier", "--task.reward=last",

@@ -17,6 +17,11 @@ SIZES = {
         "--task.model.word_size=8", "--task.model.score.attention_size=8", "--task.max_words=6", "--data.batch_size=4",
         "--data.epoch_images=8", "--data.val_images=4", "--data.test_images=4", "--run.warmup=0", "--run.device=cpu",
     ],
+    "top_down_scenes": [
+        "--task.encoder.region_size=8", "--task.encoder.width=16", "--task.model.hidden_size=8",
+        "--task.model.word_size=8", "--task.model.score.attention_size=8", "--task.max_words=6", "--data.batch_size=4",
+        "--data.epoch_images=8", "--data.val_images=4", "--data.test_images=4", "--run.warmup=0", "--run.device=cpu",
+    ],
     "transformer_scenes": [
         "--task.encoder.region_size=8", "--task.encoder.width=16", "--task.model.hidden_size=8",
         "--task.model.num_layers=1", "--task.model.num_heads=2", "--task.model.feedforward_size=8",

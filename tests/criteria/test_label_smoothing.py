@@ -20,6 +20,7 @@ from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.models.ram import ContextLSTM, GlimpseNetwork
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
 
 B, L, D, V = 2, 6, 4, 9
@@ -33,6 +34,7 @@ GLIMPSES = {
 MODELS: dict[str, Callable[[], Captioner]] = {
     "soft": partial(ShowAttendTell, V, D, score=ADDITIVE, **SIZES),
     "hard": partial(ShowAttendTell, V, D, score=ADDITIVE, attention=partial(Hard, at_test="mode"), **SIZES),
+    "top-down": partial(TopDown, V, D, score=ADDITIVE, **SIZES),
     "no attention": partial(ShowAndTell, V, D, **SIZES),
     "transformer": partial(Transformer, V, D, hidden_size=8, num_heads=2, num_layers=2, feedforward_size=8),
     "RNNsearch": partial(RNNsearch, V, D, encoder_size=3, score=ADDITIVE, **SIZES),

@@ -33,6 +33,7 @@ from vision_attn.engine.guard import check_rate
 from vision_attn.metrics.cider import padded
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
@@ -44,6 +45,7 @@ SMALL = {"hidden_size": 5, "word_size": 4, "score": partial(Additive, attention_
 MODELS = {
     "soft": partial(ShowAttendTell, **SMALL),
     "hard": partial(ShowAttendTell, attention=Hard, **SMALL),
+    "top-down": partial(TopDown, **SMALL),
     "no attention": partial(ShowAndTell, hidden_size=5, word_size=4),
     "transformer": partial(Transformer, hidden_size=8, num_heads=2, num_layers=1, feedforward_size=8, max_length=8),
 }

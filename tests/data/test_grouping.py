@@ -21,6 +21,7 @@ from vision_attn.layers import ragged
 from vision_attn.layers.ragged import row_lengths
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
 from vision_attn.task import Static, Task
 
@@ -142,12 +143,13 @@ def test_lengths_of_rows_are_part_of_what_a_graph_depends_on():
 CAPTIONERS = {
     "soft": partial(ShowAttendTell, hidden_size=6, word_size=5),
     "hard": partial(ShowAttendTell, hidden_size=6, word_size=5, attention=Hard),
+    "top-down": partial(TopDown, hidden_size=6, word_size=5),
     "no attention": partial(ShowAndTell, hidden_size=6, word_size=5),
     "transformer": partial(Transformer, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=8),
 }
 
 
-@pytest.mark.parametrize("name, runs", [("soft", 1), ("hard", 1), ("hard", 2), ("no attention", 1), ("transformer", 1)])
+@pytest.mark.parametrize("name, runs", [*((name, 1) for name in CAPTIONERS), ("hard", 2)])
 def test_captioners_skip_rows_of_which_lengths_are_known(name, runs, monkeypatch):
     """As on a GPU, where words cannot be read without waiting for it: the results are those of a whole batch."""
     torch.manual_seed(0)

@@ -30,6 +30,7 @@ from vision_attn.models.ensemble import Ensemble, Share
 from vision_attn.models.ram import ContextLSTM, GlimpseNetwork
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
 
 B, L, D, V, T = 3, 6, 4, 9, 13
@@ -40,6 +41,7 @@ MODELS: dict[str, Callable[[], Captioner]] = {
     "soft": partial(ShowAttendTell, V, D, score=ADDITIVE, **SMALL),
     "hard": partial(ShowAttendTell, V, D, score=ADDITIVE, attention=partial(Hard, at_test="mode"), **SMALL),
     "location": partial(ShowAttendTell, V, D, score=LOCATION, **SMALL),
+    "top-down": partial(TopDown, V, D, score=ADDITIVE, **SMALL),
     "RNNsearch": partial(RNNsearch, V, D, encoder_size=3, score=ADDITIVE, attention=Monotonic, **SMALL),
     "one vector": partial(EncoderDecoder, V, D, encoder_size=3, **SMALL),
     "DRAM": partial(

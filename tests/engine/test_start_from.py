@@ -29,12 +29,14 @@ from vision_attn.engine.fit import fit
 from vision_attn.metrics.evaluators import CaptionScores
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
 from vision_attn.tasks.caption import Captioning
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MODELS = {
     "soft": partial(ShowAttendTell, hidden_size=8, word_size=8, score=partial(Additive, attention_size=8)),
+    "top-down": partial(TopDown, hidden_size=8, word_size=8, score=partial(Additive, attention_size=8)),
     "none": partial(ShowAndTell, hidden_size=8, word_size=8),
     "tied": partial(Transformer, hidden_size=8, num_heads=2, num_layers=1, feedforward_size=8),
     "square": SmallestCaptioner,  # its embedding has the words in both dimensions

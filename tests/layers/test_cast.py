@@ -12,6 +12,7 @@ from vision_attn.models import transformer
 from vision_attn.models.draw import DRAW, DRAWReader
 from vision_attn.models.ram import RAM
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
 
 WORDS = torch.tensor([[[3, 4, 1], [5, 1, 0]], [[3, 1, 0], [1, 0, 0]]])
@@ -24,6 +25,7 @@ def made() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     sizes = {"hidden_size": 8, "dropout": 0.0}
     return {
         "captioner": (ShowAttendTell(7, 6, word_size=8, **sizes), (regions, WORDS)),
+        "top-down": (TopDown(7, 6, word_size=8, **sizes), (regions, WORDS)),
         "transformer": (Transformer(7, 6, num_heads=2, feedforward_size=8, **sizes), (regions, WORDS)),
         "ram": (RAM((1, 8, 8), 3, num_glimpses=3), (images,)),
         "reader": (DRAWReader((1, 8, 8), 3, num_glimpses=2, size=3), (images,)),

@@ -12,7 +12,9 @@ from vision_attn.layers.meta import allocate, on_meta
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-@pytest.mark.parametrize("config", ["sat_soft_scenes", "sat_hard_scenes", "transformer_scenes", "show_and_tell_scenes"])
+@pytest.mark.parametrize(
+    "config", ["sat_soft_scenes", "sat_hard_scenes", "transformer_scenes", "top_down_scenes", "show_and_tell_scenes"]
+)
 def test_a_task_has_the_same_weights_without_memory(config: str) -> None:
     parts = build(read(CONFIGS / f"{config}.yaml"))
     with on_meta():

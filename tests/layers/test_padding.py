@@ -22,6 +22,7 @@ from vision_attn.models.encoder_decoder import RNNsearch
 from vision_attn.models.ensemble import Ensemble, Share
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
 
 V, D, H = 9, 5, 6
@@ -44,6 +45,7 @@ MODELS = {
     "advancing": partial(attends, score=additive, attention=partial(Monotonic, advance=2, at_test="expectation")),
     "online": partial(attends, score=additive, attention=partial(Monotonic, offset=0.0)),
     "hard monotonic": partial(attends, score=additive, attention=partial(HardMonotonic, at_test="expectation")),
+    "top-down": partial(TopDown, hidden_size=H, word_size=4, score=additive),
     "transformer": partial(Transformer, hidden_size=8, num_layers=2, num_heads=2, feedforward_size=8, dropout=0.0),
     "none": partial(ShowAndTell, hidden_size=H, word_size=4, dropout=0.0),
 }

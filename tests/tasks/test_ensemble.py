@@ -27,6 +27,7 @@ from vision_attn.metrics.evaluators import CaptionScores
 from vision_attn.models.ensemble import Ensemble, Share
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.ensemble import ensemble
@@ -36,6 +37,7 @@ EVERYTHING = Share(L, slice(0, D))
 FAMILIES = {
     "soft": partial(ShowAttendTell, hidden_size=6, word_size=8),
     "hard": partial(ShowAttendTell, hidden_size=6, word_size=8, attention=Hard),
+    "top-down": partial(TopDown, hidden_size=6, word_size=8),
     "no attention": partial(ShowAndTell, hidden_size=6, word_size=8),
     "transformer": partial(Transformer, hidden_size=8, num_layers=2, num_heads=2, feedforward_size=8, max_length=12),
 }

@@ -112,7 +112,7 @@ class Captioner(nn.Module):
         Called where the encoder pads (`Encoder.pads`). Raises ValueError for a captioner that cannot."""
         raise ValueError(
             f"{type(self).__name__} cannot leave out padding, so it needs the same number of annotation vectors of all "
-            "images: --task.encoder.grid=[1,36] for 36; or take ShowAttendTell, ShowAndTell or Transformer"
+            "images: --task.encoder.grid=[1,36] for 36; or take ShowAttendTell, TopDown, ShowAndTell or Transformer"
         )
 
     def in_mode(self, mode: str) -> AbstractContextManager[None]:

@@ -15,7 +15,8 @@ from vision_attn.contracts import Caption, Captioner
 from vision_attn.layers import ragged
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
-from vision_attn.models.show_attend_tell import Memory, ShowAttendTell, State
+from vision_attn.models.recurrent import Memory
+from vision_attn.models.show_attend_tell import ShowAttendTell, State
 from vision_attn.system.checks import require
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}

@@ -1,0 +1,105 @@
+"""Top-down attention (Anderson et al., CVPR 2018): one LSTM says where to look, a second one what to say."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vision_attn.attention.scores import Additive, Score
+from vision_attn.attention.soft import Attention, Soft
+from vision_attn.contracts.nested import Nested
+from vision_attn.layers import ragged
+from vision_attn.layers.dropout import dropout
+from vision_attn.layers.linear import Linear
+from vision_attn.layers.lstm import lstm
+from vision_attn.layers.padding import mean_region, real_regions
+from vision_attn.layers.unrolled import repeated
+from vision_attn.models.recurrent import Memory, RecurrentCaptioner, Turn
+from vision_attn.system.checks import require
+
+
+class State(NamedTuple):
+    """Held once per row; beams reorder it. In a loop over given words, h and c are packed rows (`layers.ragged`)."""
+
+    hidden: Float[Tensor, "*rows H"]
+    """h1, of the attention LSTM."""
+    cell: Float[Tensor, "*rows H"]
+    language_hidden: Float[Tensor, "*rows H"]
+    """h2, of the language LSTM."""
+    language_cell: Float[Tensor, "*rows H"]
+    carry: Nested
+    """What the score remembers, such as the previous map."""
+    seen_before: Nested = None
+    """What the attention remembers, such as the column that it has reached."""
+
+
+class TopDown(RecurrentCaptioner):
+    """p(y_t | y_1..t-1, image) = softmax(W_p h2_t + b_p) (Anderson et al. 2018, eq. 7), of two LSTMs (eq. 1).
+
+    The attention LSTM runs over x1_t = [h2_{t-1}, v_mean, W_e y_{t-1}] (Anderson et al. 2018, eq. 2). Its state h1_t
+    knows the word before, the whole image and what has been said, and scores each region (eq. 3); alpha_t is the
+    softmax of the scores (eq. 4), and the context z_t = sum_i alpha_ti v_i (eq. 5). The language LSTM runs over
+    x2_t = [z_t, h1_t] (eq. 6). Regions may be those of any encoder; in the paper they are boxes of a detector
+    ("bottom-up").
+
+    The forget gates' biases start at 1, as in the authors' code, and so do the LSTMs: from states of zero.
+
+    Differs from the paper: the first word's embedding is zero, where the authors' code takes that of END; the scores
+    have a bias; dropout before W_p.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        region_size: int,
+        *,
+        hidden_size: int = 1000,
+        word_size: int = 1000,
+        score: Callable[[int, int], Score] = Additive,
+        attention: Callable[[], Attention] = Soft,
+        dropout: float = 0.0,
+    ):
+        """
+        score: called with the sizes of an annotation vector and of h1. See `attention/scores.py`.
+        attention: what is seen of the regions: `Soft`, `Hard` or `StraightThrough`.
+        dropout: of h2 before W_p.
+        """
+        super().__init__(region_size, hidden_size, word_size, score, attention)
+        self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)  # W_e
+        self.word_to_lstm = Linear(word_size, 4 * hidden_size)
+        self.mean_to_lstm = Linear(region_size, 4 * hidden_size, bias=False)
+        self.hidden_to_lstm = Linear(2 * hidden_size, 4 * hidden_size, bias=False)  # of h2 and h1
+        self.to_language = Linear(region_size + 2 * hidden_size, 4 * hidden_size)  # of z, h1 and h2
+        self.output = Linear(hidden_size, num_words)  # W_p
+        self.dropout = dropout
+        with torch.no_grad():
+            for layer in (self.word_to_lstm, self.to_language):
+                layer.bias[hidden_size : 2 * hidden_size] = 1
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
+        require("regions", regions, "B L D", "float", D=self.region_size)
+        real = real_regions(regions) if self.attention.pads else None
+        memory = self.memory(regions, real)
+        zeros = self.embedding.weight.new_zeros(len(regions), rows, self.state_size)
+        state = State(*[zeros] * 4, self.score.start(memory.keys, rows), self.attention.start(regions, rows))
+        return memory._replace(from_mean=self.mean_to_lstm(mean_region(regions, real))), state
+
+    def look(
+        self, from_word: Tensor, state: State, memory: Memory, runs: int = 1, step: ragged.Step | None = None
+    ) -> Turn:
+        """The attention LSTM (Anderson et al. 2018, eq. 2), attention computed from h1_t (eq. 3, eq. 4 and eq. 5), and
+        the language LSTM (eq. 6). Outputs h2_t."""
+        rows = from_word.shape[1] if step is None else step.rows
+        from_mean = ragged.collect(memory.from_mean[:, None].expand(-1, rows, -1), step)
+        from_hidden = repeated(self.hidden_to_lstm, state.language_hidden, state.hidden)
+        hidden, cell = lstm(from_word, state.cell, from_hidden, from_mean)
+        seen, carry = self.attend(hidden, state, memory, step)
+        gates = repeated(self.to_language, ragged.collect(seen.context, step), hidden, state.language_hidden)
+        language_hidden, language_cell = lstm(gates, state.language_cell)
+        state = State(hidden, cell, language_hidden, language_cell, carry, seen.carry)
+        return Turn(state, seen, hidden, (language_hidden,))
+
+    def deep(self, embedded: Tensor, language_hidden: Tensor, runs: int = 1) -> Tensor:
+        return dropout(language_hidden, self.dropout, self.training, shared=runs)
