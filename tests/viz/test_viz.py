@@ -348,6 +348,38 @@ def test_page_holds_everything_and_loads_nothing(tmp_path):
     assert [word["tabindex"] for word, _ in read.words] == ["0", "-1"]
 
 
+def peaked(*entropies: float) -> torch.Tensor:
+    """A map for each number: of 8 x 8 regions, one that has the weight that an even map would not give it."""
+    maps = torch.stack([torch.full((8, 8), share / 64) for share in entropies])
+    maps[:, 3, 5] += 1 - torch.tensor(entropies)
+    return maps
+
+
+@pytest.mark.parametrize(
+    ("words", "alpha", "rest"),
+    [
+        (["a", "dog", "runs"], peaked(0.1, 0.6, 0.4), 3),
+        (["A", "Dog", "The", "."], peaked(0.1, 0.6, 0, 0), 2),
+        (["the", "dog", "runs"], peaked(0.1, 0.99, 1), None),  # both nearly even
+        (["with", "a"], peaked(0.1, 0.1), None),
+        (["dog", "runs"], torch.stack([torch.zeros(8, 8), peaked(0.7)[0]]), 2),  # a map of zeros shows nothing
+        (["dog", "runs"], peaked(0.5, 0.5) * torch.tensor([1.0, 9.0])[:, None, None], 1),  # whatever its sum
+        (["dog"], torch.ones(1, 1, 1), None),
+        ([], torch.zeros(0, 8, 8), None),
+        (["dog"], None, None),
+    ],
+)
+def test_page_at_rest_shows_the_sharpest_map_of_a_content_word(tmp_path, words, alpha, rest):
+    text = write_page(tmp_path / "page.html", [PageItem("a", grey(), words, alpha)]).read_text()
+    assert re.findall(r'<figure id="image-1"[^>]* data-rest="(\d+)"', text) == [str(rest)] * (rest is not None)
+
+
+def test_lines_at_rest_are_plain(tmp_path):
+    """A transcript is read with its line, which light on one character would hide."""
+    item = PageItem("a", grey(), ["4", "2"], peaked(0.1, 0.2))
+    assert "data-rest=" not in write_page(tmp_path / "page.html", [item], unit="character").read_text()
+
+
 def test_lines_are_put_under_each_other(tmp_path):
     """And photographs next to each other."""
     for width, layout in ((300, "many"), (900, "strips")):

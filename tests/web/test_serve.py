@@ -35,6 +35,7 @@ from vision_attn.models.ram import RAM
 from vision_attn.results.explainer import Explainer
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
+from vision_attn.viz.page import PageItem, write_page
 
 pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette, uvicorn")
 from vision_attn.web import make_server, server  # noqa: E402
@@ -315,7 +316,10 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, condition: str) -> None:
-        self.run(f"new Promise(done => {{ const look = () => {condition} ? done() : setTimeout(look, 20); look(); }})")
+        """Until a condition holds; fail after a minute."""
+        look = f"() => {condition} ? done(true) : Date.now() > end ? done(false) : setTimeout(look, 20)"
+        script = f"new Promise(done => {{ const end = Date.now() + 60_000, look = {look}; look(); }})"
+        assert self.run(script), f"in vain: {condition}"
 
     def screenshot(self, path: Path) -> Path:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
@@ -375,9 +379,9 @@ def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
     drop(browser)
     browser.wait("document.querySelector('#photograph .results').dataset.done == '1'")
     frame = "document.querySelectorAll('#photograph iframe')[{}]"
+    browser.wait(frame.format(1) + ".contentDocument?.querySelector('.lit .word[aria-pressed=true]')")  # as it plays
     assert browser.run("document.querySelectorAll('#photograph iframe').length") == 2
     assert browser.run("document.querySelector('#photograph h3').textContent") == f"one: {load_text(served)}"
-    browser.wait(frame.format(0) + ".contentDocument?.querySelector('.lit .word[aria-pressed=true]')")
     assert "coffee.jpg" in browser.run(frame.format(0) + ".contentDocument.body.textContent")
     browser.screenshot(shots / "photograph.png")
 
@@ -400,6 +404,51 @@ def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
     assert Image.open(shots / "digit.png").size[0] >= 1000
     browser.run("document.querySelector('.clear').click()")
     assert browser.run(inked.format(150)) == 0
+
+
+def test_a_caption_page_at_rest_shows_its_sharpest_map(browser, tmp_path) -> None:
+    """And returns to it when nothing is pointed at, focused or played."""
+    maps = torch.eye(16).view(16, 4, 4)[:3] + torch.tensor([1.0, 0.01, 0.1])[:, None, None]
+    items = [PageItem("a", Image.new("RGB", (300, 200), "grey"), ["a", "dog", "runs"], maps)]
+    items.append(items[0]._replace(alpha=torch.ones(3, 4, 4)))
+    page = write_page(tmp_path / "page.html", items)
+    browser.call("Page.navigate", url=page.as_uri())
+    browser.wait("document.readyState == 'complete' && document.querySelector('.lit canvas')")
+    marked = "[...document.querySelectorAll('[aria-pressed=true]')].map(word => word.id.slice(-1)).join()"
+
+    def place(selector: str) -> dict[str, float]:
+        edges = f"document.querySelector('{selector}').getBoundingClientRect()"
+        return browser.run(f"(() => {{ const {{x, y}} = {edges}; return {{x: x + 9, y: y + 9}}; }})()")
+
+    def point_at(selector: str) -> None:
+        browser.call("Input.dispatchMouseEvent", type="mouseMoved", **place(selector))
+
+    def press(key: str) -> None:
+        browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode={"Tab": 9}.get(key, 0))
+
+    lit = "document.querySelector('canvas').getContext('2d').getImageData({}, 37, 1, 1).data[3] > 200"
+    assert browser.run(marked) == "2" and browser.run("document.querySelectorAll('.lit').length") == 1
+    assert browser.run(lit.format(168)) and not browser.run(lit.format(56))
+    point_at("#image-1-word-1")
+    assert browser.run(marked) == "1"
+    browser.wait(lit.format(56))
+    point_at("h1")
+    assert browser.run(marked) == "2"
+    for leave in (lambda: press("Tab"), lambda: press("Escape")):
+        browser.run("document.querySelector('#image-1-word-3').focus()")
+        assert browser.run(marked) == "3"
+        leave()
+        assert browser.run(marked) == "2"
+    for tapped, expected in (("#image-1-word-3", "3"), ("h1", "2")):
+        browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[place(tapped)])
+        browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        browser.wait(f"{marked} == '{expected}'")
+    told = "document.querySelector('.told')"
+    browser.run("window.seen = ''; const slow = setInterval; window.setInterval = act => slow(act, 20);"
+                f"new MutationObserver(() => seen += {marked}).observe({told}, {{childList: true}});"
+                "document.querySelector('button').click()")  # fmt: skip
+    browser.wait("document.querySelector('button').textContent == 'Play' && seen.length == 4")
+    assert browser.run("seen") == "1232"
 
 
 def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> None:

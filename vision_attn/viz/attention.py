@@ -11,6 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from vision_attn.contracts.places import WHOLE, Extent, cell, positions
+from vision_attn.metrics.variety import is_content
 from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 SPREAD = 0.8
@@ -47,15 +48,32 @@ def weights(alpha: Float[Tensor, "T Y X"]) -> Float[Tensor, "T Y X"]:
     return torch.where(alpha.isfinite(), alpha, 0).clamp(min=0)
 
 
+def relative_entropy(alpha: Float[Tensor, "T Y X"]) -> Float[Tensor, "T"]:
+    """Return the entropy of each map divided by its maximum, log(Y X): 1 for a uniform map, or one of a single region;
+    NaN for a map of zeros."""
+    alpha = weights(alpha).flatten(1)
+    alpha = alpha / alpha.sum(dim=1, keepdim=True)
+    entropy = -torch.xlogy(alpha, alpha).sum(dim=1)
+    return entropy / math.log(alpha.shape[1]) if alpha.shape[1] > 1 else entropy + 1
+
+
 def even(alpha: Float[Tensor, "T Y X"]) -> Bool[Tensor, "T"]:
-    """Return which maps are nearly uniform: their entropy is within `EVEN` of its maximum, log(Y X).
+    """Return which maps are nearly uniform: their entropy is within `EVEN` of its maximum.
 
     The brightest region of such a map is only noise. A map of zeros does not count as uniform.
     """
-    alpha = weights(alpha).flatten(1)
-    total = alpha.sum(dim=1, keepdim=True)
-    alpha = alpha / total.clamp(min=torch.finfo(alpha.dtype).tiny)
-    return (-torch.xlogy(alpha, alpha).sum(dim=1) >= (1 - EVEN) * math.log(alpha.shape[1])) & (total[:, 0] > 0)
+    return relative_entropy(alpha) >= 1 - EVEN
+
+
+def sharpest_word(words: Sequence[str], alpha: Float[Tensor, "T Y X"]) -> int | None:
+    """Return the index of the content word whose map has the lowest relative entropy: the map to show first. None if no
+    content word has a map that is neither zero nor nearly uniform."""
+    found = [
+        (entropy, index)
+        for index, (word, entropy) in enumerate(zip(words, relative_entropy(alpha).tolist(), strict=True))
+        if is_content(word) and entropy < 1 - EVEN
+    ]
+    return min(found)[1] if found else None
 
 
 def squared(picture: Image.Image, square: Box) -> Image.Image:

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts.places import WHOLE, Extent, cell, centres
-from vision_attn.viz.attention import SPREAD, check, even, weights
+from vision_attn.viz.attention import SPREAD, check, even, sharpest_word, weights
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted, save_page
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
@@ -25,7 +25,10 @@ DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged w
 
 Unit = Literal["word", "character"]
 """What pages call the parts of what a model said."""
-GUIDE = "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it."
+GUIDE = (
+    "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it. "
+    "Press a picture to see it without light."
+)
 BOXES = {"word": " A box is an object of which the word is true.", "character": " A box is where the character is."}
 REFERENCES = {"word": "What people said ({})", "character": "What is written ({})"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
@@ -65,7 +68,8 @@ def write_page(
     guide: str | None = None,
     unit: Unit = "word",
 ) -> Path:
-    """Write an HTML page on which pointing at a word, tapping it or selecting it by keyboard shows its map.
+    """Write an HTML page on which pointing at a word, tapping it or selecting it by keyboard shows its map. At rest, a
+    caption shows the map of its `sharpest_word`.
 
     `page.html#image-2-word-5` opens at the fifth word of the second image. The file is self-contained and works from
     disk. Pictures are stored at no more than 448 pixels, maps with one byte per region. Items with `layers` have
@@ -110,7 +114,9 @@ def _figure(number: int, item: PageItem, unit: Unit) -> str:
     rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[1:]
     words = " ".join(_words(number, item, unit)) or '<span class="none">no words</span>'
     name, play = escape(item.title), _PLAY.format(unit) if len(item.words) > 1 and item.alpha is not None else ""
-    return f"""<figure id="image-{number}"{f' class="{kinds}"' if kinds else ""}>
+    rest = None if item.alpha is None or unit == "character" else sharpest_word(item.words, item.alpha)
+    attributes = f' class="{kinds}"' * bool(kinds) + (f' data-rest="{rest + 1}"' if rest is not None else "")
+    return f"""<figure id="image-{number}"{attributes}>
 <div class="view" data-rows="{rows}" data-columns="{columns}" data-extent="{_edges(item.extent)}">
 <img src="{_data(item.picture, drawn)}" alt="{escape(caption or item.title)}">
 <div class="boxes"></div>
