@@ -21,7 +21,7 @@ from vision_attn.commands import main
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.data.images.open import open_photograph
 from vision_attn.data.images.squares import read_image
-from vision_attn.decode import greedy
+from vision_attn.decode import beam_search
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.export.onnx import export
 from vision_attn.models.ram import RAM
@@ -93,8 +93,7 @@ def test_a_captioner_writes_the_same_captions_with_onnxruntime_alone(folder) -> 
         regions = task.encoder(images)
         found = session.run(None, {"images": images.numpy()})[0]
         torch.testing.assert_close(torch.from_numpy(found), regions, atol=1e-4, rtol=0)
-        decoded = greedy(task.model, regions, max_words=task.decoding.max_words, never=(2,))
-    expected = [" ".join(task.vocabulary.words[word] for word in row[0].tolist() if word > 1) for row in decoded.words]
+    expected = [caption.text for caption in task.describe(images)]
     program = (out / "caption.py").read_text()
     script = f"import sys\nsys.modules['torch'] = sys.modules['vision_attn'] = None\n{program}"
     script = script.replace("Path(__file__).parent", f"Path({str(out)!r})")
@@ -179,6 +178,36 @@ def test_exported_captioners_read_photographs_as_the_package_does(tmp_path) -> N
     ):  # fmt: skip
         image.save(tmp_path / name, **options)
         assert np.array_equal(np.array(read(str(tmp_path / name))), np.array(open_photograph(tmp_path / name))), name
+
+
+@pytest.mark.parametrize(
+    "rules", [{}, {"once": [4, 5, 6, 7, 8]}, {"no_repeat": 2, "min_words": 5}, {"length_power": 1.0, "beams": 5}]
+)
+def test_exported_captioners_decode_as_the_package_does(rules) -> None:
+    """With the same beam and rules, on a captioner that repeats itself."""
+    pytest.importorskip("onnxruntime", reason="ONNX needs the extra [onnx]")
+    from vision_attn.export.caption_onnx import search
+
+    torch.manual_seed(2)
+    model = ShowAttendTell(9, 4, hidden_size=8, word_size=8).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    regions, facts = torch.randn(6, 3, 4), {"beams": 3, "max_words": 9, "min_words": 0, "no_repeat": 0, "once": []}
+    facts |= rules
+    expected = beam_search(model, regions, never=(2,), **facts).words[:, 0]
+    facts = {"length_power": 0.0, "never": [2]} | facts
+    for image, words in zip(regions, expected.tolist(), strict=True):
+        memory, state = model.start(image[None], 1)
+
+        @torch.no_grad()
+        def step(held: dict, memory=memory) -> dict:
+            logits, state, _ = model.step(torch.from_numpy(held["word"]), held["state"], memory)
+            return {"logits": logits[:, 0].numpy(), "next_state": state}
+
+        assert search(step, {"state": state}, facts) == [word for word in words if word > 1]
+    contents = [[word for word in words if word > 3] for words in expected.tolist()]
+    assert any(len(words) > len({*words}) for words in contents) == (not rules.get("once"))
 
 
 def test_what_cannot_be_exported_says_why(tmp_path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from math import ceil
 from pathlib import Path
 
@@ -33,6 +35,36 @@ def opened(name: str) -> Image.Image:
     return ImageOps.exif_transpose(rgb)
 
 
+def barred(words: list[int], facts: dict) -> list[int]:
+    """The words that may not follow these; 1 is the end of a caption."""
+    found = [0, *facts["never"], *[1] * (len(words) < facts["min_words"]), *({*words} & {*facts["once"]})]
+    size = facts["no_repeat"]  # of n-grams that may not occur twice
+    ngrams = [words[place : place + size] for place in range(len(words) - size + 1)] if size else []
+    return found + [ngram[-1] for ngram in ngrams if ngram[:-1] == words[len(words) - size + 1 :]]
+
+
+def search(step: Callable[[dict], dict], held: dict, facts: dict) -> list[int]:
+    """The caption that a beam search finds, without its end. A caption that ends keeps its place in the beam."""
+    beam = [(0.0, [], held)]  # log-probability, words, and the tensors of the next step
+    for _ in range(facts["max_words"]):
+        ended, longer = [caption for caption in beam if caption[1][-1:] == [1]], []
+        for total, words, held in beam:
+            if words[-1:] == [1]:
+                continue
+            found = step(held | {"word": np.array([[*words[-1:], 0][:1]])})
+            held = held | {key.removeprefix("next_"): array for key, array in found.items()}
+            logits = found["logits"][0]
+            log_prob = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+            log_prob[barred(words, facts)] = -np.inf
+            best = np.argsort(-log_prob, kind="stable")[: facts["beams"]].tolist()
+            longer += [(total + log_prob[word], [*words, word], held) for word in best if log_prob[word] > -np.inf]
+        if not longer:
+            break
+        beam = ended + sorted(longer, key=lambda caption: -caption[0])[: facts["beams"] - len(ended)]
+    _, words, _ = max(beam, key=lambda caption: caption[0] / max(len(caption[1]), 1) ** facts["length_power"])
+    return words[:-1] if words[-1:] == [1] else words
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
@@ -52,14 +84,6 @@ if __name__ == "__main__":
             unreadable = 1
             continue
         held = call(start, call(encoder, {"images": np.array(square).transpose(2, 0, 1)[None]}))
-        held["word"], words = np.zeros((1, 1), np.int64), []
-        while len(words) < facts["max_words"]:
-            found = call(step, held)
-            found["logits"][:, [0, *facts["never"]]] = -np.inf
-            held |= {key.removeprefix("next_"): array for key, array in found.items()}
-            held["word"] = found["logits"].argmax(axis=-1)[:, None]
-            if held["word"].item() == 1:  # the end of the caption
-                break
-            words.append(facts["words"][held["word"].item()])
-        print(name, " ".join(words), sep="\t")
+        words = search(partial(call, step), held, facts)
+        print(name, " ".join(facts["words"][word] for word in words), sep="\t")
     sys.exit(unreadable)

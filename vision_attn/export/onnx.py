@@ -213,11 +213,16 @@ def _write_captioner(task: Captioning, folder: Path) -> None:
         "parts": ["encoder", "start", "step"],
         "words": list(task.vocabulary.words),
         "never": [UNKNOWN],
+        "once": task.content_ids() if task.decoding.content_once else [],
+        "beams": task.decoding.beams,
+        "max_words": task.decoding.max_words,
+        "min_words": task.decoding.min_words,
+        "no_repeat": task.decoding.no_repeat,
+        "length_power": task.decoding.length_power,
         "resolution": task.encoder.resolution,
         "fit": task.encoder.fit,
     }
     content |= {"grid": list(task.encoder.grid), "extent": list(task.encoder.extent())}
-    content["max_words"] = task.decoding.max_words
     with replacing(folder / "captioner.json") as path:
         path.write_text(json.dumps(content) + "\n", encoding="utf-8")
     program = files("vision_attn.export").joinpath("caption_onnx.py").read_text(encoding="utf-8")

@@ -298,10 +298,10 @@ class Captioning(Task):
         return described
 
     def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, strategy: Strategy = "best") -> Decoded:
-        once = self._content_ids() if decoding.content_once else ()
+        once = self.content_ids() if decoding.content_once else ()
         return decoding.decode(self.model, regions, captions=captions, strategy=strategy, never=(UNKNOWN,), once=once)
 
-    def _content_ids(self) -> list[int]:
+    def content_ids(self) -> list[int]:
         """The ids of the words that are no function words."""
         return [index for index, word in enumerate(self.vocabulary.words) if index > UNKNOWN and is_content(word)]
 
