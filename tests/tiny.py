@@ -56,6 +56,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "label smoothing": ("sat_soft_scenes", "--task.criteria.likelihood.smoothing=0.1"),
     "a moving average": ("sat_hard_scenes", f"{LOOKS}.reinforce.MovingAverage"),
     "a learned baseline": ("sat_hard_scenes", f"{LOOKS}.reinforce.Learned"),
+    "tied embeddings": ("sat_soft_scenes", "--task.model.tied=true"),
     "self-critical, greedy": (
         "sat_soft_scenes_cider", "--task.criteria.self_critical.baseline=greedy",
         "--task.criteria.self_critical.entropy_weight=0.1",

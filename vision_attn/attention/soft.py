@@ -14,7 +14,7 @@ from vision_attn.kernels.choice import fused
 from vision_attn.layers.accumulate import add_product, total_of
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.weighted_sum import weighted_sum
-from vision_attn.system.checks import require
+from vision_attn.system.checks import check_range, require
 
 
 class AttentionOutput(NamedTuple):
@@ -94,7 +94,15 @@ class Attention(nn.Module):
 
 class Soft(Attention):
     """z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t) (Xu et al. 2015, eq. 5 and eq. 13): a mixture of all
-    regions, with an exact gradient."""
+    regions, with an exact gradient.
+
+    temperature: what the scores are divided by; below 1, maps are sharper. Differs from the paper, where it is 1.
+    """
+
+    def __init__(self, *, temperature: float = 1.0):
+        super().__init__()
+        check_range("Soft", 0.001, 1000.0, temperature=temperature)
+        self.temperature = temperature
 
     def forward(
         self,
@@ -104,7 +112,7 @@ class Soft(Attention):
         carry: Nested = None,
     ) -> AttentionOutput:
         fits(scores, regions)
-        return AttentionOutput(*attended(scores, regions))
+        return AttentionOutput(*attended(scores, regions, 1 / self.temperature))
 
 
 def fits(scores: Tensor, regions: Tensor) -> None:

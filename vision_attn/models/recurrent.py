@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.scores import Score
@@ -59,6 +59,9 @@ class RecurrentCaptioner(Captioner):
     attention: what is seen of the regions: `Soft`, `Hard` or `StraightThrough`.
     """
 
+    tied = False
+    """Whether the output layer's weights are the embeddings; see `tie`."""
+
     def __init__(
         self,
         region_size: int,
@@ -94,6 +97,32 @@ class RecurrentCaptioner(Captioner):
 
     def in_mode(self, mode: str) -> AbstractContextManager[None]:
         return self.attention.in_mode(mode)
+
+    def tie(self) -> None:
+        """Let the output layer's weights be the embeddings (Press and Wolf 2017). Called by constructors, at their end.
+
+        Embeddings are then multiplied by sqrt(E), as in a Transformer, so that each use begins at its usual scale. Row
+        0 of the weights belongs to the output alone: the embedding of word 0 stays zero. Raises ValueError where the
+        input of the output layer has another size.
+        """
+        size = self.embedding.embedding_dim
+        if self.output.in_features != size:
+            owner, inputs = type(self).__name__, self.output.in_features
+            raise ValueError(f"{owner}: tied embeddings need a word_size of {inputs}, that of the output layer's input")
+        nn.init.normal_(self.embedding.weight, std=size**-0.5)
+        self.output.weight, self.tied = self.embedding.weight, True
+        self.register_buffer("word_scale", torch.tensor(size**0.5))
+
+    def embed(self, words: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows E"]:
+        """The embeddings of words; zero for word 0."""
+        embedded = self.embedding(words)
+        return embedded * (self.word_scale * (words != PAD))[..., None] if self.tied else embedded
+
+    @torch.no_grad()
+    def sharpen(self, temperature: float) -> None:
+        super().sharpen(temperature)
+        if self.tied:
+            self.word_scale.mul_(temperature)  # embeddings stay as they are
 
     def restart(self) -> None:
         self.attention.restart()
@@ -136,7 +165,7 @@ class RecurrentCaptioner(Captioner):
         self, word: Int[Tensor, "B R"], state: Nested, memory: Memory
     ) -> tuple[Float[Tensor, "B R V"], Nested, AttentionMap]:
         require("word", word, "B R", "integer", B=memory.regions.shape[0])
-        embedded = self.embedding(word)
+        embedded = self.embed(word)
         with sharing_casts():
             state, seen, _, outputs = self.look(self.word_to_lstm(embedded), state, memory)
         return self.output(self.deep(embedded, *outputs)), state, AttentionMap(seen.alpha, seen.region)
@@ -150,7 +179,7 @@ class RecurrentCaptioner(Captioner):
         steps = ragged.schedule(words)
         position = torch.cat([step.position for step in steps])
         before = F.pad(words, (1, -1)).flatten()[position]
-        embedded = self.embedding(before)
+        embedded = self.embed(before)
         from_words = self.from_words(before, embedded).split([len(step.position) for step in steps])
 
         memory, state = self.start(regions, words.shape[1])
@@ -183,7 +212,7 @@ class RecurrentCaptioner(Captioner):
         if words.device.type == "cpu":
             different, number = words.unique(return_inverse=True)
             if 2 * len(different) < len(words):  # F.embedding adds its gradients fast, and in float32
-                return F.embedding(number, at_least_float32(self.word_to_lstm(self.embedding(different))))
+                return F.embedding(number, at_least_float32(self.word_to_lstm(self.embed(different))))
         return self.word_to_lstm(embedded)
 
 

@@ -58,6 +58,7 @@ class ShowAttendTell(RecurrentCaptioner):
         dropout: float = 0.5,
         context_dropout: float = 0.0,
         context_dropout_after: int = 0,
+        tied: bool = False,
     ):
         """
         score: f_att; called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
@@ -70,6 +71,8 @@ class ShowAttendTell(RecurrentCaptioner):
         context_dropout_after: training batches before z_t is hidden for the first time. To choose which object to name
             next, a
             captioner compares objects that it remembers: it learns that first, and then to look again.
+        tied: whether the weights of L_o are the embeddings E (Press and Wolf 2017). Differs from the paper: they
+            are not.
         """
         super().__init__(region_size, hidden_size, word_size, score, attention)
         check_range("ShowAttendTell", 0, 1, context_dropout=context_dropout)
@@ -89,6 +92,8 @@ class ShowAttendTell(RecurrentCaptioner):
         self.dropout, self.context_dropout, self.context_dropout_after = dropout, context_dropout, context_dropout_after
         if context_dropout_after:
             self.register_buffer("batches", torch.zeros(()))
+        if tied:
+            self.tie()
 
     def restart(self) -> None:
         super().restart()

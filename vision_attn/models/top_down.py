@@ -60,11 +60,14 @@ class TopDown(RecurrentCaptioner):
         score: Callable[[int, int], Score] = Additive,
         attention: Callable[[], Attention] = Soft,
         dropout: float = 0.0,
+        tied: bool = False,
     ):
         """
         score: called with the sizes of an annotation vector and of h1. See `attention/scores.py`.
         attention: what is seen of the regions: `Soft`, `Hard` or `StraightThrough`.
         dropout: of h2 before W_p.
+        tied: whether the weights of W_p are the embeddings W_e (Press and Wolf 2017), for a `word_size` that is
+            `hidden_size`. Differs from the paper: they are not.
         """
         super().__init__(region_size, hidden_size, word_size, score, attention)
         self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)  # W_e
@@ -77,6 +80,8 @@ class TopDown(RecurrentCaptioner):
         with torch.no_grad():
             for layer in (self.word_to_lstm, self.to_language):
                 layer.bias[hidden_size : 2 * hidden_size] = 1
+        if tied:
+            self.tie()
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
