@@ -25,7 +25,7 @@ from vision_attn.decode import beam_search
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.export.onnx import export
 from vision_attn.models.ram import RAM
-from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.models.top_down import TopDown
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 
@@ -71,7 +71,7 @@ def test_an_encoder_in_bfloat16_is_exported_in_float32(tmp_path) -> None:
     write_run("sat_soft_scenes", tmp_path / "run")
     task = open_run(tmp_path / "run")[0]
     task.encoder = Backbone(name="resnet18", node="layer2", resolution=56, precision="bf16").eval()
-    task.model = ShowAttendTell(len(task.vocabulary), 128, hidden_size=8, word_size=8)
+    task.model = TopDown(len(task.vocabulary), 128, hidden_size=8, word_size=8, tied=True)  # exported as well
     (tmp_path / "out").mkdir()
     export(task, tmp_path / "out", onnx=False)
     images = torch.randint(256, (3, 3, 56, 56), dtype=torch.uint8)

@@ -87,7 +87,7 @@ class TopDown(RecurrentCaptioner):
         require("regions", regions, "B L D", "float", D=self.region_size)
         real = real_regions(regions) if self.attention.pads else None
         memory = self.memory(regions, real)
-        zeros = self.embedding.weight.new_zeros(len(regions), rows, self.state_size)
+        zeros = self.embedding.weight.new_zeros(regions.shape[0], rows, self.state_size)
         state = State(*[zeros] * 4, self.score.start(memory.keys, rows), self.attention.start(regions, rows))
         return memory._replace(from_mean=self.mean_to_lstm(mean_region(regions, real))), state
 
