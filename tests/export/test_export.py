@@ -25,6 +25,7 @@ from vision_attn.decode import beam_search
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.export.onnx import export
 from vision_attn.models.ram import RAM
+from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
