@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from vision_attn.configuration.run_settings import Run
-from vision_attn.engine import heartbeat
+from vision_attn.engine import distributed
 from vision_attn.engine.fit import fit
 from vision_attn.system.files import replacing
 from vision_attn.task import Source, Task
@@ -121,7 +122,6 @@ class Plane(Task):
 
     def judge(self, predictions: Iterable[Errors], folder: Path | None = None) -> dict[str, float]:
         self.evaluations += 1
-        time.sleep(float(os.environ.get("TOY_JUDGES_FOR", 0)))
         if self.evaluations == 3 and "TOY_SIGNAL_IN_VALIDATION" in os.environ:
             os.kill(os.getpid(), int(os.environ["TOY_SIGNAL_IN_VALIDATION"]))
         errors, noise = zip(*predictions, strict=True)
@@ -169,7 +169,7 @@ def train_toy(
     """Train the toy with all on that must survive a kill: dropout, Adam, schedule, average, accumulation, pictures."""
     torch.set_num_threads(1)
     if "TOY_PATIENCE" in os.environ:
-        heartbeat.INTERVAL, heartbeat.PATIENCE = 0.1, float(os.environ["TOY_PATIENCE"])
+        distributed.PATIENCE = timedelta(seconds=float(os.environ["TOY_PATIENCE"]))
     everything = {"average": 0.9, "accumulate": 2, "warmup": 2, "clip": 5.0, "log_every": 4, "show": 2, **settings}
     return fit(
         task=lambda source: Plane(source, dropout=dropout, hidden=hidden),

@@ -10,10 +10,15 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from vision_attn.engine.heartbeat import Heartbeat
 from vision_attn.system.machine import best_device, torch_device
+
+PATIENCE = timedelta(hours=2)
+"""How long processes wait for one that does not answer. The first one may take this long to judge predictions."""
+GONE = ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""Parts of gloo's error messages when another process has ended, or does not answer."""
+WORLD = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
+"""The environment variables of torchrun, and what they are without it."""
 
 
 class World(NamedTuple):
@@ -36,14 +41,6 @@ class World(NamedTuple):
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.hosts)
         return tensor.tolist()
-
-    def mean(self, tensor: Tensor) -> Tensor:
-        """Return the mean of a CPU tensor over all processes; the tensor itself is unchanged."""
-        if self.size > 1:
-            tensor = tensor.clone()
-            dist.all_reduce(tensor, group=self.hosts)
-            tensor /= self.size
-        return tensor
 
     def gather(self, item: Any) -> list:
         """Return the items of all processes, ordered by rank."""
@@ -85,26 +82,18 @@ def join(device: str) -> Iterator[World]:
     if size == 1:
         yield World(0, 1, target)
         return
-    # The first process may judge for long while the others wait: torchrun and the heartbeat say whether it is alive.
-    patience = timedelta(days=2)
-    dist.init_process_group("nccl" if target.type == "cuda" else "gloo", timeout=patience)
+    dist.init_process_group("nccl" if target.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        hosts = dist.new_group(backend="gloo", timeout=patience)
-        with Heartbeat(rank, size):
-            yield World(rank, size, target, hosts)
+        yield World(rank, size, target, dist.new_group(backend="gloo", timeout=PATIENCE))
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in GONE):
             raise
         raise ValueError(
-            f"another process of this run has ended, so process {rank} ends too: see the error of that process; run "
-            "the same command again, which resumes training from the last checkpoint"
+            f"another process of this run has ended, or its machine does not answer, so process {rank} ends too: see "
+            "the error of that process; run the same command again, which resumes training from the last checkpoint"
         ) from error
     finally:
         dist.destroy_process_group()
-
-
-GONE = ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
-"""Parts of gloo's error messages when another process has ended."""
 
 
 def launched() -> tuple[int, int, int]:
@@ -124,9 +113,6 @@ def own_device(name: str) -> torch.device:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
-
-
-WORLD = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
 
 
 def seed_all(seed: int) -> None:
@@ -153,9 +139,8 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     kind, keys, *rest = state["numpy"]
     numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
     torch.set_rng_state(state["cpu"])
-    generated = state["device"] if "device" in state else state["cuda"]  # its name in earlier checkpoints
-    if device.type != "cpu" and generated is not None:
-        torch.get_device_module(device).set_rng_state(generated, device)
+    if device.type != "cpu" and state["device"] is not None:
+        torch.get_device_module(device).set_rng_state(state["device"], device)
 
 
 @contextmanager
