@@ -23,8 +23,8 @@ from benchmarks.shapes import QUICK, Shapes
 from benchmarks.show_attend_tell import hard_training, training
 from benchmarks.size import size
 from benchmarks.strings import strings
-from vision_attn.engine.memory import keep_freed_memory
 from vision_attn.system.machine import processor
+from vision_attn.system.memory import keep_freed_memory
 
 TABLES = {
     "attention": attention,

@@ -1,7 +1,7 @@
 """Ours against the designs of the captioning code that is used most: training and decoding Show, Attend and Tell.
 
 All sides have the same sizes, images and words, and run in one process in which freed memory is kept, as our engine
-does (`engine/memory.py`); Adam runs in one kernel on our side, as in our engine. The sides are:
+does (`system/memory.py`); Adam runs in one kernel on our side, as in our engine. The sides are:
 
 - "attention into the input": `benchmarks/plain_repeated.py`, which says what it lacks.
 - "tutorial": `benchmarks/plain.py`, which is the most used tutorial's design: captions sorted by length, a batch that

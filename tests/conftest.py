@@ -37,7 +37,6 @@ os.fsync = lambda _: None  # tests kill processes, never the machine
 
 
 SLOW = {
-    "test_gpu_day",
     "test_metrics",
     "test_commands",
     "test_look",

@@ -1,22 +1,18 @@
-"""What a day on a GPU relies on, without one: graphs keep what they read, and nothing is missing there."""
+"""What is timed on a GPU, without one: graphs keep what they read, and the table of speeds."""
 
-import ast
 import gc
-import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu import speeds as gpu
 from benchmarks.gpu.cases import capture
-from benchmarks.gpu.pack import THERE, WHEELS
-
-ROOT = Path(__file__).parents[1]
+from benchmarks.shapes import QUICK
 
 
 class Addresses:
@@ -62,26 +58,26 @@ def test_a_captured_call_keeps_alive_what_its_graph_reads(monkeypatch: pytest.Mo
     assert torch.equal(replay(), expected)
 
 
-def imported(path: Path) -> Iterator[str]:
-    """The packages that a module imports when it is imported itself."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield node.module.split(".")[0]
+def test_the_table_of_speed_is_made_on_a_cpu(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    lines = gpu.gpu(QUICK, 1, "cpu").splitlines()
+    found = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
+    ways = ("plain", "eager", "captured", "compiled", "compiled and captured")
+    assert found == ["", *(f"SAT soft, {way}" for way in ways)] and not any("Error" in line for line in lines)
 
 
-def test_nothing_is_needed_beyond_the_wheels_that_are_packed() -> None:
-    """What is imported inside functions, such as pycocoevalcap, belongs to commands that are not run there."""
-    elsewhere = {"caption_onnx.py", "self_critical.py"}  # a captioner without torch, and a benchmark of rewards
-    modules = [*(ROOT / "vision_attn").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
-    modules = [path for path in modules if path.name not in elsewhere or path.parent.name == "criteria"]
-    tests = ("conftest", "test_gpu", "fake_mnist", "whole_runs", "test_resume", "toy")
-    modules += [next((ROOT / "tests").rglob(f"{name}.py")) for name in tests]
-    of_these = {"numpy", "PIL", "filelock", "triton"}  # with torch and torchvision
-    optional = {"numba", "llvmlite", "starlette", "uvicorn"}  # where they are there
-    known = {name.replace("-", "_") for name in (*THERE, *WHEELS)} | {"yaml"} | of_these | optional
-    own = {"vision_attn", "benchmarks", "tests", *tests}
-    for path in modules:
-        needed = set(imported(path)) - own - set(sys.stdlib_module_names)
-        assert needed <= known, f"{path.relative_to(ROOT)} needs {needed - known}: add it to WHEELS of gpu_pack.py"
+def test_the_share_is_of_the_rate_that_allows_less() -> None:
+    rates = {"matrix": 1e12, "copy": 1e9}
+    numbers = {"unit": "images", "rate": 50.0, "seconds": 2.0, "operations": 1e12, "moved": 1e8, "memory": 2**21}
+    assert gpu.cells(numbers, rates) == ("50 images", "2e+03", "50.0% of the matrix rate", "2")
+    limited = numbers | {"moved": 15e8, "memory": None}
+    assert gpu.cells(limited, rates) == ("50 images", "2e+03", "75.0% of the copy rate", "-")
+
+
+def test_one_that_cannot_be_timed_leaves_the_others() -> None:
+    def broken() -> gpu.Work:
+        raise RuntimeError("not captured")
+
+    work = gpu.Work(run=lambda: None, number=3, unit="images", operations=1, moved=1)
+    found = dict(gpu.measure(iter([("a", broken), ("b", lambda: work)]), "cpu", 1))
+    assert found["a"] == {"error": "RuntimeError: not captured"} and found["b"]["rate"] > 0

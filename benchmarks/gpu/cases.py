@@ -16,7 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.decoding import BEAMS, Ending, random_ends
 from benchmarks.encoders import kinds
-from benchmarks.gpu.tiny import tiny_task
 from benchmarks.shapes import Shapes, random_batch
 from benchmarks.show_attend_tell import Side, Step, hard, ours, plain, training_step
 from vision_attn.configuration.config import build, read
@@ -28,6 +27,12 @@ CONFIGS = Path(__file__).parent.parent.parent / "configs"
 ADAM = 40
 """Bytes that a step with Adam must at least move for each float32 weight: read in the forward and the backward pass,
 gradient written; then weight, gradient and two moments read, and weight and moments written."""
+TASKS = {
+    "ram": ["model.num_glimpses=2", "model.core.hidden_size=8"],
+    "draw_reader": ["model.num_glimpses=2", "model.hidden_size=8", "model.size=4"],
+    "draw_mnist": ["model.num_steps=2", "model.hidden_size=8", "model.latent_size=4", "importance_samples=2"],
+}  # fmt: skip
+"""What `--quick` overrides of a config's task, by how the config's name starts."""
 Result = TypeVar("Result")
 
 
@@ -82,6 +87,12 @@ def digits(name: str, shapes: Shapes, device: str, compiled: bool, *, config: st
         return Side(task, lambda: task(images, labels)["loss"])
 
     yield from training(name, make, device, compiled, number=batch, unit="images", inputs=images.nbytes)
+
+
+def tiny_task(config: str) -> list[str]:
+    """Overrides with which the task of a config takes no time."""
+    tiny = next(tiny for start, tiny in TASKS.items() if config.startswith(start))
+    return [f"--task.{override}" for override in tiny]
 
 
 def decoding(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.decoding import BEAMS, Ending, random_ends
 from benchmarks.fake_gpu import fake_gpu, launches, like, moved
-from benchmarks.gpu.cases import CONFIGS, transformer
-from benchmarks.gpu.tiny import tiny_task
+from benchmarks.gpu.cases import CONFIGS, tiny_task, transformer
 from benchmarks.measure import table
 from benchmarks.shapes import Shapes, random_batch
 from benchmarks.show_attend_tell import captioning_loss, hard, ours

@@ -1,16 +1,12 @@
 """Speed on a GPU in bf16: eager, compiled and captured, and the share of what the machine can do at most.
 
-`python -m benchmarks gpu` measures all cases one after the other. The block `speed` of `gpu_day` starts a process for
-each: `python -m benchmarks.gpu.speeds DEVICE COMPILED QUICK NAME..` builds its cases, prints READY, waits for a line on
-standard input, and prints each result as a line of JSON after RESULT.
+`python -m benchmarks gpu` measures all cases one after the other.
 """
 
-import json
 import math
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,9 +14,8 @@ import torch
 
 from benchmarks.gpu.cases import CASES, Work, Works
 from benchmarks.measure import MiB, table
-from benchmarks.shapes import QUICK, Shapes
+from benchmarks.shapes import Shapes
 
-READY, RESULT = "READY", "RESULT "
 REPEATS = 3
 SECONDS = 0.3
 """Of one measurement, which repeats a short run."""
@@ -50,13 +45,13 @@ def gigabytes(rates: dict[str, float]) -> str:
 
 def machine_rates(device: str, *, quick: bool = False) -> dict[str, float]:
     """Operations per second of a large bf16 matrix product, and bytes per second of a large copy (read and written)."""
-    size = 64 if quick else 8192
+    size, least = (64, 0.0) if quick else (8192, SECONDS)
     a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
     source = torch.randn(1024 if quick else 2**29, device=device)
     into = torch.empty_like(source)
     return {
-        "matrix": 2 * size**3 / seconds(lambda: a @ a, device, REPEATS),
-        "copy": 2 * source.nbytes / seconds(lambda: into.copy_(source), device, REPEATS),
+        "matrix": 2 * size**3 / seconds(lambda: a @ a, device, REPEATS, least),
+        "copy": 2 * source.nbytes / seconds(lambda: into.copy_(source), device, REPEATS, least),
     }
 
 
@@ -117,25 +112,3 @@ def cells(numbers: dict[str, Any], rates: dict[str, float]) -> tuple[str, str, s
     share = f"{least[limit] / numbers['seconds']:.1%} of the {limit} rate"
     memory = f"{numbers['memory'] / MiB:.0f}" if numbers["memory"] is not None else "-"
     return f"{numbers['rate']:,.0f} {numbers['unit']}", f"{1000 * numbers['seconds']:.3g}", share, memory
-
-
-def main(device: str, compiled: str, quick: str, *names: str) -> None:
-    """Build, wait to be told to go on, and time: nothing else should run on the machine then."""
-    shapes, repeats = (QUICK, 1) if quick == "quick" else (Shapes(), REPEATS)
-    built = list(prepared(names, shapes, device, compiled == "compiled"))
-    print(READY, flush=True)
-    sys.stdin.readline()
-    for what, work in built:
-        numbers = work if isinstance(work, dict) else attempt(partial(timed, work, device, repeats))
-        print(RESULT + json.dumps([what, numbers]), flush=True)
-
-
-def prepared(names: Iterable[str], shapes: Shapes, device: str, compiled: bool) -> Iterator[tuple[str, Any]]:
-    """The works of some cases, built, or the errors of those that could not be."""
-    for name in names:
-        for what, prepare in CASES[name](name, shapes, device, compiled):
-            yield what, attempt(prepare)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
