@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import vision_attn
 from tests.untrained import SIZES, write_run
-from vision_attn.commands import _run_options as _opened
+from vision_attn.commands import caption as _caption
 from vision_attn.commands import main
 from vision_attn.configuration.config import build, read
 from vision_attn.configuration.run_folder import open_run
@@ -38,7 +38,7 @@ def packed(tmp_path_factory) -> Path:
 @pytest.fixture
 def shipped(packed, monkeypatch) -> Path:
     """Makes it the included captioner."""
-    monkeypatch.setattr(_opened, "SHIPPED", packed)
+    monkeypatch.setattr(_caption, "SHIPPED", packed)
     return packed
 
 
@@ -118,17 +118,6 @@ def test_numbers_beyond_half_precision_are_kept(tmp_path):
     assert found["small"].dtype == torch.float16
 
 
-@pytest.mark.parametrize("what", ["run", "packed", "folder", "file"])
-def test_nothing_else_is_replaced_by_packed_weights(what, packed, tmp_path, capsys):
-    run = write_run("sat_soft_scenes", tmp_path / "run")
-    (run / "last").mkdir()
-    (tmp_path / "file").write_text("mine")
-    places = {"run": run, "packed": packed, "folder": tmp_path, "file": tmp_path / "file"}
-    assert main(["pack", str(packed), str(places[what])]) == 1
-    assert f"{places[what]} holds something else than packed weights" in capsys.readouterr().err
-    assert (tmp_path / "file").read_text() == "mine" and (packed / "model.safetensors").is_file()
-
-
 def test_without_a_run_the_captioner_that_comes_along_is_used(shipped, tmp_path, capsys):
     names = [str(path) for path in PHOTOGRAPHS]
     assert main(["caption", str(shipped), *names]) == 0
@@ -176,9 +165,6 @@ def test_what_is_neither_a_run_nor_a_photograph_is_named(shipped, tmp_path, monk
     assert "missing.jpg" in capsys.readouterr().err
     assert main(["caption", "runs/missing", str(PHOTOGRAPHS[0])]) == 1
     assert "runs/missing does not exist: give the folder of a run" in capsys.readouterr().err
-    monkeypatch.setattr(_opened, "SHIPPED", tmp_path / "nothing")
-    assert main(["caption", str(PHOTOGRAPHS[0])]) == 1
-    assert f"{tmp_path / 'nothing'}, the captioner that comes with the project" in capsys.readouterr().err
 
 
 def test_photographs_of_all_sizes_and_colour_modes_are_captioned(shipped, tmp_path, capsys):
@@ -221,9 +207,6 @@ def test_the_demo_begins_with_captions_of_the_photographs(shipped, tmp_path, mon
     assert [line.split("\t")[0] for line in lines[1 : 1 + len(PHOTOGRAPHS)]] == [str(path) for path in PHOTOGRAPHS]
     drawn = {path.name for path in Path("runs/demo/photographs").iterdir()}
     assert "index.html" in drawn and len(drawn) == 1 + len(PHOTOGRAPHS)
-    monkeypatch.setattr(_opened, "SHIPPED", tmp_path / "nothing")
-    assert main(["demo", "--out=runs/without"]) == 1 and len(trained) == 2
-    assert not Path("runs/without/photographs").exists()
 
 
 @pytest.mark.skipif(not SHIPPED.is_dir(), reason="weights/photographs is not here")
@@ -243,10 +226,10 @@ def test_packing_replaces_packed_weights_only(packed, tmp_path, capsys):
     for name in ("model.safetensors", "notes.txt"):
         (mine / name).write_text("mine")
     (tmp_path / "run" / "best").mkdir(parents=True)
-    for out in (mine, tmp_path / "run" / "best"):
+    for out in (mine, tmp_path / "run" / "best", tmp_path / "run", packed, mine / "notes.txt"):
         assert main(["pack", str(packed), str(out)]) == 1
-        assert "holds something else" in capsys.readouterr().err
-    assert (mine / "notes.txt").read_text() == "mine"
+        assert f"{out} holds something else than packed weights" in capsys.readouterr().err
+    assert (mine / "notes.txt").read_text() == "mine" and (packed / "model.safetensors").is_file()
     (mine / "notes.txt").unlink()
     (mine / "metrics_test.json").write_text("{}")
     assert main(["pack", str(packed), str(mine)]) == 0

@@ -26,33 +26,25 @@ def test_help_needs_no_torch() -> None:
     assert not {"torch", "numpy", "yaml"} & imported(code)
 
 
-def test_a_captioner_is_built_opened_and_writes_captions_without_torchvision_and_compiler(tmp_path: Path) -> None:
+def test_photographs_are_captioned_without_torchvision_compiler_and_numba(tmp_path: Path) -> None:
     code = """
-import torch
+from vision_attn.commands import main
 from vision_attn.configuration.config import build, read
-from vision_attn.configuration.run_folder import open_run
 parts = build(read(sys.argv[1]))
 task = parts["task"](parts["data"])
 assert type(task).__name__ == "Captioning" and next(iter(task.parameters())).device.type == "cpu"
-task, _, _ = open_run(sys.argv[2])
-side = task.resolution
-assert len(task.describe(torch.zeros(1, 3, side, side, dtype=torch.uint8))) == 1
+assert main(sys.argv[2:]) == 0
 """
     run = write_run("sat_soft_scenes", tmp_path / "run")
-    assert not {"torchvision", *COMPILER, *EVALUATION} & imported(code, CONFIGS / "sat_soft_scenes.yaml", run)
-
-
-def test_a_few_photographs_are_captioned_without_numba(tmp_path: Path) -> None:
-    code = "from vision_attn.commands import main\nassert main(sys.argv[1:]) == 0"
-    run = write_run("sat_soft_scenes", tmp_path / "run")
     photographs = Path(__file__).parents[2] / "docs" / "photographs"
-    unused = {"numba", "triton", "torch.utils.flop_counter", "PIL.PalmImagePlugin", "vision_attn.engine"}
-    assert not {*unused, *COMPILER, *EVALUATION} & imported(code, "caption", run, photographs)
+    unused = {"numba", "torchvision", "triton", "torch.utils.flop_counter", "PIL.PalmImagePlugin", "vision_attn.engine"}
+    modules = imported(code, CONFIGS / "sat_soft_scenes.yaml", "caption", run, photographs)
+    assert not {*unused, *COMPILER, *EVALUATION} & modules
 
 
-def test_backbones_are_built_without_compiler() -> None:
-    """With memory, and without, as in `open_run`. What torchvision takes from the compiler works afterwards."""
-    code = """
+def test_backbones_are_built_without_compiler_and_torchvision_finds_it_when_it_needs_it() -> None:
+    """With memory, and without, as in `open_run`."""
+    code = f"""
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.layers.meta import on_meta
 for name, node in (("mobilenet_v2", "features.17"), ("vgg16", "features.29")):
@@ -60,16 +52,9 @@ for name, node in (("mobilenet_v2", "features.17"), ("vgg16", "features.29")):
         hollow = Backbone(name=name, node=node, resolution=64)
     whole = Backbone(name=name, node=node, resolution=64)
     assert all(weight.is_meta for weight in hollow.state_dict().values())
-    shapes = [{name: weight.shape for name, weight in each.state_dict().items()} for each in (hollow, whole)]
+    shapes = [{{name: weight.shape for name, weight in each.state_dict().items()}} for each in (hollow, whole)]
     assert shapes[0] == shapes[1] and hollow.grid == whole.grid
-"""
-    modules = imported(code)
-    assert "torchvision" in modules and not {*COMPILER, *EVALUATION} & modules
-
-
-def test_torchvision_finds_the_compiler_when_it_needs_it() -> None:
-    code = """
-import vision_attn.encoders.networks
+assert not {{*{COMPILER + EVALUATION}}} & sys.modules.keys()
 from torchvision.ops import roi_align
 assert roi_align.__globals__["is_compile_supported"]("cpu") in (True, False)
 import torch._dynamo.utils
@@ -82,6 +67,6 @@ assert "counters" in vars(sys.modules["torch._dynamo.utils"])
 def test_nothing_is_said_at_exit(library: str) -> None:
     """Libraries that count their objects complain of those that are left when the process ends."""
     pytest.importorskip(library)
-    code = f"import {library}\nfrom vision_attn.commands._collection import left_at_exit\nleft_at_exit()"
+    code = f"import {library}\nfrom vision_attn.system.memory import left_at_exit\nleft_at_exit()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not done.stdout and not done.stderr

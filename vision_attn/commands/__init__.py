@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from vision_attn import __version__
-from vision_attn.commands._collection import left_at_exit
 from vision_attn.commands._hints import joined
 from vision_attn.system.console import complain, discard, log_to_terminal, printable, suggest
+from vision_attn.system.memory import left_at_exit
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
 LONGEST = 2000  # characters of an error message, which may quote a whole file
@@ -108,11 +108,12 @@ def _tell(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         discard(sys.stdout)  # or Python's flush at exit would fail
         return 141
-    line = " ".join(_reason(error).split())
+    message, status = _explained(error)
+    line = " ".join(message.split())
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 4 :]}"
     complain(f"error: {line}")
-    return 1 if _expected(error) or _place(error)[1] == "theirs" else BUG
+    return status
 
 
 def _interrupted(error: BaseException | None) -> bool:
@@ -122,31 +123,26 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _expected(error: BaseException) -> bool:
-    """Return whether, by its type, the cause is the user, a file or the machine and not a bug."""
-    if isinstance(error, ValueError) and "values to unpack (expected" in str(error):  # by Python itself
-        return False
-    return isinstance(error, ValueError | OSError | MemoryError | RecursionError) or _panic(error) or _memory(error)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the message for `error`."""
-    text = str(error)
+def _explained(error: BaseException) -> tuple[str, int]:
+    """The message for an error, and the exit status: 1 where the user, a file or the machine is the cause."""
+    text = str(error) or type(error).__name__
+    if type(error).__name__ == "PanicException":  # of a library in Rust: tokenizers or safetensors
+        return f"a library failed on an input: {text}", 1
+    in_torch = isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    if isinstance(error, MemoryError) or in_torch:
+        return f"out of memory ({text}): use smaller batches, e.g. with --data.batch_size", 1
+    if isinstance(error, RecursionError):
+        return "an input is nested too deeply, or contains itself", 1
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         full = "; free some space, then run the same command again" * (error.errno in (errno.ENOSPC, errno.EDQUOT))
-        return f"{error.filename}: {error.strerror}{full}"
-    if isinstance(error, ValueError | OSError) and _expected(error):
-        return text or type(error).__name__
-    if _memory(error):
-        return f"out of memory ({text or type(error).__name__}): use smaller batches, e.g. with --data.batch_size"
-    if isinstance(error, RecursionError):
-        return "an input is nested too deeply, or contains itself"
-    if _panic(error):
-        return f"a library failed on an input: {text}"
+        return f"{error.filename}: {error.strerror}{full}", 1
+    if isinstance(error, ValueError | OSError) and "values to unpack (expected" not in text:  # which is Python's own
+        return text, 1
     frame, owner = _place(error)
     whose = "this is a bug in vision-attn" if owner == "ours" else "your own code failed"
     place = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
-    return f"{whose}: {place}: {text}; --debug shows where it came from"
+    message = f"{whose}: {place}: {text}; --debug shows where it came from"
+    return message, BUG if owner == "ours" else 1
 
 
 def _place(error: BaseException) -> tuple[traceback.FrameSummary, Literal["ours", "theirs"]]:
@@ -164,16 +160,3 @@ def _owner(file: str) -> Literal["ours", "theirs"] | None:
     libraries = {"site-packages", "dist-packages"} & set(path.parts) or not path.is_file()
     standard = Path(sysconfig.get_path("stdlib")) in path.parents
     return None if libraries or standard else "theirs"
-
-
-def _memory(error: BaseException) -> bool:
-    """Return whether `error` is Python's MemoryError or torch's equivalent."""
-    said = str(error)
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and ("out of memory" in said or "can't allocate memory" in said)
-    )
-
-
-def _panic(error: BaseException) -> bool:
-    """Return whether a Rust library (tokenizers or safetensors) panicked."""
-    return type(error).__name__ == "PanicException"

@@ -3,9 +3,8 @@
 import argparse
 import difflib
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,13 @@ from vision_attn.system.files import ours, shipped
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.configuration.reader import UnknownKey
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """CONFIG, and any option for its keys."""
+    text = "a file such as configs/sat_soft_scenes.yaml, or the name of an included one"
+    parser.add_argument("config", metavar="CONFIG", help=text)
+    parser.set_defaults(overrides=[])
 
 
 def read_config(arguments: argparse.Namespace) -> Any:
@@ -32,19 +38,13 @@ def read_config(arguments: argparse.Namespace) -> Any:
 
 
 def options_only(overrides: Sequence[str]) -> None:
-    """Raise ValueError unless all overrides are options (--KEY=VALUE) or their values."""
-    for word, value in marked(overrides):
-        if not word.startswith("--") and not value:
+    """Raise ValueError unless all overrides are options, as `joined` left them."""
+    for word in overrides:
+        if not word.startswith("--"):
             hint = f": did you mean --{word}?" if "=" in word else ""
             if os.path.lexists(word):
                 hint = f": for the file of this name, write ./{word}"
             raise ValueError(f"{word} is not an option{hint}")
-
-
-def marked(overrides: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each word of `overrides`, and whether it is the value of the option before it."""
-    for before, word in pairwise(["", *overrides]):
-        yield word, before.startswith("--") and "=" not in before
 
 
 def config_file(name: str | Path) -> Path:
@@ -92,11 +92,13 @@ def meant(error: "UnknownKey", config: Mapping[str, Any], options: Iterable[str]
     For example, `--run.epochs` is suggested for `--epochs`. `options` are those of the verb. The message is unchanged
     if no key is similar, or if the key begins correctly and the message has a suggestion already.
     """
+    from vision_attn.system.bounded_yaml import flat
+
     key, message = error.key, str(error)
     if key.split(".")[0] in config and "did you mean" in message:
         return message
     places = {option.replace("-", "_"): [option.replace("_", "-")] for option in options}
-    for path in dotted(config):
+    for path in flat(config):
         places.setdefault(path.rpartition(".")[2], []).append(path)
     name = key.rpartition(".")[2].replace("-", "_")
     similar = partial(difflib.get_close_matches, name, places)
@@ -122,12 +124,3 @@ def joined(words: Sequence[str], known: Container[str]) -> list[str]:
         else:
             found.append(word)
     return found
-
-
-def dotted(config: Any, path: tuple[str, ...] = ()) -> Iterable[str]:
-    """Yield the keys of a config as written on the command line, without class_path and init_args."""
-    for key, value in config.items() if isinstance(config, Mapping) else ():
-        below = path if key == "init_args" else (*path, str(key))
-        if key not in ("init_args", "class_path"):
-            yield ".".join(below)
-        yield from dotted(value, below)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vision_attn.commands._collection import collected_later
-from vision_attn.commands._hints import marked, meant, options_only, shown
+from vision_attn.commands._hints import meant, options_only
 from vision_attn.system.files import shipped
+from vision_attn.system.memory import collected_later
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.results.model import Model
@@ -25,33 +25,22 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False
     )  # fmt: skip
     if captioner:
         parser.add_argument("--beams", type=int, metavar="N", help="width of the beam search (default: as trained)")
-    parser.add_argument(
-        "--device", default="auto", help="auto (cuda or mps where there is one), cpu, cuda, cuda:1, ..."
-    )
-    parser.add_argument(
-        "--trust", action="append", default=[], metavar="PACKAGE", help="let the run's config import this package too"
-    )
+    add_device_and_trust(parser)
     parser.set_defaults(overrides=[], **({} if captioner else {"beams": None}))
 
 
-def shipped_captioner() -> Path:
-    """Return the folder of the included captioner of photographs. Raises ValueError if it is not there."""
-    folder = shown(shipped(SHIPPED))
-    if not (folder / "model.safetensors").is_file():
-        raise ValueError(
-            f"{folder}, the captioner that comes with the project, is not here: name a run before the "
-            "photographs, such as runs/mine"
-        )
-    return folder
+def add_device_and_trust(parser: argparse.ArgumentParser) -> None:
+    """The options of every verb that opens a model."""
+    parser.add_argument("--device", default="auto", help="auto (cuda or mps where there is one), cpu, cuda:1, ...")
+    parser.add_argument(
+        "--trust", action="append", default=[], metavar="PACKAGE", help="let a model import this package, which runs it"
+    )
 
 
 def names_after_options(overrides: Sequence[str], wanted: Callable[[str], bool]) -> tuple[list[str], list[str]]:
     """Split `overrides`, where the parser leaves names after an option, into the `wanted` names and the rest."""
-    names: list[str] = []
-    rest: list[str] = []
-    for word, value in marked(overrides):
-        (rest if value or word.startswith("-") or not wanted(word) else names).append(word)
-    return names, rest
+    names = [word for word in overrides if not word.startswith("-") and wanted(word)]
+    return names, [word for word in overrides if word not in names]
 
 
 def is_run(place: Path) -> bool:
@@ -59,44 +48,29 @@ def is_run(place: Path) -> bool:
     return any((place / name).exists() for name in ("config.yaml", "model.safetensors", "best", "last"))
 
 
-def missing(command: str, only: str | Path) -> str:
-    """What to say where only one name is given, and a run and an image are needed."""
-    if is_run(Path(only)):
-        return f"name an image, or a folder of them: vision-attn {command} {only} IMAGE"
-    return f"name a run and an image: vision-attn {command} RUN {only}"
+def take_images(arguments: argparse.Namespace, verb: str) -> None:
+    """Add the images that the parser left among the overrides. Raises ValueError if none is named."""
+    names, arguments.overrides = names_after_options(arguments.overrides, lambda word: not is_run(Path(word)))
+    arguments.images += map(Path, names)
+    if not arguments.images and is_run(shipped(arguments.folder)):
+        raise ValueError(f"name an image, or a folder of them: vision-attn {verb} {arguments.folder} IMAGE")
+    if not arguments.images:
+        raise ValueError(f"name a run and an image: vision-attn {verb} RUN {arguments.folder}")
 
 
 @collected_later()
 def open_with(arguments: argparse.Namespace) -> "Model":
     """The run that `arguments` name, or the ensemble of it and of `arguments.others`. Raises ValueError for what does
     not fit it."""
-    model = _open(arguments, arguments.folder)
-    if others := vars(arguments).get("others"):
+    model, *others = (_open(arguments, folder) for folder in (arguments.folder, *vars(arguments).get("others", ())))
+    if others:
         from vision_attn.tasks.ensemble import ensemble
 
-        members = [model, *(_member(arguments, folder) for folder in others)]
-        for member in members:
-            if not _is_captioner(member):
+        for member in (model, *others):
+            if member.task.verb not in ("caption", "transcribe"):
                 raise ValueError(f"an ensemble is of captioners, but {member.name} holds a {member.task.kind}")
-        model.task, model.source = ensemble([member.task for member in members], model.source)
+        model.task, model.source = ensemble([model.task, *(member.task for member in others)], model.source)
     return model
-
-
-def _member(arguments: argparse.Namespace, folder: str) -> "Model":
-    """Another captioner of an ensemble, with the same options."""
-    try:
-        return _open(arguments, folder)
-    except ValueError:  # perhaps an option that only captioners know
-        model = _open(argparse.Namespace(**{**vars(arguments), "overrides": [], "beams": None}), folder)
-        if _is_captioner(model):
-            raise
-        return model
-
-
-def _is_captioner(model: "Model") -> bool:
-    from vision_attn.tasks.caption import Captioning
-
-    return isinstance(model.task, Captioning)
 
 
 def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
@@ -117,10 +91,8 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
         below = {key: content[key] for key in ("task", "data") if key in content}
         raise ValueError(meant(error, below, options=vars(arguments))) from error
     if arguments.beams is not None:
-        if not _is_captioner(model):
+        if model.task.verb not in ("caption", "transcribe"):
             raise ValueError(f"--beams is for captioners, but {folder} holds a {model.task.kind}")
-        if not 1 <= arguments.beams <= 1000:
-            raise ValueError(f"--beams is {arguments.beams}, but must be from 1 to 1,000")
         model.task.decoding = model.task.decoding.changed(beams=arguments.beams)
     torch.manual_seed(model.seed)
     return model

@@ -18,16 +18,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._find_images import photographs, print_any_name
-from vision_attn.commands._output import check_writable
+from vision_attn.commands._files import add_image_arguments, images_of
+from vision_attn.commands._hints import shown
 from vision_attn.commands._run_options import (
+    SHIPPED,
     add_run_arguments,
     is_run,
     names_after_options,
     open_with,
-    shipped_captioner,
 )
-from vision_attn.system.console import complain, progress, say, to_the_end
+from vision_attn.system.console import complain, progress, say
 from vision_attn.system.files import shipped
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -39,16 +39,10 @@ MOST = 100  # captions of a photograph
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn caption`."""
     add_run_arguments(parser, optional=True)
-    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph, or a folder of them")
-    parser.add_argument("--recursive", action="store_true", help="caption the photographs in subfolders too")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also draw there: a PNG for each, and one HTML page")
+    out = ": a PNG for each, and one HTML page"
+    add_image_arguments(parser, "caption", image="a photograph", out=out, json="log p of each word")
     parser.add_argument(
-        "--with",
-        action="append",
-        default=[],
-        dest="others",
-        metavar="RUN",
-        help="caption with an ensemble of this run too",
+        "--with", action="append", default=[], dest="others", metavar="RUN", help="caption with an ensemble of this too"
     )
     parser.add_argument("--captions", type=int, default=1, metavar="N", help="captions of each photograph, best first")
     strategies = parser.add_mutually_exclusive_group()
@@ -66,29 +60,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top-p", type=float, metavar="P", help="of --sample: only the likeliest words with probability P in all"
     )
     parser.add_argument("--seed", type=int, help="of --sample (default: that of the run, so that samples repeat)")
-    parser.add_argument(
-        "--json", action="store_true", help="print a JSON object for each photograph, with log p of each word"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Caption all that can be read; the exit status is 1 when something could not be."""
     arguments.folder, arguments.images = run_and_images(arguments)
     model, options = open_with(arguments), decoding(arguments)
-    from vision_attn.kernels.choice import without_loops
-    from vision_attn.results.result_list import BATCH
-
-    print_any_name()
-    if arguments.out:
-        check_writable(arguments.out, "--out")
-    found = photographs(arguments.images, recursive=arguments.recursive)
-    complaints = list(found.complaints)
-    files = iter(progress(found.files, what="captions", unit="image"))
     best: list[CaptionResult] = []
     fewer = 0
-    results = model.caption(files, **options, placed=arguments.out is not None, unreadable=complaints)
-    with to_the_end(arguments.out is not None), without_loops(len(found.files) <= BATCH):
-        for several in results:
+    with images_of(arguments, "captions") as (files, found):
+        options |= {"placed": arguments.out is not None, "unreadable": found.complaints}
+        for several in model.caption(files, **options):
             file = several[0].file
             if arguments.json:  # in a line of ASCII characters
                 say(json.dumps({"file": file, "captions": [result.record() for result in several]}))
@@ -97,13 +79,12 @@ def run(arguments: argparse.Namespace) -> int:
                     say(file, result.text)
             best.append(several[0])
             fewer += len(several) < arguments.captions
-        if arguments.out and (drawable := readable_again(best, complaints)):
+        if arguments.out and (drawable := readable_again(best, found.complaints)):
             complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable)}")
         if fewer:
             complain(f"{fewer} of {len(best)} photographs have fewer than {arguments.captions} different captions")
-        for line in (*found.notes, *remarks(best), *complaints):
-            complain(line)
-    return 1 if complaints else 0
+        found.notes.extend(remarks(best))
+    return 1 if found.complaints else 0
 
 
 def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
@@ -121,7 +102,7 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     names, arguments.overrides = names_after_options(arguments.overrides, image)
     places += map(Path, names)
     if image(places[0]):
-        return shipped_captioner(), places
+        return shown(shipped(SHIPPED)), places
     if len(places) == 1:
         if not is_run(shipped(places[0])):
             raise ValueError(f"{places[0]}: no such file or folder")

@@ -11,14 +11,11 @@ standard error (exit status 1). Needs the run's best/ alone, not the data it was
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vision_attn.commands._find_images import photographs, print_any_name
-from vision_attn.commands._output import check_writable
-from vision_attn.commands._run_options import add_run_arguments, is_run, missing, names_after_options, open_with
-from vision_attn.system.console import complain, progress, say, to_the_end
-from vision_attn.system.files import shipped
+from vision_attn.commands._files import add_image_arguments, images_of
+from vision_attn.commands._run_options import add_run_arguments, open_with, take_images
+from vision_attn.system.console import complain, say
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.results.classified import ClassificationResult
@@ -28,38 +25,24 @@ if TYPE_CHECKING:  # or `--help` would import torch
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn classify`."""
     add_run_arguments(parser, captioner=False)
-    parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="an image, or a folder of them")
-    parser.add_argument("--recursive", action="store_true", help="classify the images in subfolders too")
+    out = " where the model looked"
+    add_image_arguments(parser, "classify", image="an image", out=out, json="all probabilities")
     parser.add_argument("--invert", action="store_true", help="swap black and white: for dark digits on white paper")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="also draw there where the model looked")
-    parser.add_argument(
-        "--json", action="store_true", help="print a JSON object for each image, with all probabilities"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Classify all that can be read; the exit status is 1 when something could not be."""
-    names, arguments.overrides = names_after_options(arguments.overrides, lambda word: not is_run(Path(word)))
-    arguments.images = [*arguments.images, *map(Path, names)]
-    arguments.folder = shipped(arguments.folder)
-    if not arguments.images:
-        raise ValueError(missing("classify", arguments.folder))
+    take_images(arguments, "classify")
     model = open_with(arguments)
     from vision_attn.contracts import Reads
     from vision_attn.data.images.lazy import OPENED
-    from vision_attn.kernels.choice import without_loops
     from vision_attn.viz.classified import GLIMPSES, READS, write_looks
     from vision_attn.viz.index import Entry
     from vision_attn.viz.sheet import picture_name
 
-    print_any_name()
-    if arguments.out:
-        check_writable(arguments.out, "--out")
-    found = photographs(arguments.images, recursive=arguments.recursive, endings=OPENED)
-    complaints, doubts, drawn = list(found.complaints), list[str](), list[Entry]()
-    files = iter(progress(found.files, what="classify", unit="image"))
-    results = model.classify(files, invert=arguments.invert, unreadable=complaints)
-    with to_the_end(arguments.out is not None), without_loops(len(found.files) <= 16):
+    doubts, drawn = list[str](), list[Entry]()
+    with images_of(arguments, "classify", endings=OPENED) as (files, found):
+        results = model.classify(files, invert=arguments.invert, unreadable=found.complaints)
         for number, result in enumerate(results, start=1):
             if arguments.json:
                 say(json.dumps({"file": result.file} | result.record()))
@@ -72,12 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
         if drawn:
             guide = READS if isinstance(result.view, Reads) else GLIMPSES
             complain(f"drawn: {write_looks(arguments.out, drawn, guide)}")
-        elif arguments.out and not complaints:
+        elif arguments.out and not found.complaints:
             complain("no pictures: this model sees the whole image at once")
-        several = [f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them"] * (len(doubts) > 6)
-        for line in (*found.notes, *doubts[:6], *several, *complaints):
-            complain(line)
-    return 1 if complaints else 0
+        found.notes.extend(doubts[:6])
+        if len(doubts) > 6:
+            found.notes.append(f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them")
+    return 1 if found.complaints else 0
 
 
 def reasons_to_doubt(model: "Model", result: "ClassificationResult", *, inverted: bool) -> Iterator[str]:

@@ -9,11 +9,13 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from vision_attn.commands._output import check_writable
+from vision_attn.commands._files import check_writable
 from vision_attn.system.console import complain, say
 from vision_attn.system.files import read_json
 
@@ -61,18 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         from vision_attn.viz.curves import write_curves
 
         page = write_curves(arguments.out / "index.html", curves(runs), title="Curves of runs")
-    if arguments.json:
-        for one in runs:
-            settings = {key: one.config.get(key) for key in keys}
-            say(json.dumps({"run": one.name, "keys": settings, "val": one.val, "test": one.test}))
-    else:
-        for line in table(runs, keys, names):
-            say(line)
-        for line in summaries(runs, names):
-            say(line)
-        for one in runs:
-            if one.position.get("done") is False:
-                say(f"{one.name} is not finished: epoch {one.position.get('epoch')} is done")
+    for line in records(runs, keys) if arguments.json else (*table(runs, keys, names), *summaries(runs, names)):
+        say(line)
     if page:
         complain(f"drawn: {page}")
     return 0
@@ -102,10 +94,8 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a log; one that a killed process left half written is left out."""
     found = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
+        with suppress(ValueError):
             found.append(json.loads(line))
-        except ValueError:
-            continue
     return [line for line in found if isinstance(line, dict)]
 
 
@@ -113,6 +103,13 @@ def different(runs: Sequence[Compared]) -> list[str]:
     """The keys whose values are not the same in all runs."""
     keys = dict.fromkeys(key for one in runs for key in one.config if key not in APART)
     return [key for key in keys if any(one.config.get(key) != runs[0].config.get(key) for one in runs)]
+
+
+def records(runs: Sequence[Compared], keys: Sequence[str]) -> Iterator[str]:
+    """A JSON object for each run."""
+    for one in runs:
+        settings = {key: one.config.get(key) for key in keys}
+        yield json.dumps({"run": one.name, "keys": settings, "val": one.val, "test": one.test})
 
 
 def table(runs: Sequence[Compared], keys: Sequence[str], names: Sequence[str]) -> Iterator[str]:
@@ -131,7 +128,7 @@ def table(runs: Sequence[Compared], keys: Sequence[str], names: Sequence[str]) -
 
 
 def summaries(runs: Sequence[Compared], names: Sequence[str]) -> Iterator[str]:
-    """A line for each group of runs that differ in nothing but their seed."""
+    """A line for each group of runs that differ in nothing but their seed, and for each run that is not finished."""
     groups: dict[str, list[Compared]] = {}
     for one in runs:
         rest = {key: value for key, value in one.config.items() if key not in APART | {SEED}}
@@ -140,13 +137,15 @@ def summaries(runs: Sequence[Compared], names: Sequence[str]) -> Iterator[str]:
         if len({one.config.get(SEED) for one in group}) < len(group):  # the same run twice, or of other code
             continue
         told = []
-        for name in names:
-            for split, parts in (("val", [one.val for one in group]), ("test", [one.test for one in group])):
-                values = [part[name] for part in parts if _is_number(part.get(name))]
-                if len(values) > 1:
-                    told.append(f"{split} {name} {mean(values):.4f} +- {stdev(values):.4f}")
+        for name, split in product(names, ("val", "test")):
+            values = [value for one in group if _is_number(value := getattr(one, split).get(name))]
+            if len(values) > 1:
+                told.append(f"{split} {name} {mean(values):.4f} +- {stdev(values):.4f}")
         if told:
             yield f"{len(group)} seeds, {group[0].name} and so on: {', '.join(told)}"
+    for one in runs:
+        if one.position.get("done") is False:
+            yield f"{one.name} is not finished: epoch {one.position.get('epoch')} is done"
 
 
 def curves(runs: Sequence[Compared]) -> dict[str, dict[str, list[tuple[float, float]]]]:

@@ -6,12 +6,13 @@ For zsh: vision-attn completion zsh > a folder of $fpath/_vision-attn
 
 import argparse
 
-SHELLS = ("bash", "zsh", "tcsh")
+FILES = ("CONFIG", "RUN", "FOLDER", "IMAGE", "RESULTS", "REFERENCES", "FILE", "FILE.json", "FILE.jsonl")
+"""The names of arguments that are files or folders."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn completion`."""
-    parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,7 +28,3 @@ def run(arguments: argparse.Namespace) -> int:
                 action.complete = shtab.FILE
     print(shtab.complete(parser, shell=arguments.shell))
     return 0
-
-
-FILES = ("CONFIG", "RUN", "FOLDER", "IMAGE", "RESULTS.json", "ANNOTATIONS.json", "FILE.json")
-"""The names of arguments that are files or folders."""

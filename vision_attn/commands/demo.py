@@ -2,26 +2,20 @@
 
 The photographs are captioned by weights/photographs, which is included. The captioner of scenes is measured on unseen
 combinations. Everything is written to runs/demo; the last lines say how long training took and how well it does. Run it
-again to resume after an interruption, or to evaluate a finished run again. If the config or the code has changed since,
-it is trained from scratch.
+again to resume after an interruption, or to evaluate a finished run again.
 """
 
 import argparse
-import json
-import shutil
 import time
 from pathlib import Path
 from types import ModuleType
 
-from vision_attn.commands import _run_options as _opened
 from vision_attn.commands._hints import shown
 from vision_attn.system.console import say
-from vision_attn.system.files import ours, shipped
+from vision_attn.system.files import ours, read_json
 
 NAME = "sat_soft_scenes.yaml"
 SHOWN = 12
-MARK = ".demo"
-"""An empty file in the folders that this command has made, and may remove."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,21 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Caption the photographs, then run `train` and `eval --show` with configs/sat_soft_scenes.yaml."""
-    import vision_attn
     from vision_attn.commands import eval as evaluation
     from vision_attn.commands import train
 
     config, out = ours() / "configs" / NAME, arguments.out
-    mark = out / MARK
-    if outdated(mark, [config, *Path(vision_attn.__file__).parent.rglob("*.py")]):
-        say(f"{out} was made by other code or another config: training from scratch")
-        shutil.rmtree(out)
-    if not out.exists() or not any(out.iterdir()):
-        out.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-
-    if (shipped(_opened.SHIPPED) / "model.safetensors").is_file():
-        caption_photographs(ours() / "docs" / "photographs", out / "photographs")
+    caption_photographs(ours() / "docs" / "photographs", out / "photographs")
     start = time.perf_counter()
     overrides = [f"--run.folder={out}", *arguments.overrides]
     status = train.run(argparse.Namespace(config=config, overrides=overrides))
@@ -54,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     say("on scenes with combinations that are not in the training data:")
     status = status or run_command(evaluation, [str(out), "--show", str(SHOWN)])
     if (out / "metrics_test.json").is_file():
-        metrics = json.loads((out / "metrics_test.json").read_text(encoding="utf-8"))
+        metrics = read_json(out / "metrics_test.json")
         minutes, seconds = divmod(round(time.perf_counter() - start), 60)
         say("")
         say(f"{minutes} min {seconds} s: BLEU-4 {metrics['BLEU-4']:.3f}, pointing {metrics['pointing']:.3f}")
@@ -79,8 +63,3 @@ def run_command(command: ModuleType, words: list[str]) -> int:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return command.run(parser.parse_args(words))
-
-
-def outdated(mark: Path, sources: list[Path]) -> bool:
-    """Return whether config or code are newer than the demo with this mark. A folder without a mark is kept."""
-    return mark.is_file() and max(source.stat().st_mtime for source in sources) > mark.stat().st_mtime

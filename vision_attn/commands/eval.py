@@ -25,12 +25,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._collection import collected_later
-from vision_attn.commands._output import check_file, writable
+from vision_attn.commands._files import check_file, writable
 from vision_attn.commands._run_options import add_run_arguments, is_run, names_after_options, open_with
 from vision_attn.system.console import say
 from vision_attn.system.files import finite, ours, shipped
 from vision_attn.system.machine import processor
+from vision_attn.system.memory import collected_later
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.engine.distributed import World
@@ -131,7 +131,7 @@ def evaluate(
     metrics of each image of a captioner, in the place of scores_SPLIT.jsonl in `out`."""
     import torch
 
-    from vision_attn.engine.predictions import batches_of, predictions
+    from vision_attn.engine.predictions import predictions
     from vision_attn.metrics.coco_results import EACH
     from vision_attn.system.files import replacing, scratch
 
@@ -140,15 +140,9 @@ def evaluate(
     source.prepare(task)
     began, sizes = time.perf_counter(), list[int]()
     with torch.no_grad():
-        predicted = predictions(
-            task,
-            batches_of(source, split, world),
-            world,
-            seed=model.seed,
-            what=f"evaluate {split}",
-            full=True,
-            sizes=sizes,
-        )
+        batches = source.split(split, rank=world.rank, world=world.size)
+        options = {"seed": model.seed, "what": f"evaluate {split}", "full": True, "sizes": sizes}
+        predicted = predictions(task, batches, world, **options)
         if not world.is_main:
             deque(predicted, maxlen=0)
             world.gather_to_main(sum(sizes))
@@ -171,31 +165,23 @@ def evaluate(
     }
     record |= {"overrides": list(overrides)} if overrides else {}
     record |= {"processes": world.size} if world.size > 1 else {}
-    record |= task.settings | {"hardware": hardware(model.device), "versions": versions()}
+    record |= task.settings | machine(model.device)
     record |= {"seconds": round(seconds, 1), "time": time.strftime("%Y-%m-%d %H:%M:%S %z")}
     with replacing(out / f"metrics_{split}.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return metrics, record
 
 
-def hardware(device: Any) -> str:
-    """The name of what computed, and how much of it."""
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{processor()}, {torch.get_num_threads()} threads"
-
-
-def versions() -> dict[str, str]:
-    """Of everything that numbers depend on."""
+def machine(device: Any) -> dict[str, Any]:
+    """What computed, and the versions of everything that numbers depend on."""
     import torch
 
     import vision_attn
 
+    name = f"{processor()}, {torch.get_num_threads()} threads"
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    versions |= {"torchvision": version("torchvision"), "vision_attn": vision_attn.__version__}
     return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": version("torchvision"),
-        "vision_attn": vision_attn.__version__,
+        "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else name,
+        "versions": versions,
     }

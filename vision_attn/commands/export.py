@@ -9,7 +9,7 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from vision_attn.commands._output import writable
+from vision_attn.commands._files import writable
 from vision_attn.commands._run_options import add_run_arguments, open_with
 from vision_attn.system.console import say
 

@@ -15,10 +15,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from itertools import pairwise
-from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
-from vision_attn.commands._hints import read_config
+from vision_attn.commands._hints import add_config, read_config
 from vision_attn.system.console import say
 
 NAMED = re.compile(r"(?:^[ \t]*|(?<=[.;] ))(`?\w+`?(?:, `?\w+`?)*)(?: \([^)]*\))?:[ \t]+(?=\S)", re.MULTILINE)
@@ -51,21 +50,9 @@ GENERAL = {
 """What names mean everywhere, where a docstring does not repeat it."""
 
 
-class Setting(NamedTuple):
-    """A key of a config as it is written on the command line."""
-
-    key: str
-    value: Any
-    text: str
-    """Its description; the first sentence of that of the class, if the value is one. Empty where there is none."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn keys`."""
-    parser.add_argument(
-        "config", metavar="CONFIG", help="a file such as configs/sat_soft_scenes.yaml, or the name of an included one"
-    )
-    parser.set_defaults(overrides=[])
+    add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,27 +66,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def settings(node: Any, described: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[Setting]:
-    """Yield the keys of a config; a class is the value of its key. `described`: the descriptions of the keys below."""
+def settings(node: Any, described: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any, str]]:
+    """Yield the keys of a config as on the command line, with their values and descriptions: of a class, which is the
+    value of its key, the first sentence. `described`: the descriptions of the keys below."""
     text = described.get(path[-1], "") if path else ""
     if not isinstance(node, dict) or not node:
-        yield Setting(".".join(path), node, text if isinstance(text, str) else "")
+        yield ".".join(path), node, text if isinstance(text, str) else ""
         return
     if "class_path" in node:
-        found = imported(node["class_path"])
-        yield Setting(".".join(path), node["class_path"], first_sentence(inspect.getdoc(found) or ""))
+        module, _, name = node["class_path"].rpartition(".")  # imported when the config was read
+        found = getattr(sys.modules.get(module), name, None)
+        yield ".".join(path), node["class_path"], plain(sentences(inspect.getdoc(found) or "")[0])
         below = descriptions(found)
         for key, value in (node.get("init_args") or {}).items():
             yield from settings(value, below, (*path, key))
         return
     for key, value in node.items():
         yield from settings(value, text if isinstance(text, dict) else described, (*path, str(key)))
-
-
-def imported(class_path: str) -> Any:
-    """The class or function that a config names, which reading it has imported; None if it cannot be found."""
-    module, _, name = class_path.rpartition(".")
-    return getattr(sys.modules.get(module), name, None)
 
 
 def descriptions(constructor: Any) -> dict[str, str]:
@@ -132,19 +115,11 @@ def descriptions(constructor: Any) -> dict[str, str]:
 
 def with_choices(text: str, annotation: Any) -> str:
     """A description with the values that a parameter may have, if these are few and not all are mentioned."""
-    values = dict.fromkeys(choices(annotation))
-    if all(str(value) in text for value in values):
-        return text
-    return f"{text} ({' or '.join(map(str, values))})".strip()
+    from vision_attn.configuration.annotations import kinds_of
 
-
-def choices(annotation: Any) -> Iterator[Any]:
-    """The values of a Literal, also within a union."""
-    if get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    elif get_origin(annotation) in (Union, UnionType):
-        for part in get_args(annotation):
-            yield from choices(part)
+    literals = [kind for kind in kinds_of(annotation) if get_origin(kind) is Literal]
+    values = dict.fromkeys(str(value) for kind in literals for value in get_args(kind))
+    return text if all(value in text for value in values) else f"{text} ({' or '.join(values)})".strip()
 
 
 def in_docstring(text: str, known: Iterable[str]) -> dict[str, str]:
@@ -162,7 +137,7 @@ def of_fields(kind: type) -> dict[str, str]:
     """The docstring below each field of a dataclass."""
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
-    except (OSError, SyntaxError):  # an installation without sources
+    except (OSError, SyntaxError):  # a class of an interactive session
         return {}
     return {
         field.target.id: shortened(inspect.cleandoc(below.value.value))
@@ -181,11 +156,6 @@ def shortened(text: str) -> str:
             break
         first += (". " if sentence[:1].isupper() else "; ") + sentence
     return plain(first)
-
-
-def first_sentence(text: str) -> str:
-    """The first sentence of a docstring, on one line, without backquotes."""
-    return plain(sentences(text)[0])
 
 
 def sentences(text: str) -> list[str]:

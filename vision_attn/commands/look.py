@@ -15,12 +15,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vision_attn.commands._collection import collected_later
-from vision_attn.commands._find_images import photographs
-from vision_attn.commands._output import check_writable
+from vision_attn.commands._files import images_of
+from vision_attn.commands._run_options import add_device_and_trust
 from vision_attn.explain.methods import METHODS
-from vision_attn.system.console import complain, progress, say, to_the_end
-from vision_attn.system.machine import torch_device
+from vision_attn.system.console import complain, say
+from vision_attn.system.memory import collected_later
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.results.explainer import ExplanationResult
@@ -46,36 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", metavar="FILE", help="of torchvision and timm: a file of weights, or none for random ones"
     )
-    parser.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1, ...")
-    parser.add_argument(
-        "--trust",
-        action="append",
-        default=[],
-        metavar="PACKAGE",
-        help="let the model import this package, which runs it",
-    )
+    add_device_and_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at all that can be read; the exit status is 1 when something could not be."""
-    torch_device(arguments.device)
-    check_writable(arguments.out, "--out")
-    found = photographs(arguments.images, recursive=arguments.recursive)
-    complaints = list(found.complaints)
     with collected_later():
-        from vision_attn.results.explainer import open_explainer
-
-        options = {"weights": arguments.weights, "device": arguments.device, "trust": arguments.trust}
-        explainer = open_explainer(arguments.model, **options)
-    files = iter(progress(found.files, what="look", unit="image"))
-    options = {"method": arguments.method, "layer": arguments.layer, "head": arguments.head, "unreadable": complaints}
+        from vision_attn.api import load
+    options = {"method": arguments.method, "layer": arguments.layer, "head": arguments.head}
     done: list[ExplanationResult] = []
-    with to_the_end():
-        for result in explainer.look(files, arguments.text, **options):
+    with images_of(arguments, "look") as (files, found):
+        model = load(arguments.model, weights=arguments.weights, device=arguments.device, trust=arguments.trust)
+        for result in model.look(files, arguments.text, unreadable=found.complaints, **options):
             done.append(result)
             say(result.file, result.text)
         if done:
             complain(f"drawn: {done[0].write_folder(arguments.out, done)}")
-        for line in (*found.notes, *complaints):
-            complain(line)
-    return 1 if complaints else 0
+    return 1 if found.complaints else 0

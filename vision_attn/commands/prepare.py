@@ -9,16 +9,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from vision_attn.commands._hints import read_config
-from vision_attn.commands._output import writable
+from vision_attn.commands._files import writable
+from vision_attn.commands._hints import add_config, read_config
 from vision_attn.system.console import complain, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn prepare`."""
-    text = "a file such as configs/sat_soft_flickr8k.yaml, or the name of an included one"
-    parser.add_argument("config", metavar="CONFIG", help=text)
-    parser.set_defaults(overrides=[])
+    add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

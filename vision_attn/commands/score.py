@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from vision_attn.commands._output import check_file
+from vision_attn.commands._files import check_file
 from vision_attn.data.photographs.caption_files import Photograph
 from vision_attn.data.photographs.references import matched, read_references, read_results
 from vision_attn.metrics import METRICS, caption_metrics, write_each

@@ -10,6 +10,7 @@ a password.
 import argparse
 from importlib.util import find_spec
 
+from vision_attn.commands._run_options import add_device_and_trust
 from vision_attn.system.console import say
 
 ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/draw_reader_cluttered100")
@@ -27,10 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="0.0.0.0 for all (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=7860, metavar="N", help="default: 7860")
-    parser.add_argument("--device", default="auto", help="auto (cuda or mps where there is one), cpu, cuda, ...")
-    parser.add_argument(
-        "--trust", action="append", default=[], metavar="PACKAGE", help="let a model import this package, which runs it"
-    )
+    add_device_and_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

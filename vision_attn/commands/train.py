@@ -11,17 +11,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from vision_attn.commands._collection import collected_later
-from vision_attn.commands._hints import read_config
-from vision_attn.commands._output import writable
+from vision_attn.commands._files import writable
+from vision_attn.commands._hints import add_config, read_config
 from vision_attn.system.console import say
+from vision_attn.system.memory import collected_later
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn train`."""
-    text = "a file such as configs/sat_soft_scenes.yaml, or the name of an included one"
-    parser.add_argument("config", metavar="CONFIG", help=text)
-    parser.set_defaults(overrides=[])
+    add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,6 @@
 """Models that can be looked into: of other libraries, and runs of this package.
 
-`vision-attn look`, `vision_attn.load` and the web page all open a model by `open_explainer`, and show its
-`ExplanationResult`.
+`vision-attn look`, `vision_attn.load` and the web page all show their `ExplanationResult`.
 """
 
 import math
@@ -18,8 +17,6 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.configuration.hub import local
-from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.trust import as_packages
 from vision_attn.contracts import Classifier, Fit
 from vision_attn.data.images.squares import encoder_input, seen_part
@@ -63,29 +60,25 @@ class ExplanationResult(InteractiveResult):
     """The photograph, or its centre square: what the model saw, in its own shape."""
     kind: str
     """"classifier", "encoder", "matcher" or "captioner"."""
-    seen: Explanation
+    described: Explanation
     part: str = ""
     """The layer and the head whose attention was asked for, such as "layer 3, head 1"."""
-
-    @property
-    def described(self) -> Explanation:
-        return self.seen
 
     @property
     def layers(self) -> Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None:
         """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) where they differ in size; None
         where there is no map of them."""
-        return self.seen.layers
+        return self.described.layers
 
     @property
     def method(self) -> str:
         """How the maps were made: "attention", "rollout", "relevance" or "grad-cam"."""
-        return self.seen.method
+        return self.described.method
 
     @property
     def text(self) -> str:
         """What the model answered, in a line."""
-        words, log_prob = self.seen.words, self.seen.log_prob
+        words, log_prob = self.words, self.log_prob
         if self.kind == "captioner":
             return " ".join(words)
         if log_prob is None:
@@ -94,10 +87,9 @@ class ExplanationResult(InteractiveResult):
 
     @property
     def page_item(self) -> PageItem:
-        seen = self.seen
-        options = {"log_prob": seen.log_prob, "layers": seen.layers}
-        options |= {"extent": seen.extent, "layers_extent": seen.layers_extent}
-        return PageItem(self.title, self.picture, seen.words, seen.alpha, **options)
+        options = {"log_prob": self.log_prob, "layers": self.layers, "extent": self.extent}
+        options["layers_extent"] = self.described.layers_extent
+        return PageItem(self.title, self.picture, self.words, self.alpha, **options)
 
     @classmethod
     def write_together(cls, path: Path, items: Sequence["ExplanationResult"]) -> None:
@@ -177,17 +169,11 @@ def is_run_name(name: str | Path) -> bool:
 def open_explainer(
     name: str | Path, *, weights: str | None = None, device: str = "auto", trust: str | Sequence[str] = ()
 ) -> Explainer:
-    """Open a run, or a model of another library: see `vision_attn.explain.models.open_model`.
+    """Open a model of another library: see `vision_attn.explain.models.open_model`.
 
-    trust: packages whose code the run or the model may use. Raises ValueError, which says what to install, name or
-    correct.
+    trust: packages whose code the model may use. Raises ValueError, which says what to install, name or correct.
     """
     target = torch_device(device)
-    if is_run_name(name):
-        if weights is not None:
-            raise ValueError(f"{name} holds its weights: leave --weights out")
-        task, source, _ = open_run(local(name), trust=trust)
-        return explainer_of_run(task.to(target), source, str(name), target)
     model = open_model(str(name), weights=weights, trust=str(name).partition(":")[0] in as_packages(trust))
     return Explainer(str(name), model.kind, _looked_into(model, target), target)
 

@@ -1,0 +1,158 @@
+"""Files that a command line names: the images to read, and the places to write, which are tested before long work."""
+
+import argparse
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from vision_attn.system.console import complain, printable, progress, to_the_end
+from vision_attn.system.files import scratch
+
+
+class Found(NamedTuple):
+    """The images to read, notes and errors; each text is one line."""
+
+    files: list[Path]
+    notes: list[str]
+    complaints: list[str]
+
+
+def add_image_arguments(parser: argparse.ArgumentParser, verb: str, *, image: str, out: str, json: str) -> None:
+    """Images, and the options of commands that read them; the texts are their help."""
+    several = "+" if verb == "caption" else "*"  # without a RUN, the first image stands in its place
+    parser.add_argument("images", nargs=several, type=Path, metavar="IMAGE", help=f"{image}, or a folder of them")
+    parser.add_argument("--recursive", action="store_true", help=f"{verb} the images in subfolders too")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"also draw there{out}")
+    parser.add_argument("--json", action="store_true", help=f"print a JSON object for each image, with {json}")
+
+
+@contextmanager
+def images_of(
+    arguments: argparse.Namespace, what: str, *, unit: str = "image", endings: Collection[str] | None = None
+) -> Iterator[tuple[Iterator[Path], Found]]:
+    """Within this context, the results of all images that a command names are made and printed.
+
+    Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
+    may add to. They are printed at the end. With `--out`, all is written even if the reader of the output leaves.
+    """
+    from vision_attn.kernels.choice import without_loops
+    from vision_attn.results.result_list import BATCH
+
+    if hasattr(sys.stdout, "reconfigure"):  # names of files may be any bytes
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    if arguments.out:
+        check_writable(arguments.out, "--out")
+    found = photographs(arguments.images, recursive=arguments.recursive, endings=endings)
+
+    def files() -> Iterator[Path]:
+        yield from progress(found.files, what=what, unit=unit)
+
+    with to_the_end(arguments.out is not None), without_loops(len(found.files) <= BATCH):
+        yield files(), found
+        for line in (*found.notes, *found.complaints):
+            complain(line)
+
+
+def photographs(places: Iterable[Path], *, recursive: bool = False, endings: Collection[str] | None = None) -> Found:
+    """Return the named files, and the images in the named folders, sorted by name.
+
+    Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are
+    ignored, links to folders are not followed (they could form a cycle), and files that are not regular (pipes,
+    devices) are skipped with a note.
+    """
+    from vision_attn.data.images.open import ENDINGS
+
+    found = Found([], [], [])
+    for place in places:
+        if os.path.isdir(place):  # Path.is_dir raises for names that are too long
+            _search(place, recursive, found, ENDINGS if endings is None else endings)
+        else:
+            found.files.append(place)
+    return found
+
+
+def _search(place: Path, recursive: bool, found: Found, endings: Collection[str]) -> None:
+    """Add the images of the folder `place` to `found`."""
+    before, subfolders, links = len(found.files), 0, 0
+    others: list[str] = []
+    for folder, below, names in _walk(place, found.complaints):
+        links += sum(os.path.islink(folder / name) for name in below)
+        subfolders += sum(not os.path.islink(folder / name) for name in below)
+        for name in names:
+            path = folder / name
+            if path.suffix.lower() not in endings:
+                others.append(name)
+            elif os.path.exists(path) and not os.path.isfile(path):
+                found.notes.append(f"{path} is not a regular file and was skipped")
+            else:
+                found.files.append(path)
+        if not recursive:
+            below.clear()
+    none, some = len(found.files) == before, ", ".join(map(printable, others[:3])) + ", ..." * (len(others) > 3)
+    told = {
+        "no images in this folder": none,
+        f"skipped {_count(len(others), 'file')} without an image extension ({some})": others,
+        f"--recursive includes {_count(subfolders, 'subfolder')}": subfolders and not recursive,
+        f"{_count(links, 'link')} to folders not followed": links and recursive,
+    }
+    if any(told.values()):
+        lines = found.complaints if none else found.notes
+        lines.append(f"{place}: {'; '.join(line for line, holds in told.items() if holds)}")
+
+
+def _walk(place: Path, complaints: list[str]) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Walk the folders from `place` down, with sorted names; the caller may clear the list of subfolders."""
+
+    def refused(error: OSError) -> None:
+        complaints.append(f"{error.filename}: this folder cannot be read ({error.strerror})")
+
+    for folder, below, names in os.walk(place, onerror=refused):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        yield Path(folder), below, sorted(name for name in names if not name.startswith("."))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def writable(folder: Path, option: str) -> Path:
+    """Create `folder` if necessary and return it. Raises ValueError, which mentions `option`, if it is not writable.
+
+    Also removes temporary files of killed processes from it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with scratch("check", folder):
+            pass
+    except FileExistsError as error:
+        raise ValueError(f"{folder} is a file, not a folder: name another with {option}") from error
+    except OSError as error:
+        what = "written" if folder.is_dir() else "created"
+        raise ValueError(
+            f"{folder} cannot be {what} ({error.strerror or error}): name another folder with {option}"
+        ) from error
+    return folder
+
+
+def check_file(file: Path, option: str) -> None:
+    """Raise ValueError, which mentions `option`, if `file` cannot be written because of its folder or because it is
+    one."""
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder: {option} must name a file")
+    writable(file.parent, option)
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Raise ValueError, which mentions `option`, if `folder` cannot be created or written; leave no new folder.
+
+    For commands that run in one process: of several, one would remove what another has just created.
+    """
+    new = list(takewhile(lambda parent: not parent.exists(), (folder, *folder.parents)))
+    writable(folder, option)
+    with suppress(OSError):
+        for parent in new:
+            parent.rmdir()
