@@ -48,7 +48,7 @@ def trained(config_file: Path) -> Path:
 
 
 def test_keys_reach_constructors_and_overrides_win(config_file: Path) -> None:
-    config = read(config_file, ["--task.hidden=12", "--run.epochs=5", "--run.clip", "2.5"])
+    config = read(config_file, ["--task.hidden=12", "--run.epochs=5", "--run.clip=2.5"])
     parts = build(config)
     assert parts["run"].folder == str(Path("runs/plane"))
     assert (parts["run"].epochs, parts["run"].clip, parts["run"].metric) == (5, 2.5, "error")

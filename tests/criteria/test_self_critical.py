@@ -29,7 +29,7 @@ from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.decode import greedy, sample
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine.capture import WARM_UP, Captured
-from vision_attn.engine.guard import check_rate
+from vision_attn.engine.start import check_rate
 from vision_attn.metrics.cider import padded
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell

@@ -214,7 +214,7 @@ def test_other_mistakes_are_named(folder):
         source(folder, annotations={"dev": str(folder / "captions.json")})
     with pytest.raises(ValueError, match="unknown split 'dev'"):
         source(folder).split("dev")
-    with pytest.raises(ValueError, match="rows must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="rows is 0, but must be from 1 to 1,000"):
         source(folder, rows=0)
     with pytest.raises(ValueError, match=r"call prepare\(task\) before"):
         source(folder, prepare=False).split("val")

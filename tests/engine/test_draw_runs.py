@@ -4,16 +4,14 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.engine.test_resume import assert_same
 from tests.fake_mnist import write_mnist
-from tests.whole_runs import assert_close, elsewhere, in_two_processes, train
+from tests.whole_runs import assert_close, in_two_processes, train
 from vision_attn.commands import main
 from vision_attn.models.draw import DRAW
 from vision_attn.tasks.generate import Generation
@@ -62,18 +60,6 @@ def draw_jointly(change: Callable[[object, str, Callable], None] = setattr) -> N
         return forward(model, images, joint[:, rank::world])
 
     change(DRAW, "forward", forward_jointly)
-
-
-@pytest.mark.parametrize("save_every, saved", [(0, BATCHES + 1), (600, BATCHES)])
-def test_a_killed_run_resumes_exactly(digits, tmp_path, save_every, saved):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert main(command(whole, digits, run__save_every=save_every)) == 0
-    process = elsewhere(command(killed, digits, run__save_every=save_every), partial(die_at, BATCHES + 2))
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert json.loads((killed / "last/position.json").read_text())["step"] == saved
-    assert main(command(killed, digits, run__save_every=save_every)) == 0
-    assert_same(killed, whole)
 
 
 def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeypatch):

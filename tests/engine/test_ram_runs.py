@@ -105,7 +105,7 @@ def test_a_killed_run_resumes_exactly(digits, tmp_path, baseline, save_every):
         assert weights["reinforce.baseline.total"] > 0 and weights["reinforce.baseline.number"] > 0
 
 
-@pytest.mark.parametrize("baseline", ["LeaveOneOut", "Learned", "MovingAverage"])
+@pytest.mark.parametrize("baseline", ["Learned", "MovingAverage"])
 def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeypatch, baseline):
     """Each process samples by itself; given the samples of one process for the joined batch, two compute the same."""
     one, two = tmp_path / "one", tmp_path / "two"

@@ -75,23 +75,6 @@ def test_killed_at_any_touch_of_a_file(server, whole, tmp_path, start):
     assert_same(tmp_path, whole)
 
 
-def test_killed_at_random_moments(server, whole, tmp_path):
-    generator = random.Random(0)
-    deaths = 0
-    for _ in range(200):
-        process = server.start(tmp_path, save_every=0)
-        time.sleep(generator.random() * 0.3)
-        os.kill(process, signal.SIGKILL)
-        code, output = server.wait(process)
-        if code != -signal.SIGKILL:
-            break
-        deaths += 1
-    code, output = server.train(tmp_path, save_every=0)
-    assert code == 0, output
-    assert_same(tmp_path, whole)
-    print(f"killed {deaths} times")
-
-
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("moment", ["TOY_SIGNAL", "TOY_SIGNAL_IN_VALIDATION"])
 def test_asked_to_stop_saves_and_goes_on(server, whole, tmp_path, number, code, moment):

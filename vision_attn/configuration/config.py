@@ -1,30 +1,45 @@
 """From a YAML file to the arguments of training.
 
-The signature of `experiment`, and below it the constructors that the file names, are the schema: nothing is declared
-twice.
+The signature of `experiment`, and below it the constructors that the file names, are the schema.
 """
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.moves import REMOVED, moved, moved_option
 from vision_attn.configuration.options import Option, parse_options
 from vision_attn.configuration.reader import Part, Reader, built, located, plain
 from vision_attn.configuration.run_settings import Run
-from vision_attn.configuration.schema import experiment
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
 from vision_attn.system.bounded_yaml import read_yaml
 from vision_attn.system.console import suggest
 from vision_attn.system.files import shipped
+from vision_attn.task import Source, Task
 
 HEAD = "# Written by vision-attn: the whole config of this run, defaults included.\n"
+
+
+def experiment(
+    *,
+    task: Callable[[Source], Task],
+    data: Source,
+    optimizer: Callable[[Iterable], Optimizer],
+    schedule: Callable[[Optimizer, int], LRScheduler] | None = None,
+    run: Run,
+) -> None:
+    """What a config describes: its signature is the schema of configs, and the same as that of `engine.fit.fit`.
+
+    It stands apart from `fit`, so that opening a run does not import the engine.
+    """
 
 
 @dataclass

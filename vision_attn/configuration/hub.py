@@ -23,8 +23,13 @@ FILES = [
 _ADDRESS = re.compile(r"hf:/+([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
 """With one slash too, as `Path` leaves it."""
 
-TAGS = {"Captioning": "image-to-text", "Transcription": "image-to-text", "Classification": "image-classification",
-        "Generation": "unconditional-image-generation"}  # fmt: skip
+TASKS = {
+    "Captioning": ("image-to-text", 'caption("photo.jpg")'),
+    "Transcription": ("image-to-text", 'transcribe("line.png")'),
+    "Classification": ("image-classification", 'classify("image.png")'),
+    "Generation": ("unconditional-image-generation", "draw(16)"),
+}
+"""For each task: its tag on the hub, and an example of its use."""
 
 
 def local(name: str | Path) -> Path:
@@ -87,29 +92,23 @@ def card(folder: Path, name: str, title: str) -> str:
     options = task.get("init_args") or {}
     kind = str(task.get("class_path", "")).rpartition(".")[2]
     source = str((config.get("data") or {}).get("class_path", "")).rpartition(".")[2]
-    head = {"library_name": "vision_attn", "pipeline_tag": TAGS.get(kind), "tags": ["vision-attn", "attention"]}
+    tag, example = TASKS.get(kind, (None, "task"))
+    head = {"library_name": "vision_attn", "pipeline_tag": tag, "tags": ["vision-attn", "attention"]}
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items() if value), "---", ""]
     if (folder / "README.md").is_file():
-        return "\n".join(lines) + _body((folder / "README.md").read_text(encoding="utf-8"))
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        return "\n".join(lines) + re.sub(r"\A---\n.*?\n---\n+", "", text, flags=re.DOTALL)  # without its own head
     parts = {part: _class(options.get(part)) for part in ("encoder", "model")}
     lines += [f"# {title}", "", f"A model of `vision_attn` for the task {kind}, trained on {source or 'its data'}.", ""]
     lines += [f"- {part}: `{path}`" for part, path in parts.items() if path]
-    verbs = {"Captioning": 'caption("photo.jpg")', "Transcription": 'transcribe("line.png")',
-             "Classification": 'classify("image.png")'}  # fmt: skip
-    verb = verbs.get(kind, "draw(16)")
-    lines += ["", "```python", "import vision_attn", "", f'model = vision_attn.load("hf://{name}")', f"model.{verb}"]
+    lines += ["", "```python", "import vision_attn", "", f'model = vision_attn.load("hf://{name}")', f"model.{example}"]
     lines += ["```", "", "Loading it runs no code of this repository."]
     for path in sorted(folder.glob("metrics_*.json")):
         numbers = {key: value for key, value in read_json(path).items() if isinstance(value, float)}
         lines += ["", f"| metric ({path.stem.removeprefix('metrics_')} split) | |", "|---|---|"]
-        lines += [f"| {key} | {value:.4g} |" for key, value in numbers.items() if key not in ("seconds",)]
+        lines += [f"| {key} | {value:.4g} |" for key, value in numbers.items() if key != "seconds"]
     return "\n".join(lines) + "\n"
 
 
 def _class(part: Any) -> str:
     return str(part.get("class_path", "") if isinstance(part, dict) else part or "")
-
-
-def _body(text: str) -> str:
-    """The text of a README without its own head."""
-    return re.sub(r"\A---\n.*?\n---\n+", "", text, flags=re.DOTALL)

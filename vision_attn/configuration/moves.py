@@ -2,6 +2,7 @@
 names."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from vision_attn.system.console import complain
@@ -38,14 +39,15 @@ RUN = {"rehearse": "sanity_check"}
 REMOVED = ("format",)
 """Keys of a config that mean nothing any more."""
 
+NOTHING: Mapping[str, str] = {}
 _PATH = re.compile(r"(vision_attn\.\w+\.\w+)\.([A-Z]\w*)")
 _told: set[str] = set()
 
 
-def moved(config: Any, *, where: Any = None) -> Any:
+def moved(config: Any, *, where: Any = None, names: Mapping[str, str] = NOTHING) -> Any:
     """Return a config, or a part of it, with today's names; a current one is unchanged.
 
-    where: the file, which a line names together with each name that moved; None: no line.
+    where: the file, which a line names together with each name that moved; None: no line. names: of the keys.
     """
     if isinstance(config, str):
         return moved_path(config, where=where)
@@ -53,15 +55,12 @@ def moved(config: Any, *, where: Any = None) -> Any:
         return [moved(value, where=where) for value in config]
     if not isinstance(config, dict):
         return config
-    path = config.get("class_path")
-    ours = isinstance(path, str) and path.startswith("vision_attn.")
-    return {
-        key: _renamed(moved(value, where=where), names, where)
-        if (names := ARGUMENTS if ours and key == "init_args" else RUN if key == "run" else {})
-        and isinstance(value, dict)
-        else moved(value, where=where)
-        for key, value in config.items()
-    }
+    ours, found = str(config.get("class_path")).startswith("vision_attn."), {}
+    for key, value in config.items():
+        below = ARGUMENTS if ours and key == "init_args" else RUN if key == "run" else NOTHING
+        _tell(key, new := names.get(key, key), where)
+        found[new] = moved(value, where=where, names=below)
+    return found
 
 
 def moved_path(path: str, *, where: Any = None) -> str:
@@ -80,12 +79,6 @@ def moved_option(key: tuple[str, ...], value: str) -> tuple[tuple[str, ...], str
     last = {"task": ARGUMENTS, "run": RUN}.get(key[0], {}).get(key[-1], key[-1])
     _tell(key[-1], last, "the command line")
     return (*key[:-1], last), moved_path(value, where="the command line")
-
-
-def _renamed(arguments: dict[str, Any], names: dict[str, str], where: Any) -> dict[str, Any]:
-    for name in arguments.keys() & names.keys():
-        _tell(name, names[name], where)
-    return {names.get(name, name): value for name, value in arguments.items()}
 
 
 def _tell(old: str, new: str, where: Any) -> None:

@@ -18,16 +18,14 @@ class Option(NamedTuple):
 
 
 def parse_options(words: Sequence[str]) -> list[Option]:
-    """The options in `--KEY=VALUE` or `--KEY VALUE`. Raises ValueError for what is none."""
-    options, rest = [], list(words)
-    while rest:
-        key, given, text = rest.pop(0).partition("=")
+    """The options in `--KEY=VALUE`. Raises ValueError for what is none."""
+    options = []
+    for word in words:
+        key, given, text = word.partition("=")
         if not re.fullmatch(r"--\w[\w-]*(\.[^.\s]+)*", key):
             raise ValueError(f"{short(key)} is not an option: give --KEY=VALUE")
         if not given:
-            if not rest:
-                raise ValueError(f"{key}: its value is missing: give {key}=VALUE")
-            text = rest.pop(0)
+            raise ValueError(f"{key}: its value is missing: give {key}=VALUE")
         path = tuple(name for name in key[2:].split(".") if name not in ("init_args", "class_path"))
         if not path:
             raise ValueError(f"{key} is not an option: name the key of a config before it")

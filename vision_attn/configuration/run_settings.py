@@ -63,18 +63,10 @@ class Run:
     trial has a folder of its own, FOLDER/RUN_ID."""
 
     def __post_init__(self) -> None:
-        least = {
-            "epochs": 1,
-            "accumulate": 1,
-            "log_every": 1,
-            "warmup": 0,
-            "validate_every": 0,
-            "save_every": 0,
-            "show": 0,
-        }
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise ValueError(f"run.{name} is {getattr(self, name)}, but must be at least {value}")
+        for least, names in (1, "epochs accumulate log_every"), (0, "warmup validate_every save_every show"):
+            for name in names.split():
+                if getattr(self, name) < least:
+                    raise ValueError(f"run.{name} is {getattr(self, name)}, but must be at least {least}")
         if self.average is not None and not 0 < self.average < 1:
             raise ValueError(f"run.average is {self.average}, but must lie between 0 and 1 (e.g. 0.999), or be null")
         if self.clip is not None and not self.clip > 0:

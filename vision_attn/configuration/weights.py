@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor, nn
 
-from vision_attn.system.console import reason_of
+from vision_attn.system.console import few, reason_of
 from vision_attn.task import Task
 
 NAME = "model.safetensors"
@@ -99,7 +99,7 @@ def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Siz
     other = [f"{name} is {shape} in the file, {tuple(own[name].shape)} in the model" for name, shape in shapes.items()
              if name in own and own[name].shape != (0,) and not _fits(shape, own[name].shape, sizes)]  # fmt: skip
     problems = {"missing": missing, "unexpected": extra, "of another shape": other}
-    lines = [f"{kind}: {_few(names)}" for kind, names in problems.items() if names]
+    lines = [f"{kind}: {few(names)}" for kind, names in problems.items() if names]
     if lines:
         raise ValueError(f"{path} does not fit the model that the config describes; {'; '.join(lines)}")
     _check_memory(path)
@@ -142,8 +142,3 @@ def _check_memory(path: Path) -> None:
 def _place(tensor: Tensor) -> tuple[int, int]:
     """Return a key equal for tensors that share memory. `data_ptr` is 0 for every tensor on the meta device."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset()
-
-
-def _few(names: list[str], count: int = 3) -> str:
-    rest = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + rest

@@ -9,6 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from vision_attn.contracts import Encoder, Fit
+from vision_attn.encoders.efficientnet_lite import SCALES, named
 from vision_attn.encoders.folding import Folded
 from vision_attn.layers.meta import allocate
 from vision_attn.layers.precision import Precision, call_in
@@ -138,7 +139,8 @@ class Backbone(Encoder):
                     raise
                 library, names = networks.library_of(self.name), ", ".join(known)
                 raise ValueError(f"{error}. Or let {library} download the encoder's weights: {names}") from None
-            state = networks.fitting(self.name, _read(path))
+            state = _read(path)
+            state = named(state) if self.name in SCALES else state
         _load(self.body, state, f"weights {self.weights} of {self.name}")
 
     def identity(self) -> dict[str, str | int]:

@@ -73,10 +73,4 @@ class ConvNet(Encoder):
         return (regions + self.rows + self.columns).flatten(1, 2)
 
     def identity(self) -> dict[str, str | int]:
-        """Return what identifies a cache of annotation vectors; the checksum is that of the current weights."""
-        return {
-            "backbone": "convnet",
-            "node": "regions",
-            "resolution": self.resolution,
-            "checksum": checksum(self),
-        }
+        return {"backbone": "convnet", "node": "regions", "resolution": self.resolution, "checksum": checksum(self)}

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.error import URLError
 
 import torch
@@ -18,32 +18,13 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite, named
+from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite
 from vision_attn.layers.meta import allocate, on_meta
 from vision_attn.system.console import reason_of
 
 COMPILER = "torch._dynamo.utils"
 TIMM = "timm:"
 """Begins the name of a network of timm."""
-
-
-class _Deferred(ModuleType):
-    """Stands in for the module `COMPILER`, and imports it when something else than `is_compile_supported` is used."""
-
-    @staticmethod
-    def is_compile_supported(device_type: str) -> bool:
-        return import_module(COMPILER).is_compile_supported(device_type)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system asks for attributes such as __path__
-            raise AttributeError(name)
-        self.leave()
-        return getattr(import_module(COMPILER), name)
-
-    def leave(self) -> None:
-        """Make room for the module itself."""
-        if sys.modules.get(COMPILER) is self:
-            del sys.modules[COMPILER]
 
 
 @contextmanager
@@ -56,11 +37,24 @@ def _without_compiler() -> Iterator[None]:
     if COMPILER in sys.modules:
         yield
         return
-    deferred = sys.modules[COMPILER] = _Deferred(COMPILER)
+    deferred = sys.modules[COMPILER] = ModuleType(COMPILER)
+
+    def leave() -> None:
+        if sys.modules.get(COMPILER) is deferred:
+            del sys.modules[COMPILER]
+
+    def other(name: str) -> Any:
+        if name.startswith("__"):  # the import system asks for attributes such as __path__
+            raise AttributeError(name)
+        leave()
+        return getattr(import_module(COMPILER), name)
+
+    deferred.is_compile_supported = lambda device: import_module(COMPILER).is_compile_supported(device)
+    deferred.__getattr__ = other
     try:
         yield
     finally:
-        deferred.leave()
+        leave()
 
 
 with _without_compiler():
@@ -174,14 +168,6 @@ def _output_shapes(body: nn.Module, resolution: int) -> dict[str, torch.Size]:
     return {name: torch.Size([1, *output.shape[1:]]) for name, output in outputs.items()}
 
 
-class Pretrained(NamedTuple):
-    """Weights that a library offers, with the normalisation that they were trained with."""
-
-    state: dict[str, Tensor]
-    mean: Sequence[float]
-    std: Sequence[float]
-
-
 def offers(name: str) -> list[str]:
     """Return the names of the weights that a library offers for the network `name`."""
     if name.startswith(TIMM):
@@ -189,12 +175,12 @@ def offers(name: str) -> list[str]:
     return [] if name in SCALES else [*get_model_weights(name).__members__]
 
 
-def download(name: str, weights: str) -> Pretrained:
-    """Download weights that `offers` lists, unless they were before. Raises ValueError, which says where to put the
-    file by hand."""
+def download(name: str, weights: str) -> tuple[dict[str, Tensor], Sequence[float], Sequence[float]]:
+    """Download weights that `offers` lists, unless they were before. Returns their state dict, with the mean and the
+    standard deviation that they were trained with. Raises ValueError, which says where to put the file by hand."""
     if name.startswith(TIMM):
         model = timm_model(name.removeprefix(TIMM), pretrained=True)
-        return Pretrained(model.state_dict(), model.pretrained_cfg["mean"], model.pretrained_cfg["std"])
+        return model.state_dict(), model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
     preset = get_model_weights(name)[weights]
     try:
         state = preset.get_state_dict(progress=True, check_hash=True)
@@ -202,9 +188,4 @@ def download(name: str, weights: str) -> Pretrained:
         path = Path(torch.hub.get_dir()) / "checkpoints" / preset.url.rsplit("/", 1)[-1]
         raise ValueError(f"{preset} could not be downloaded ({error}); put the file at {path}") from None
     transforms = preset.transforms()
-    return Pretrained(state, transforms.mean, transforms.std)
-
-
-def fitting(name: str, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """A state dict from a file with the names of the network `name`."""
-    return named(state) if name in SCALES else state
+    return state, transforms.mean, transforms.std

@@ -112,13 +112,8 @@ class Timm(Encoder):
             self.body.load_state_dict(self._create(self.name, self.resolution, pretrained=True).state_dict())
 
     def identity(self) -> dict[str, str | int]:
-        return {
-            "backbone": f"timm:{self.name}",
-            "node": "forward_features",
-            "resolution": self.resolution,
-            "checksum": checksum(self),
-            **variants(self),
-        }
+        cut = {"backbone": f"timm:{self.name}", "node": "forward_features", "resolution": self.resolution}
+        return {**cut, "checksum": checksum(self), **variants(self)}
 
     def train(self, mode: bool = True) -> "Timm":
         return super().train(False)

@@ -54,10 +54,4 @@ class Columns(Encoder):
         return self.norm(columns).relu()
 
     def identity(self) -> dict[str, str | int]:
-        """Return what identifies a cache of annotation vectors; the checksum is that of the current weights."""
-        return {
-            "backbone": "columns",
-            "node": "regions",
-            "resolution": self.resolution,
-            "checksum": checksum(self),
-        }
+        return {"backbone": "columns", "node": "regions", "resolution": self.resolution, "checksum": checksum(self)}

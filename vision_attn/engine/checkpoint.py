@@ -64,9 +64,7 @@ def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Posit
         weights.save_weights(task, last / weights.NAME)
         with open(last / TRAINER, "wb") as file:  # Unlike torch's own file, it reports why a write failed.
             torch.save(trainer, file)
-        position.files = {
-            name: [(last / name).stat().st_size, _sha256(last / name)] for name in (weights.NAME, TRAINER)
-        }
+        position.files = {name: [(last / name).stat().st_size, sha256(last / name)] for name in (weights.NAME, TRAINER)}
         (last / POSITION).write_text(_dumped(position))
 
 
@@ -98,10 +96,9 @@ def peek(folder: Path) -> Position | None:
 def find(folder: Path) -> Position | None:
     """Verify the checkpoint in `folder` and return its position; None if there is no checkpoint.
 
-    If last/ is damaged, or metrics.jsonl lacks lines that it counts, previous/ replaces it where possible, and a line
-    says so. Raises ValueError if no intact checkpoint is left.
+    If last/ is damaged, previous/ replaces it, and a line says so. Raises ValueError if no intact checkpoint is left.
     """
-    last, previous, log = folder / "last", folder / "previous", folder / "metrics.jsonl"
+    last, previous = folder / "last", folder / "previous"
     if not last.exists() and not previous.exists():
         if (folder / "best").exists():
             raise ValueError(
@@ -110,23 +107,18 @@ def find(folder: Path) -> Position | None:
             )
         return None
     position, trouble = _checked(last)
-    if position and not (trouble := _lacking(log, position)):
+    if position is not None:
         return position
     before, more = _checked(previous)
-    if before and (position is None or not _lacking(log, before)):
-        say(f"{trouble}: resuming from the previous checkpoint, at epoch {before.epoch + 1}, step {before.step}")
-        remove(last)
-        previous.rename(last)
-        position = before
-    if position is None:
+    if before is None:
         raise ValueError(
             f"{trouble}; {more}; no intact checkpoint is left: restore one from a backup of the folder, or start again "
             "in a new run.folder (run.start_from can load the weights of best/)"
         )
-    if lacking := _lacking(log, position):
-        say(f"{lacking}: those lines are lost; training continues")
-        position.logged = _whole_lines(log, position.logged)
-    return position
+    say(f"{trouble}: resuming from the previous checkpoint, at epoch {before.epoch + 1}, step {before.step}")
+    remove(last)
+    previous.rename(last)
+    return before
 
 
 def load_trainer(folder: Path) -> dict[str, Any]:
@@ -150,20 +142,18 @@ def _checked(folder: Path) -> tuple[Position | None, str]:
             raise ValueError(f"{folder} is missing")
         position = _read_position(folder / POSITION)
         for name, (size, checksum) in position.files.items():
-            _compare(folder / name, size, checksum)
+            path = folder / name
+            if not path.is_file():
+                raise ValueError(f"{path} is missing")
+            if path.stat().st_size != size:
+                raise ValueError(f"{path} is damaged: it has {path.stat().st_size} of {size} bytes")
+            if sha256(path) != checksum:
+                raise ValueError(f"{path} is damaged: its checksum does not match")
+    except OSError as error:
+        return None, f"{error.filename} cannot be read: {error.strerror}"
     except ValueError as error:
         return None, str(error)
     return position, ""
-
-
-def _compare(path: Path, size: int, checksum: str) -> None:
-    """Raise ValueError unless a file has the size and checksum with which it was written."""
-    if not path.is_file():
-        raise ValueError(f"{path} is missing")
-    if path.stat().st_size != size:
-        raise ValueError(f"{path} is damaged: it has {path.stat().st_size} of {size} bytes")
-    if _sha256(path) != checksum:
-        raise ValueError(f"{path} is damaged: its checksum does not match")
 
 
 def _read_position(path: Path) -> Position:
@@ -210,24 +200,3 @@ _KINDS = dict.fromkeys((one.name for one in fields(Position)), _count) | {
 def _dumped(position: Position) -> str:
     content = asdict(position)
     return json.dumps(content | {"sha256": digest(content)})
-
-
-def _sha256(path: Path) -> str:
-    try:
-        return sha256(path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _lacking(log: Path, position: Position) -> str:
-    """Describe how many of the bytes that a checkpoint counts a log lacks; empty if it holds all of them."""
-    lost = position.logged - _whole_lines(log, position.logged)
-    return f"{log} lacks {lost} of the {position.logged} bytes that the checkpoint counts" if lost else ""
-
-
-def _whole_lines(log: Path, most: int) -> int:
-    """Count the bytes of the complete lines within the first `most` bytes of a log."""
-    if not log.is_file():
-        return 0
-    with open(log, "rb") as file:
-        return file.read(min(most, log.stat().st_size)).rfind(b"\n") + 1

@@ -1,7 +1,7 @@
 """The folder of a run is claimed before training: its config is written, and other commands are kept out."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,12 @@ from typing import Any
 from vision_attn.configuration.config import Config, dump, load
 from vision_attn.engine import checkpoint
 from vision_attn.engine.folders import lock_folder
-from vision_attn.engine.guard import keep_to
+from vision_attn.system.bounded_yaml import flat
+from vision_attn.system.console import few
 from vision_attn.system.files import replacing
 
-FREE = (
-    "run.folder",
-    "run.log_every",
-    "run.save_every",
-    "run.show",
-    "run.device",
-    "run.wandb",
-    "run.compile",
-    "run.capture",
-)
-"""Keys that may change when a run goes on: they do not change its weights beyond rounding."""
+FREE = ("folder", "log_every", "save_every", "show", "device", "wandb", "compile", "capture")
+"""Keys of `run` that may change when a run goes on: they do not change its weights beyond rounding."""
 
 
 def claim(config: Config) -> Path:
@@ -43,7 +35,7 @@ def claim(config: Config) -> Path:
 def training(config: Config) -> Iterator[Path]:
     """Claim the run folder, and keep other training commands out of it within this context.
 
-    `experiment` locks the folder too, but later: without this, another command could replace the config in between.
+    `fit` locks the folder too, but later: without this, another command could replace the config in between.
     """
     first = os.environ.get("RANK", "0") == "0"
     with lock_folder(Path(config.run.folder), ".command") if first else nullcontext():
@@ -55,13 +47,27 @@ def _keep_to(folder: Path, new: dict) -> None:
     written = folder / "config.yaml"
     if not written.exists() or not checkpoint.begun(folder):
         return
-    old = load(written)
-    free = FREE if new.get("schedule") else (*FREE, "run.epochs")
-    if "auto" in (_precision(old), _precision(new)):  # `experiment` compares what it stands for.
-        free += ("run.precision",)
+    old, free = load(written), {f"run.{key}" for key in FREE}
+    if not new.get("schedule"):
+        free.add("run.epochs")
+    if "auto" in (flat(each).get("run.precision") for each in (old, new)):  # `fit` compares what it stands for.
+        free.add("run.precision")
     keep_to(folder, old, new, free=free)
 
 
-def _precision(content: dict[str, Any]) -> Any:
-    run = content.get("run")
-    return run.get("precision") if isinstance(run, dict) else None
+def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Collection[str] = ()) -> None:
+    """Raise ValueError where `new` changes a setting under which the run in `folder` was started.
+
+    Nested settings are compared by their dotted keys. Those in `free` may change.
+    """
+    before, after = flat(old), flat(new)
+    changed = [
+        f"{key} was {before.get(key)}, is {after.get(key)}"
+        for key in {**before, **after}
+        if before.get(key) != after.get(key) and key not in free
+    ]
+    if changed:
+        raise ValueError(
+            f"{folder} holds a run with other settings ({few(changed, 6)}): set them back, give another --run.folder "
+            f"(--run.start_from={folder} begins with its weights), or delete that folder"
+        )

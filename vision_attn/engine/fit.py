@@ -16,18 +16,18 @@ from vision_attn.configuration.weights import load_weights
 from vision_attn.engine import checkpoint
 from vision_attn.engine.best import best_metrics
 from vision_attn.engine.checkpoint import Position
+from vision_attn.engine.claim import keep_to
 from vision_attn.engine.device_settings import computed, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
 from vision_attn.engine.folders import lock_folder
-from vision_attn.engine.guard import check_rate, check_untrained, keep_to
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
-from vision_attn.engine.memory import keep_freed_memory
-from vision_attn.engine.start import keep_start, restore_start, started
+from vision_attn.engine.start import check_rate, check_untrained, keep_start, restore_start, started
 from vision_attn.engine.step import Step
 from vision_attn.engine.training import Training, trained
 from vision_attn.kernels.graphs import without_graphs
 from vision_attn.system.console import complain, say
+from vision_attn.system.memory import keep_freed_memory
 from vision_attn.task import Source, Task
 
 

@@ -5,8 +5,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -68,46 +68,31 @@ class Log:
     def _write(self, line: dict[str, Any]) -> None:
         if self.file:
             line = finite(line)
-            try:
+            with _writing(self.file.name):
                 self.file.write(json.dumps(line).encode() + b"\n")
                 self.file.flush()
-            except OSError as error:
-                raise _unwritable(self.file.name, error) from error
-        if self.wandb:
-            try:
-                self.wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
-            except Exception as error:  # A failing remote log must not stop the run.
-                say(f"wandb failed; continuing without it: {reason_of(error)}")
-                self.wandb = None
+        numbers = {name: value for name, value in line.items() if name != "step"}
+        self._remotely(lambda run: run.log(numbers, step=line["step"]))
 
-    def pictures(self, paths: Sequence[Path], *, step: int) -> None:
-        """Send pictures and pages to Weights & Biases, and a table of the pictures that have a description, such as
-        captions with the maps of their words."""
-        if not self.wandb:
-            return
+    def _remotely(self, action: Callable[[Any], object]) -> None:
+        """Call `action` with the run of Weights & Biases, if there is one. Its failure does not stop training."""
         try:
-            import wandb
-
-            drawn = [path for path in paths if path.suffix in (".png", ".gif")]
-            told = [(path, text) for path in drawn if (text := _description(path)) is not None]
-            content: dict[str, Any] = {"pictures": [wandb.Image(str(path), caption=path.stem) for path in drawn]}
-            if told:
-                rows = [[path.stem, text, wandb.Image(str(path))] for path, text in told]
-                content["captions"] = wandb.Table(columns=["image", "caption", "maps"], data=rows)
-            content |= {path.stem: wandb.Html(str(path)) for path in paths if path.suffix == ".html"}
-            self.wandb.log(content, step=step)
+            if self.wandb:
+                action(self.wandb)
         except Exception as error:
             say(f"wandb failed; continuing without it: {reason_of(error)}")
             self.wandb = None
+
+    def pictures(self, paths: Sequence[Path], *, step: int) -> None:
+        """Send pictures and pages to Weights & Biases."""
+        self._remotely(lambda run: run.log(_as_media(paths), step=step))
 
     def flushed(self) -> int:
         """Flush metrics.jsonl to disk and return its size in bytes: a checkpoint must not count unflushed lines."""
         if not self.file:
             return 0
-        try:
+        with _writing(self.file.name):
             os.fsync(self.file.fileno())
-        except OSError as error:
-            raise _unwritable(self.file.name, error) from error
         return self.file.tell()
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,29 +110,31 @@ class Log:
         if self.file:
             with suppress(OSError):  # Every line was already flushed, and a failure of that was raised then.
                 self.file.close()
-        if self.wandb:
-            try:
-                self.wandb.finish()
-            except Exception as error:
-                say(f"wandb failed at the end: {reason_of(error)}")
+        self._remotely(lambda run: run.finish())
 
 
 def _open(path: Path, start: int) -> BinaryIO:
-    """Open metrics.jsonl for appending, truncated to the `start` bytes that the checkpoint counts."""
-    try:
+    """Open metrics.jsonl for appending, truncated to the `start` bytes that the checkpoint counts. Says so if it has
+    fewer: somebody has changed it, and training goes on."""
+    with _writing(path):
         file = open(path, "ab")  # noqa: SIM115
+        if file.tell() < start:
+            say(f"{path} has fewer lines than the checkpoint counts: the others are lost; training continues")
         if file.tell() > start:
             file.truncate(start)
             file.seek(0, 2)
+        return file
+
+
+@contextmanager
+def _writing(path: str | Path) -> Iterator[None]:
+    """Within this context, an OSError is a ValueError that names the file."""
+    try:
+        yield
     except OSError as error:
-        raise _unwritable(path, error) from error
-    return file
-
-
-def _unwritable(path: str | Path, error: OSError) -> ValueError:
-    return ValueError(
-        f"{path} could not be written: {error.strerror or error}; free some space, then run the same command again"
-    )
+        raise ValueError(
+            f"{path} could not be written: {error.strerror or error}; free some space, then run the same command again"
+        ) from error
 
 
 def _means(processes: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float]:
@@ -166,23 +153,30 @@ def _wandb(folder: Path) -> Any:
         import wandb
 
         config = read_yaml(folder / "config.yaml") if (folder / "config.yaml").exists() else {}
-        given = {"WANDB_PROJECT": "project", "WANDB_NAME": "name", "WANDB_RUN_ID": "id"}
-        ours = {"project": "vision_attn", "name": folder.name}
+        ours = {"project": "vision_attn", "name": folder.name}  # An argument would win over the environment.
+        ours = {name: value for name, value in ours.items() if not os.environ.get(f"WANDB_{name.upper()}")}
         if not os.environ.get("WANDB_RUN_ID"):
             ours["id"] = _identity(folder / "wandb.txt")
-        for variable, option in given.items():  # An argument would win over the environment.
-            if os.environ.get(variable):
-                ours.pop(option, None)
         return wandb.init(dir=str(folder), config=config, resume="allow", **ours)
     except Exception as error:
         say(f"wandb failed to start; training without it: {reason_of(error)}")
         return None
 
 
-def _description(path: Path) -> str | None:
-    """Return the description in a PNG; None if it has none."""
-    with Image.open(path) as picture:
-        return picture.info.get("Description")
+def _as_media(paths: Sequence[Path]) -> dict[str, Any]:
+    """Pictures and pages for Weights & Biases, with a table of the pictures that have a description, such as captions
+    with the maps of their words."""
+    import wandb
+
+    drawn = {path: wandb.Image(str(path), caption=path.stem) for path in paths if path.suffix in (".png", ".gif")}
+    pages = {path.stem: wandb.Html(str(path)) for path in paths if path.suffix == ".html"}
+    rows = []
+    for path, picture in drawn.items():
+        with Image.open(path) as file:
+            if "Description" in file.info:
+                rows.append([path.stem, file.info["Description"], picture])
+    table = {"captions": wandb.Table(columns=["image", "caption", "maps"], data=rows)} if rows else {}
+    return {"pictures": [*drawn.values()], **table, **pages}
 
 
 def _identity(path: Path) -> str:

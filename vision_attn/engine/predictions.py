@@ -9,12 +9,7 @@ from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.distributed import World, seed_all
 from vision_attn.layers.linear import constant_weights
 from vision_attn.system.console import progress
-from vision_attn.task import Batch, Source, Task
-
-
-def batches_of(source: Source, split: str, world: World) -> Iterable[Batch]:
-    """The batches of a split that this process predicts."""
-    return source.split(split, rank=world.rank, world=world.size)
+from vision_attn.task import Batch, Task
 
 
 def predictions(

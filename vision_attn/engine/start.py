@@ -1,8 +1,9 @@
-"""The start of a run, from the weights of another run if it names one."""
+"""The start of a run: from the weights of another run, or from random ones where its loss permits it."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from torch.optim import Optimizer
 
 from vision_attn.configuration.moves import moved
 from vision_attn.configuration.run_settings import Run
@@ -35,7 +36,8 @@ def started(task: Callable[[Source], Task], data: Source, world: World, start_fr
     """Build the task of a run with the weights of the run `start_from`, as `started_from` does, and say how its words
     or classes differ."""
     model, sizes = started_from(start_from, task, data)
-    model.restart(_task_of(_best(start_from)))
+    config = _best(start_from) / "config.yaml"
+    model.restart(moved(read_yaml(config))["task"] if config.is_file() else {})
     if world.is_main and sizes is not None:
         what = "classes" if data.vocabulary is None else "words"
         say(f"keeps {sizes[0]:,} {what} of {start_from} and adds {sizes[1] - sizes[0]:,}")
@@ -63,7 +65,25 @@ def _best(start_from: str) -> Path:
     return folder / "best" if (folder / "best").is_dir() else folder
 
 
-def _task_of(best: Path) -> dict[str, Any]:
-    """The task in the config of a run, in today's words; empty where there is no config."""
-    config = best / "config.yaml"
-    return moved(read_yaml(config))["task"] if config.is_file() else {}
+def check_untrained(task: Task) -> None:
+    """Check a run that starts from random weights. Raises ValueError if its loss only improves trained weights;
+    prints a line if only one term of it does."""
+    if task.fine_tunes:
+        raise ValueError(
+            "the loss of this config only improves a model that is trained already: name its run with "
+            "--run.start_from=FOLDER"
+        )
+    if task.highest_rate is not None:
+        say("a part of the loss only improves a model that is trained already: better start from one (run.start_from)")
+
+
+def check_rate(task: Task, optimizer: Optimizer) -> None:
+    """Print a line if the learning rate is one at which the loss is known to harm trained weights."""
+    if task.highest_rate is None:
+        return
+    rate = max(float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups)
+    if rate > task.highest_rate:
+        say(
+            f"the learning rate is {rate:g}, and above {task.highest_rate:g} this loss is known to harm trained "
+            "weights: lower it with --optimizer.lr (5e-5 to 5e-4 is usual)"
+        )

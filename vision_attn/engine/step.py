@@ -23,7 +23,7 @@ from vision_attn.engine.compiling import Trial, clear_of_compiler_errors, quiet_
 from vision_attn.engine.device_settings import compiled_from, uncaptured
 from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
-from vision_attn.system.console import printable, say
+from vision_attn.system.console import few, printable, say
 from vision_attn.task import Batch, Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -236,8 +236,7 @@ class Step:
         mine = [(step, what, self.ids.get(step, [])) for step, what in steps if step >= 0]
         everywhere = [one for part in self.world.gather(mine) for one in part]
         step, what, ids = min(everywhere, key=lambda one: (one[0], one[1] != "loss"))  # The loss is the cause.
-        images = ", ".join(printable(str(one)) for one in ids[:8])
-        images += f" and {len(ids) - 8} more" if len(ids) > 8 else ""
+        images = few([printable(str(one)) for one in ids], 8)
         terms = [name for name, value in self.terms.items() if name != "loss" and not value.isfinite().all()]
         batch = f"; ids of its batch: {images}" if images else ""
         batch += f"; in the latest step also: {', '.join(terms)}" if terms else ""

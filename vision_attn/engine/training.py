@@ -22,10 +22,10 @@ from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, random_state, seed_all, set_random_state
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
-from vision_attn.engine.memory import return_freed_memory
-from vision_attn.engine.predictions import Stopped, batches_of, predictions
+from vision_attn.engine.predictions import Stopped, predictions
 from vision_attn.engine.step import Step
 from vision_attn.system.console import leave_out, progress, reason_of, say
+from vision_attn.system.memory import return_freed_memory
 from vision_attn.task import Batch, Source, Task
 
 
@@ -167,7 +167,7 @@ class Training:
 
     def validation(self) -> Iterable[Batch]:
         """The batches that this process predicts."""
-        return batches_of(self.data, "val", self.world)
+        return self.data.split("val", rank=self.world.rank, world=self.world.size)
 
     def evaluate(self, batches: Iterable[Batch], world: World) -> dict[str, float]:
         """Compute validation metrics in the first process of `world`; each process predicts its own `batches`. The

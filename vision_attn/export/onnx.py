@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from vision_attn.contracts import Encoder
+from vision_attn.contracts import Encoder, Nested
+from vision_attn.contracts.nested import tensors_of, with_tensors
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.models.draw import DRAW
 from vision_attn.models.ram import RAM
@@ -130,20 +130,18 @@ def _captioner(task: Captioning, number: int, generator: torch.Generator) -> lis
     images = torch.randint(256, (number, 3, side, side), dtype=torch.uint8, generator=generator)
     regions = task.encoder(images)
     memory, state = task.model.start(regions, 1)
-    _, memory_tree = _flat(memory)
     word = torch.randint(2, 4, (number, 1), generator=generator)
     for _ in range(2):
         state = task.model.step(word, state, memory)[1]
-    kept, (going, state_tree) = _flat(memory)[0], _flat(state)
+    kept, going = tensors_of(memory), tensors_of(state)
 
     def start(regions: Tensor) -> tuple[Tensor, ...]:
-        memory, state = task.model.start(regions, 1)
-        return *_copied(_flat(memory)[0]), *_copied(_flat(state)[0])
+        return _copied(task.model.start(regions, 1))
 
     def step(word: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        memory, state = memory_tree(tensors[: len(kept)]), state_tree(tensors[len(kept) :])
-        logits, state, look = task.model.step(word, state, memory)
-        return logits[:, 0], *_copied(_flat(state)[0]), *(() if look is None else (look.alpha[:, 0],))
+        held = with_tensors(state, tensors[len(kept) :]), with_tensors(memory, tensors[: len(kept)])
+        logits, after, look = task.model.step(word, *held)
+        return logits[:, 0], *_copied(after), *(() if look is None else (look.alpha[:, 0],))
 
     names = [f"memory_{place}" for place in range(len(kept))]
     state_names = [f"state_{place}" for place in range(len(going))]
@@ -158,23 +156,9 @@ def _captioner(task: Captioning, number: int, generator: torch.Generator) -> lis
     ]
 
 
-def _flat(nested: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
-    """The tensors of nested tuples, without what is None, and the function that nests others in the same way."""
-    leaves, tree = pytree.tree_flatten(nested)
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-
-    def nest(tensors: Sequence[Tensor]) -> Any:
-        new = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            new[place] = tensor
-        return pytree.tree_unflatten(new, tree)
-
-    return [leaves[place] for place in places], nest
-
-
-def _copied(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies: an exported function may not return its inputs, or views of them."""
-    return [tensor.clone() for tensor in tensors]
+def _copied(nested: Nested) -> tuple[Tensor, ...]:
+    """Copies of the tensors: an exported function may not return its inputs, or views of them."""
+    return tuple(tensor.clone() for tensor in tensors_of(nested))
 
 
 def _to_onnx(program: Any, part: Part, path: Path) -> None:

@@ -34,7 +34,7 @@ def parse_yaml(text: str, where: Path | str) -> Any:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            _Expansion().of(node)
+            _check(node, {})
             return None if node is None else loader.construct_document(node)
         finally:
             loader.dispose()
@@ -108,44 +108,38 @@ class _Size(NamedTuple):
     depth: int
 
 
-class _Expansion:
-    """Computes the sizes of nodes with all aliases expanded."""
-
-    def __init__(self) -> None:
-        self.sizes: dict[int, _Size | None] = {}
-
-    def of(self, node: Any) -> _Size:
-        """Return the size of a node. Raises `_Excess`. An alias follows its anchor, so recursion is at most `DEPTH`."""
-        if id(node) in self.sizes:
-            size = self.sizes[id(node)]
-            if size is None:
-                raise _Excess(node, "contains itself")
-            return size
-        self.sizes[id(node)] = None
-        parts = []
-        if isinstance(node, yaml.MappingNode):
-            parts = [part for pair in node.value for part in pair]
-            keys = set[str]()
-            for key, _ in node.value:
-                _check_key(key)
-                if key.value in keys:  # PyYAML would keep the last
-                    raise _Excess(key, f"the key {_short(key.value)} occurs twice")
-                keys.add(key.value)
-        elif isinstance(node, yaml.SequenceNode):
-            parts = node.value
-        elif node is not None:
-            _check_value(node)
-        own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
-        sizes = [self.of(part) for part in parts]
-        size = _Size(
-            1 + sum(part.nodes for part in sizes),
-            own + sum(part.characters for part in sizes),
-            1 + max((part.depth for part in sizes), default=0),
-        )
-        if size.nodes > NODES or size.depth > DEPTH or size.characters > BYTES:
-            raise _excess(node, size.nodes, size.depth)
-        self.sizes[id(node)] = size
+def _check(node: Any, sizes: dict[int, _Size | None]) -> _Size:
+    """The size of a node with all aliases expanded, of which `sizes` holds those that are known. Raises `_Excess`. An
+    alias follows its anchor, so recursion is at most `DEPTH`."""
+    if id(node) in sizes:
+        if (size := sizes[id(node)]) is None:
+            raise _Excess(node, "contains itself")
         return size
+    sizes[id(node)] = None
+    parts, own = [], 0
+    if isinstance(node, yaml.MappingNode):
+        parts = [part for pair in node.value for part in pair]
+        keys = set[str]()
+        for key, _ in node.value:
+            _check_key(key)
+            if key.value in keys:  # PyYAML would keep the last
+                raise _Excess(key, f"the key {_short(key.value)} occurs twice")
+            keys.add(key.value)
+    elif isinstance(node, yaml.SequenceNode):
+        parts = node.value
+    elif node is not None:
+        _check_value(node)
+        own = len(node.value)
+    below = [_check(part, sizes) for part in parts]
+    size = _Size(
+        1 + sum(part.nodes for part in below),
+        own + sum(part.characters for part in below),
+        1 + max((part.depth for part in below), default=0),
+    )
+    if size.nodes > NODES or size.depth > DEPTH or size.characters > BYTES:
+        raise _excess(node, size.nodes, size.depth)
+    sizes[id(node)] = size
+    return size
 
 
 def _check_key(node: Any) -> None:

@@ -7,10 +7,10 @@ File names, captions, words and messages of other libraries may hold any charact
 import difflib
 import logging
 import os
+import re
 import sys
 import time
-import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -110,6 +110,11 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"; choose from: {', '.join(known)}" if len(known) in range(1, 40) else ""
 
 
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first of many names, and how many more there are."""
+    return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
+
+
 def reason_of(error: BaseException) -> str:
     """What an error says, in one line of at most 300 characters; its type if it says nothing."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
@@ -134,27 +139,18 @@ def printable(text: str) -> str:
     Unescaped, a file name or a word could forge a line of output or send commands to the terminal. Bytes that are not
     UTF-8 (surrogates of `os.fsdecode`) are kept, except control bytes.
     """
-    return "".join(map(_escaped, text)) if any(map(_harmful, text)) else text
+    return _HARMFUL.sub(_escaped, text)
 
 
-def _harmful(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Zl", "Zp") or character in _REORDERING or _control_byte(character)
+_HARMFUL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]")
+"""Control characters, also as bytes that are not UTF-8; line separators; and bidirectional control characters."""
 
 
-def _escaped(character: str) -> str:
-    if not _harmful(character):
-        return character
-    if _control_byte(character):
+def _escaped(found: re.Match) -> str:
+    character = found[0]
+    if character >= "\udc80":
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode()
-
-
-def _control_byte(character: str) -> bool:
-    """Return whether an 8-bit terminal would read an undecodable byte as a control character."""
-    return "\udc80" <= character <= "\udc9f"
-
-
-_REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 class _Lines(tqdm):

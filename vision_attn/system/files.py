@@ -95,33 +95,25 @@ def read_json(path: str | Path, *, lines: bool = False) -> Any:
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
     except ValueError as error:
-        values = _json_lines(text if lines else "\n".join(text.split("\n", 100)[:100]))  # a few show the format
-        if values is None:
-            wrong = _wrong_line(text)
-            where = f", line {wrong}," if wrong else ""
-            raise ValueError(f"{path}{where} is not JSON{'' if wrong else f': {error}'}") from error
+        values, wrong = _json_lines(text)
+        if wrong > 1:
+            raise ValueError(f"{path}, line {wrong}, is not JSON") from error
+        if wrong or len(values) < 2:
+            raise ValueError(f"{path} is not JSON: {error}") from error
         if not lines:
             raise ValueError(f"{path} is JSON lines (one value per line), but must be one JSON value") from error
         return values
 
 
-def _json_lines(text: str) -> list[Any] | None:
-    """Parse two or more lines of JSON, one value each; None if one is not JSON."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    try:
-        return [json.loads(line) for line in lines] if len(lines) > 1 else None
-    except (ValueError, RecursionError):
-        return None
-
-
-def _wrong_line(text: str) -> int | None:
-    """The first line, counted from 1, that is no JSON value, where the lines before it are; None if there are none."""
+def _json_lines(text: str) -> tuple[list[Any], int]:
+    """The values of JSON lines before the first line that is none, and its number, counted from 1; 0 if all are."""
+    values = []
     for number, line in enumerate(text.split("\n"), start=1):
         try:
-            json.loads(line or "null")
+            values += [json.loads(line)] if line.strip() else []
         except (ValueError, RecursionError):
-            return number if number > 1 else None
-    return None
+            return values, number
+    return values, 0
 
 
 def finite(numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,26 +91,19 @@ def _splits_from_file(path: Path, splits: Path, photographs: list[Photograph]) -
 
 def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> list[Photograph]:
     """Drop photographs without captions and log their number. Raises ValueError if all are dropped."""
-    captioned = []
+    captioned, bare = [], []
     for photograph in photographs:
         captions = [caption for caption in photograph.captions if _says_something(caption)]
-        if captions:
-            captioned.append(photograph._replace(captions=captions))
-    bare = len(photographs) - len(captioned)
+        (captioned if captions else bare).append(photograph._replace(captions=captions))
     empty = sum(len(one.captions) for one in photographs) - sum(len(one.captions) for one in captioned)
     if empty:
         log.warning("%s: captions of split %s without a word, which are left out: %d", path, split, empty)
     if bare:
-        first = next(
-            printable(photograph.name)
-            for photograph in photographs
-            if not any(map(_says_something, photograph.captions))
-        )
+        first = printable(bare[0].name)
         if not captioned:
             raise ValueError(f"{path}: no image of split {split} has a caption, such as {first}")
-        log.warning(
-            "%s: images of split %s that have no caption and are left out: %d, such as %s", path, split, bare, first
-        )
+        text = "%s: images of split %s that have no caption and are left out: %d, such as %s"
+        log.warning(text, path, split, len(bare), first)
     return captioned
 
 

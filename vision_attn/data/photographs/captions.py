@@ -88,16 +88,13 @@ class Captions(VocabularySource):
             verify: check the checksums of the whole cache before use.
             features: a folder of annotation vectors that another program computed, in the place of the encoder's: for
                 each photograph a file of its name or its id, with the ending .npy or .npz (`data.vectors`). See
-                `encoders.given`.
+                `encoders.precomputed`.
         """
         self.images, self.annotations, self.splits = images, annotations, splits
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
         self.max_length, self.rows = max_length, rows
         self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
         self.cache, self.residency, self.flips, self.verify = cache, residency, flips, verify
-        for name in ("batch_size", "evaluation_batch_size", "rows", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
         check_range("Captions", 1, 1000, rows=rows, max_length=max_length)
         check_range("Captions", 0.1, 1, crops=crops)
