@@ -28,6 +28,7 @@ from PIL import Image, ImageDraw
 from tests.untrained import write_run
 from vision_attn.api import Model, load
 from vision_attn.commands import main
+from vision_attn.commands.serve import short_names
 from vision_attn.data.images.open import Encoded
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import open_model
@@ -84,8 +85,9 @@ def picture(size: tuple[int, int] = (28, 28), kind: str = "PNG", ground: str = "
 
 
 def test_photographs_and_digits_are_answered_with_a_page(served, capfd) -> None:
-    kinds = ["caption", "caption", "classify", "classify", "look", "look", "look"]
-    assert [model["kind"] for model in ask(served, "/models").json()] == kinds
+    models = ask(served, "/models").json()
+    assert [model["kind"] for model in models] == ["caption", "caption", "digit", "digit", "look", "look", "look"]
+    assert [model["takes"] for model in models][::2] == ["photograph", "digit", "classifier", "classifier"]
     named = ask(served, "/caption?model=1&name=..%2F%3Cb%3Ecup.jpg", PHOTOGRAPH.read_bytes()).json()["page"]
     assert "&lt;b&gt;cup.jpg" in named and "<b>cup" not in named and "../" not in named
     first = ask(served, "/caption", PHOTOGRAPH.read_bytes()).json()
@@ -138,7 +140,8 @@ def test_serve_opens_runs_and_models_of_other_libraries(tmp_path, monkeypatch, c
     torch.save({name: value * 0 for name, value in model.state_dict().items()}, tmp_path / "0.pt")
     options = ["--port", "0", "--device", "cpu", "--weights", "none", "--weights", str(tmp_path / "0.pt")]
     assert main(["serve", *names, *options]) == 0
-    assert [name for name, _ in served] == names and [type(one).__name__ for _, one in served][1] == "Model"
+    assert [name for name, _ in served] == ["squeezenet1_1", "run", "squeezenet1_1"]
+    assert [type(one).__name__ for _, one in served][1] == "Model"
     answers = [served[number][1].look(PHOTOGRAPH) for number in (0, 2)]
     assert answers[1].log_prob[0] == pytest.approx(-math.log(1000)) != answers[0].log_prob[0]
     capsys.readouterr()
@@ -148,6 +151,30 @@ def test_serve_opens_runs_and_models_of_other_libraries(tmp_path, monkeypatch, c
     ):  # fmt: skip
         assert main(["serve", *words]) == 1
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["weights/photographs", "hf://me/dogs", "timm:vit", "."], ["photographs", "dogs", "timm:vit", "."]),
+        (["a/runs/x/", "b/runs/x", "b/runs/y", "x"], ["a/runs/x", "b/runs/x", "y", "x"]),
+        (["/a/x/best", "/a/y/best", "/a/y/best"], ["x/best", "y/best", "y/best"]),
+    ],
+)
+def test_models_are_named_by_their_name(names, short) -> None:
+    """With the folder where two have the same."""
+    assert short_names(names) == short
+
+
+def test_photographs_to_choose_come_from_memory(served) -> None:
+    """Those of docs/photographs, and no other file."""
+    names = ask(served, "/photographs").json()
+    assert names == ["coffee.jpg", "dog.jpg", "horse.jpg", "soccer.jpg", "surfer.jpg"]
+    assert ask(served, "/photographs/coffee.jpg").content == PHOTOGRAPH.read_bytes()
+    for name in ("README.md", "../README.md", "..%2F..%2FREADME.md", "%2Fetc%2Fpasswd", "coffee", "%00"):
+        assert ask(served, f"/photographs/{name}").status == 404, name
+    assert ask(served, "/photographs/coffee.jpg", b"").status == 405
+    assert ask(served, "/photographs/coffee.jpg", Host="evil.example").status == 403
 
 
 def load_text(served) -> str:
@@ -404,6 +431,24 @@ def test_three_journeys_in_a_browser(served, browser, tmp_path) -> None:
     assert Image.open(shots / "digit.png").size[0] >= 1000
     browser.run("document.querySelector('.clear').click()")
     assert browser.run(inked.format(150)) == 0
+    for key, shift in (("ArrowDown", 8), ("ArrowLeft", 0)):  # the pen is where the mouse let it go, at 240
+        browser.run(f"document.querySelector('canvas').dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}',"
+                    f"shiftKey: {str(bool(shift)).lower()}}}))")  # fmt: skip
+    assert [browser.run(inked.format(y)) for y in (238, 254)] == [0, 255]
+
+
+def test_photographs_are_chosen_in_a_browser(served, browser) -> None:
+    """By keyboard; the answer is that of the dropped file. A page of digits alone has none."""
+    browser.call("Page.navigate", url=f"http://127.0.0.1:{served.server_port}/")
+    browser.wait("document.body && 'ready' in document.body.dataset")
+    choose(browser, "#photograph .second", "nothing")
+    browser.run("document.querySelector('.examples button').focus()")
+    for kind in ("keyDown", "keyUp"):
+        browser.call("Input.dispatchKeyEvent", type=kind, key="Enter", windowsVirtualKeyCode=13, text="\r")
+    browser.wait("document.querySelector('#photograph .results').dataset.done == '1'")
+    assert browser.run("document.querySelector('#photograph h3').textContent") == f"one: {load_text(served)}"
+    assert browser.run("document.querySelector('[aria-pressed=true] img').alt") == "coffee"
+    assert browser.run("getComputedStyle(document.querySelector('.examples')).display") == "grid"
 
 
 def test_a_caption_page_at_rest_shows_its_sharpest_map(browser, tmp_path) -> None:
@@ -526,7 +571,7 @@ def test_a_drawn_digit_is_for_models_that_have_room_for_it(tmp_path) -> None:
         kinds = [model["kind"] for model in ask(running, "/models").json()]
         refused, answered = (ask(running, f"/digit?model={number}", picture()) for number in (0, 1))
         running.shutdown()
-    assert kinds == ["", "classify"] and (refused.status, answered.status) == (400, 200)
+    assert kinds == ["classify", "digit"] and (refused.status, answered.status) == (400, 200)
 
 
 def test_an_address_of_version_6_is_served(tmp_path) -> None:

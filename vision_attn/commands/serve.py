@@ -1,4 +1,4 @@
-"""Serve a web page on this machine: drop a photograph, or draw a digit, and watch where models look.
+"""Serve a web page on this machine: choose a photograph, or draw a digit, and see where models look.
 
 MODEL is a run, or a model of another library, named as for `vision-attn look`: a torchvision name, timm:NAME,
 transformers:NAME-or-folder, or module:function with --trust. Without a MODEL, the included runs: the captioner of
@@ -8,7 +8,9 @@ a password.
 """
 
 import argparse
+from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 from vision_attn.commands._run_options import add_device_and_trust
 from vision_attn.system.console import say
@@ -31,6 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_and_trust(parser)
 
 
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last part of each name, with as many of the parts before as tell it from different names."""
+    parts = [Path(name).parts for name in names]
+
+    def short(mine: tuple[str, ...]) -> str:
+        others = [other for other in parts if other != mine]
+        number = next((n for n in range(1, len(mine)) if all(mine[-n:] != other[-n:] for other in others)), len(mine))
+        return "/".join(mine[-number:])
+
+    return [short(mine) or name for name, mine in zip(names, parts, strict=True)]
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Load the models and serve them until Ctrl-C. Raises ValueError if one cannot be opened, or the address used."""
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
@@ -50,9 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     given = iter(weights)
     options = {"device": arguments.device, "trust": arguments.trust}
     with make_server([], host=arguments.host, port=arguments.port) as server:  # a port in use is found before loading
-        for name in names:
+        for name, title in zip(names, short_names(names), strict=True):
             file = None if is_run_name(name) else next(given)
-            server.models.append((name, load(name, weights=file, **options)))
+            server.models.append((title, load(name, weights=file, **options)))
         say(f"ready: open http://{arguments.host}:{server.server_port} in a browser; Ctrl-C ends it")
         server.serve_forever()
     return 0

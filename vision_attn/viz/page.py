@@ -117,7 +117,8 @@ def _figure(number: int, item: PageItem, unit: Unit) -> str:
     rest = None if item.alpha is None or unit == "character" else sharpest_word(item.words, item.alpha)
     attributes = f' class="{kinds}"' * bool(kinds) + (f' data-rest="{rest + 1}"' if rest is not None else "")
     return f"""<figure id="image-{number}"{attributes}>
-<div class="view" data-rows="{rows}" data-columns="{columns}" data-extent="{_edges(item.extent)}">
+<div class="view" data-rows="{rows}" data-columns="{columns}" data-extent="{_edges(item.extent)}"\
+ style="--shape: {item.picture.width / item.picture.height:.3f}">
 <img src="{_data(item.picture, drawn)}" alt="{escape(caption or item.title)}">
 <div class="boxes"></div>
 </div>

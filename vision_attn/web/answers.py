@@ -36,18 +36,27 @@ def verbs(model: Model | Explainer) -> list[str]:
     found = {
         "caption": isinstance(task, Captioning),
         "classify": isinstance(task, Classification),
-        "digit": isinstance(task, Classification) and min(task.image_shape[1:]) >= DIGIT,
+        "digit": isinstance(task, Classification) and takes_digits(task),
         "look": sees_photographs(task) or (isinstance(task, Captioning) and task.sees_squares),
     }
     return [verb for verb, answers in found.items() if answers]
 
 
+def takes_digits(task: Classification) -> bool:
+    """Whether a classifier tells digits apart, in grey images that have room for one."""
+    channels, height, width = task.image_shape
+    return channels == 1 and min(height, width) >= DIGIT and all(map(str.isdigit, task.class_names))
+
+
 def described(model: Model | Explainer) -> dict[str, str]:
-    """The journey of the page that a model takes part in; empty for none."""
+    """What the page asks of a model, and what it takes: a photograph, a line or a digit, or, where it is looked into,
+    the kind of model that it is."""
     able = verbs(model)
-    if "look" in able and "caption" not in able:
+    if "caption" in able:
+        return {"kind": "caption", "takes": "photograph" if model.task.sees_squares else "line"}
+    if "look" in able:
         return {"kind": "look", "takes": model.kind if isinstance(model, Explainer) else "classifier"}
-    return {"kind": "caption" if "caption" in able else "classify" if "digit" in able else ""}
+    return {"kind": "digit", "takes": "digit"} if "digit" in able else {"kind": "classify", "takes": "photograph"}
 
 
 def number_of(text: str, most: int) -> int | None:

@@ -2,7 +2,8 @@
 
 POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
 takes a `text=`, which may be repeated, and a `method=`. /digit takes a picture of 28 x 28 pixels, and puts it among
-clutter first. The answer is JSON: `{"text":, "page":}` with the result's `record`, or `{"error":}`.
+clutter first. The answer is JSON: `{"text":, "page":}` with the result's `record`, or `{"error":}`. GET /photographs
+lists the photographs that come with the package, and /photographs/NAME is one of them.
 """
 
 import asyncio
@@ -32,12 +33,15 @@ from vision_attn.results.explainer import Explainer
 from vision_attn.results.model import Model
 from vision_attn.results.result_list import BATCH
 from vision_attn.system.console import printable
+from vision_attn.system.files import ours
 from vision_attn.web.answers import OPTIONS, answers, described, number_of, verbs
 
 LARGEST = 32_000_000
 """Bytes of an upload."""
 LONGEST = 300.0
 """Seconds until a request must have arrived."""
+PHOTOGRAPHS = "docs/photographs"
+"""To click on the page."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -53,7 +57,10 @@ class Server:
         self.models, self.local = list(models), host in LOCAL
         self.socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.server_port: int = self.socket.getsockname()[1]
-        pages = [Route("/", self.page), Route("/models", self.names)]
+        # Read now: no name of a request is ever looked up in the file system.
+        self.photographs = {file.name: file.read_bytes() for file in sorted((ours() / PHOTOGRAPHS).glob("*.jpg"))}
+        pages = [Route("/", self.page), Route("/models", self.names), Route("/photographs", self.examples)]
+        pages += [Route("/photographs/{name}", self.example)]
         asked = [Route(f"/{verb}", self.answer, methods=["POST"]) for verb in OPTIONS]
         app = Starlette(routes=[*pages, *asked], exception_handlers={HTTPException: refusal})
         options = {"log_config": None, "log_level": "error", "access_log": False, "server_header": False}
@@ -93,6 +100,14 @@ class Server:
 
     async def names(self, _: Request) -> Response:
         return JSONResponse([{"name": name, **described(model)} for name, model in self.models], headers=HEADERS)
+
+    async def examples(self, _: Request) -> Response:
+        return JSONResponse([*self.photographs], headers=HEADERS)
+
+    async def example(self, request: Request) -> Response:
+        if (content := self.photographs.get(request.path_params["name"])) is None:
+            raise HTTPException(404)
+        return Response(content, media_type="image/jpeg", headers=HEADERS)
 
     async def answer(self, request: Request) -> Response:
         """The result for one image: its text, its page and its record."""
@@ -148,12 +163,12 @@ class Server:
         number = number_of(options.get("model", ["0"])[0], len(self.models) - 1)
         if number is None:
             raise HTTPException(404, f"there is no such model: their numbers are 0 to {len(self.models) - 1}")
-        _, model = self.models[number]
+        name, model = self.models[number]
         if verb not in verbs(model):
-            able = [f"/{verb}?model={n} ({name})" for n, (name, one) in enumerate(self.models) if verb in verbs(one)]
+            able = [f"/{verb}?model={n} ({other})" for n, (other, one) in enumerate(self.models) if verb in verbs(one)]
             instead = [*able, *(f"/{other}" for other in verbs(model))][:1]
             hint = "".join(f": ask {one}" for one in instead)
-            raise HTTPException(400, f"{model.name} does not answer /{verb}{hint}")
+            raise HTTPException(400, f"{name} does not answer /{verb}{hint}")
         return number
 
 
