@@ -305,7 +305,7 @@ def test_malicious_places(field: Range, share, tally) -> None:
             Attack(f"digits in {place!r:.20}", "ram_mnist28", with_data("ram_mnist28", folder=place), evaluated),
             Attack(f"annotations {place!r:.20}", "sat_soft_scenes", photographs(annotations=place), evaluated),
             Attack(f"images {place!r:.20}", "sat_soft_scenes", photographs(images=place), evaluated),
-            Attack(f"splits {place!r:.20}", "sat_soft_scenes", photographs(splits=place), evaluated),
+            Attack(f"splits {place!r:.20}", "sat_soft_scenes", photographs(split_files=place), evaluated),
             Attack(f"cache {place!r:.20}", "sat_soft_scenes", photographs(cache=place), evaluated),
         ]
     attacks += [Attack(f"cache {outside}", "sat_soft_scenes", photographs(cache=outside), evaluated)]

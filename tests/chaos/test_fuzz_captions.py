@@ -76,7 +76,7 @@ def test_annotations(tally: Any, share: Callable[[int], int]) -> None:
             file, named = folder / f"{os.getpid()}.json", folder / f"{os.getpid()}_splits.json"
             file.write_bytes(pair[0])
             named.write_bytes(pair[1])
-            ways: list[dict] = [{}, {"split": "train"}, {"splits": named}]
+            ways: list[dict] = [{}, {"split": "train"}, {"split_files": named}]
             found = read_annotations(file, **ways[len(pair[0]) % 3])
             Vocabulary.build(
                 (caption for members in found.values() for p in members for caption in p.captions), min_count=1

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from vision_attn.commands import score
-from vision_attn.data.photographs.caption_files import Photograph
+from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.references import matched, read_references, read_results
 from vision_attn.metrics import write_results
 
@@ -171,17 +171,17 @@ def test_files_are_written_before_the_first_line_is_printed(files, tmp_path, mon
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is not JSON"),
+        ("", "is empty"),
         ("[1, 2", "is not JSON"),
         ("{}", "is not a results file"),
         ("[]", "holds no captions"),
-        ("[1]", "record 0 is not of the form"),
-        ('[{"image_id": 1}]', "record 0 is not of the form"),
-        ('[{"image_id": 1, "caption": null}]', "record 0: the caption must be a string, not null"),
-        ('[{"image_id": 1.5, "caption": "a"}]', "record 0: image_id must be an integer or a string, not 1.5"),
+        ("[1]", "record 1 is 1, not an object with image and caption"),
+        ('[{"image_id": 1}]', "record 1 has no caption; each must have image and caption"),
+        ('[{"image_id": 1, "caption": null}]', "record 1 has no caption"),
+        ('[{"image_id": 1.5, "caption": "a"}]', "record 1: image must be text or an integer, not 1.5"),
         (
             '[{"image_id": 1, "caption": "a"}, {"image_id": 1, "caption": "b"}]',
-            "record 1 is the second caption of image 1",
+            "record 2 is the second caption of image 1",
         ),
     ],
 )
@@ -196,8 +196,8 @@ def test_results_files_that_are_none(files, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("no", "is not JSON"),
-        ("[]", "not a caption file; expected COCO's format"),
+        ("no", 'the first row must name the columns "image" and "caption"'),
+        ("[]", "has no captions"),
         ('{"images": []}', "not a caption file; expected COCO's format"),
         ('{"annotations": []}', "holds no captions"),
         ('{"annotations": [{"caption": "a"}]}', "annotation 0 lacks 'image_id'"),
@@ -213,10 +213,10 @@ def test_annotation_files_that_are_none(files, content, message):
 def test_files_that_cannot_be_read(files, tmp_path):
     with pytest.raises(ValueError, match=r"missing\.json was not found"):
         run(tmp_path / "missing.json", files[1])
-    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+    with pytest.raises(ValueError, match="is a folder with several files"):
         run(files[0], tmp_path)
     files[0].write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="it is not UTF-8 text"):
+    with pytest.raises(ValueError, match="the first row must name"):
         run(*files)
 
 
@@ -227,7 +227,7 @@ def test_files_that_cannot_be_read(files, tmp_path):
 )  # fmt: skip
 def test_ids_of_odd_types_are_named(files, image, said):
     files[0].write_text(f'[{{"image_id": {image}, "caption": "a"}}]')
-    with pytest.raises(ValueError, match=rf"record 0: image_id must be an integer or a string, not {said}$"):
+    with pytest.raises(ValueError, match=f"record 1( has no image|: image must be text or an integer, not {said}$)"):
         read_results(files[0])
     files[1].write_text(f'{{"annotations": [{{"image_id": {image}, "caption": "a"}}]}}')
     with pytest.raises(ValueError, match=rf"the id of annotation 0 must be an integer or a string, not {said}$"):

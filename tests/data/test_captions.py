@@ -137,7 +137,8 @@ def test_all_forms_read_the_same(folder):
         by_id.setdefault(split, []).append(100 + number)
     for members in (by_name, by_id, by_stem, {**by_id, "unused": []}):
         splits = write(folder / "splits.json", members)
-        assert same_photographs(source(folder, prepare=False, annotations=bare, splits=splits).photographs, expected)
+        read = source(folder, prepare=False, annotations=bare, split_files=splits).photographs
+        assert same_photographs(read, expected)
 
     for split in ("train", "val", "test"):
         record = coco()
@@ -180,7 +181,7 @@ def broken(change):
 
 MISTAKES = {
     "is not JSON": "{",
-    "not a caption file; expected COCO": [],
+    "has no captions": [],
     "expected COCO's format": {"images": [{"id": 1}]},
     "expected COCO's format, .*; annotation 0 lacks 'caption'": broken(
         lambda record: record["annotations"][0].pop("caption")
@@ -190,7 +191,7 @@ MISTAKES = {
         lambda record: record["annotations"][0].update(caption=7)
     ),
     "image id 101 occurs twice": broken(lambda record: record["images"][0].update(id=101)),
-    'unknown split "dev"': broken(lambda record: record["images"][0].update(split="dev")),
+    'unknown split "tset"': broken(lambda record: record["images"][0].update(split="tset")),
     "no image has a `split` field": coco(split=False),
     "no image of split train has a caption, such as 00.png": {**coco(), "annotations": []},
 }
@@ -225,10 +226,10 @@ def test_other_mistakes_are_named(folder):
         ([1], "expected JSON of the form"),
         ({"train": ["x"]}, "none of its entries"),
         ({"train": [100], "val": [100]}, "100 is in two splits, train and val"),
-        ({"dev": [100]}, 'unknown split "dev"'),
+        ({"tset": [100]}, 'unknown split "tset"'),
     ):
         with pytest.raises(ValueError, match=f"splits.json.*{complaint}"):
-            source(folder, splits=write(folder / "splits.json", splits))
+            source(folder, split_files=write(folder / "splits.json", splits))
     record = coco()
     record["images"][15]["file_name"] = "00.png"
     write(folder / "captions.json", record)
@@ -237,7 +238,7 @@ def test_other_mistakes_are_named(folder):
 
 
 def test_an_empty_split_is_named(folder):
-    captions = source(folder, splits=write(folder / "splits.json", {"test": [100, 101]}), vocabulary=None)
+    captions = source(folder, split_files=write(folder / "splits.json", {"test": [100, 101]}), vocabulary=None)
     captions.restore(exported(folder))
     assert len(captions.split("test")) == 1  # judged without a training set
     for empty in (lambda: captions.split("val"), lambda: captions.train(0, seed=0), lambda: len(captions)):
@@ -614,7 +615,7 @@ def test_flickr8k(data_folder, tmp_path):
         "train": 6000, "val": 1000, "test": 1000,
     }  # fmt: skip
     assert all(len(photograph.captions) == 5 for members in by_field.photographs.values() for photograph in members)
-    by_file = Captions(**options, splits="flickr8k/split.json")
+    by_file = Captions(**options, split_files="flickr8k/split.json")
     assert {split: set(members) for split, members in names(by_file).items()} == {
         split: set(members) for split, members in names(by_field).items()
     }
@@ -635,7 +636,7 @@ def test_coco_val2017(data_folder):
 
 def kept(folder, monkeypatch, **options) -> Captions:
     """A source that treats every file as a large one."""
-    monkeypatch.setattr("vision_attn.data.photographs.captions.LARGE", 0)
+    monkeypatch.setattr("vision_attn.data.photographs.annotations.LARGE", 0)
     return source(folder, **options)
 
 
@@ -661,7 +662,7 @@ def test_captions_in_the_cache_are_the_same(folder, monkeypatch):
     expected = pairs(source(folder, flips=True))
     first = kept(folder, monkeypatch, flips=True)
     assert in_cache(first) and pairs(first) == expected
-    monkeypatch.setattr("vision_attn.data.photographs.captions.read_annotations", None)  # not called again
+    monkeypatch.setattr("vision_attn.data.photographs.annotations.read_annotations", None)  # not called again
     monkeypatch.setattr("vision_attn.data.vocabulary.Vocabulary.encode", None)
     again = source(folder, prepare=False, flips=True)
     again.vocabulary = first.vocabulary
@@ -689,12 +690,12 @@ def test_other_captions_are_kept_apart(folder, monkeypatch):
     other = write(folder / "other.json", record)
     assert kept(folder, monkeypatch, annotations=other).photographs["train"][0].captions[0] == "something else"
     splits = {"train": [100, 101], "val": [102]}
-    by_file = kept(folder, monkeypatch, splits=write(folder / "splits.json", splits))
+    by_file = kept(folder, monkeypatch, split_files=write(folder / "splits.json", splits))
     assert names(by_file) == {"train": ["00.png", "01.png"], "val": ["02.png"], "test": []}
     whole = coco(split=False)
     for split in ("train", "val"):
         each = {split: write(folder / "whole.json", whole)}
-        captions = kept(folder, monkeypatch, prepare=False, annotations=each, splits="ignored.json")
+        captions = kept(folder, monkeypatch, prepare=False, annotations=each, split_files="ignored.json")
         assert {name for name, members in names(captions).items() if members} == {split}
 
 
@@ -787,7 +788,7 @@ def test_a_cache_that_may_only_be_read_serves(folder, monkeypatch, caplog):
 def test_one_of_several_reads_the_captions(folder, monkeypatch, caplog):
     store = kept(folder, monkeypatch, prepare=False).photographs["train"].store[0]
     aside = store.rename(store.with_name("aside"))
-    monkeypatch.setattr("vision_attn.data.photographs.captions.read_annotations", None)  # the other one reads
+    monkeypatch.setattr("vision_attn.data.photographs.annotations.read_annotations", None)  # the other one reads
     with ThreadPoolExecutor(1) as pool:
         with FileLock(store.with_name(f".{store.name}.lock")):  # of the other one
             waits = pool.submit(lambda: in_cache(source(folder, prepare=False)))
@@ -804,7 +805,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(folder, monkeypatch)
         path.write_text(path.read_text() + " ")
         return found
 
-    monkeypatch.setattr("vision_attn.data.photographs.captions.read_annotations", changes)
+    monkeypatch.setattr("vision_attn.data.photographs.annotations.read_annotations", changes)
     with pytest.raises(ValueError, match="captions.json changed while it was read"):
         _ = kept(folder, monkeypatch, prepare=False).photographs
     assert not list((folder / "cache").glob("captions-*"))

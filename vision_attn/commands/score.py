@@ -1,8 +1,8 @@
 """Score captions made by any tool against reference captions.
 
-RESULTS is JSON in COCO's results format, CSV with the columns image and caption, or the lines of `caption --json`.
-REFERENCES is any annotation file that `train` reads: JSON in COCO's or Karpathy's format, CSV, or JSON lines. Both name
-an image by its id or by its file name, with or without the folder and the ending.
+RESULTS is JSON in COCO's results format, another list or table of images and captions, or the lines of `caption
+--json`. REFERENCES is any annotation file that `train` reads, such as JSON of COCO, or CSV. Both name an image by its
+id or by its file name, with or without the folder and the ending.
 
 Prints a table and writes the metrics as JSON, and with --each those of each image. Annotated images without a caption
 are skipped and counted: COCO's own code rejects such files, but a test split usually shares its annotation file with
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vision_attn.commands._files import check_file
-from vision_attn.data.photographs.caption_files import Photograph
+from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.references import matched, read_references, read_results
 from vision_attn.metrics import METRICS, caption_metrics, write_each
 from vision_attn.system.console import say

@@ -30,7 +30,7 @@ MODULES = {
 CLASSES = {"Given": "Precomputed", "Joined": "Concatenated", "ReinforceLooks": "ReinforceAttention"}
 """Classes of these modules: old -> new."""
 
-ARGUMENTS = {"forget_looks": "context_dropout", "forget_after": "context_dropout_after"}
+ARGUMENTS = {"forget_looks": "context_dropout", "forget_after": "context_dropout_after", "splits": "split_files"}
 """Arguments of classes of this package: old -> new."""
 
 RUN = {"rehearse": "sanity_check"}
@@ -76,7 +76,7 @@ def moved_path(path: str, *, where: Any = None) -> str:
 def moved_option(key: tuple[str, ...], value: str) -> tuple[tuple[str, ...], str]:
     """Return the key and the value of an option such as "--data=vision_attn.data.labelled.LabelledImages", with today's
     names."""
-    last = {"task": ARGUMENTS, "run": RUN}.get(key[0], {}).get(key[-1], key[-1])
+    last = {"data": ARGUMENTS, "task": ARGUMENTS, "run": RUN}.get(key[0], {}).get(key[-1], key[-1])
     _tell(key[-1], last, "the command line")
     return (*key[:-1], last), moved_path(value, where="the command line")
 

@@ -1,23 +1,104 @@
-"""Records about images, CSV whose first row names the columns or JSON lines of objects, and the splits of images."""
+"""Records about images, in a table, JSON, JSON lines, Parquet or Arrow, recognised by their content, and the splits of
+images."""
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from vision_attn.system.files import brief, read_json
+from vision_attn.data.tables import places_of, read_table
+from vision_attn.data.text_encoding import read_text
+from vision_attn.system.console import reason_of
+from vision_attn.system.files import brief, parse_json
 
-TABLES = (".csv", ".tsv")
-"""Endings of files with a row for each record."""
-Records = list[tuple[str, dict[str, Any]]]
-"""Each record, and where it is, for messages."""
+MAGIC = {b"PAR1": "Parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow stream"}
+"""The first bytes of files with columns."""
 
 
-def read_records(path: Path, *columns: str) -> Records:
-    """Read the records of a file; each of them may also have a `split`. Raises ValueError naming the file and, if one
-    is wrong, the record: no CSV in UTF-8, not all `columns` in its first row, more fields than columns, no object."""
-    return _csv(path, columns) if path.suffix.lower() in TABLES else _json(path, columns)
+class Content(NamedTuple):
+    """What is in a file: a value of JSON, a list of records, or the text of a table."""
+
+    shape: str
+    value: Any
+
+
+class Records(NamedTuple):
+    """The records of a file."""
+
+    shape: str
+    rows: list[tuple[str, dict[str, Any]]]
+    """Each record, and where it is, for messages."""
+    short: list[int]
+    """Lines of a table that lack a column, and are left out."""
+
+
+def read_content(path: Path) -> Content:
+    """Read a file, and recognise what it holds. Raises ValueError naming the file if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            first = file.read(8)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    if shape := next((shape for magic, shape in MAGIC.items() if first.startswith(magic)), None):
+        return Content(shape, _columnar(path, shape))
+    text = read_text(path)
+    if not (stripped := text.lstrip()):
+        raise ValueError(f"{path} is empty")
+    if stripped[0] not in "{[":
+        return Content("table", text)
+    value = parse_json(path, text, lines=True)
+    lines = isinstance(value, list) and stripped[0] == "{"
+    return Content("JSON lines" if lines else "JSON", value)
+
+
+def read_records(
+    path: Path, *columns: str, named: Mapping[str, str | int] | None = None, content: Content | None = None
+) -> Records:
+    """Read records that each have `columns` and may have a `split`, also under other names that data sets give them.
+
+    named: the names of columns that are not recognised. content: what `read_content` has read.
+
+    Raises ValueError naming the file and the record that is wrong.
+    """
+    shape, value = content or read_content(path)
+    named = named or {}
+    if unknown := named.keys() - {*columns, "split"}:
+        raise ValueError(f"columns can be named for {', '.join((*columns, 'split'))}, not {', '.join(sorted(unknown))}")
+    if shape == "table":
+        table = read_table(path, value, columns, named)
+        return Records(table.shape, [(f"{path}: line {line}", row) for line, row in table.rows], table.short)
+    records = value if isinstance(value, list) else [value]
+    rows = []
+    known: dict[tuple[str, ...], dict[str, list[int]]] = {}
+    for number, record in enumerate(records, start=1):
+        where = f"{path}: record {number}"
+        if not isinstance(record, dict):
+            raise ValueError(f"{where} is {brief(record)}, not an object with {' and '.join(columns)}")
+        keys = tuple(record)
+        if keys not in known:
+            known[keys] = places_of(keys, columns, named)
+        found = {column: [record[keys[place]] for place in places] for column, places in known[keys].items()}
+        rows.append((where, record | {column: some if some[1:] else some[0] for column, some in found.items()}))
+    return Records(shape, rows, [])
+
+
+def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
+    """The rows of a Parquet or an Arrow file, without columns of bytes, such as photographs."""
+    try:
+        import pyarrow
+        from pyarrow import ipc, parquet
+    except ImportError as error:
+        raise ValueError(f"{path} is a {shape} file, which needs pyarrow: pip install 'vision-attn[scale]'") from error
+    try:
+        if shape == "Parquet":
+            table = parquet.ParquetFile(path).read()
+        else:
+            with pyarrow.memory_map(str(path)) as file:
+                table = (ipc.open_file if shape == "Arrow" else ipc.open_stream)(file).read_all()
+        kept = [field.name for field in table.schema if "binary" not in str(field.type)]
+        return table.select(kept).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is not a readable {shape} file: {reason_of(error)}") from error
 
 
 def hashed_split(name: str) -> str:
@@ -41,53 +122,10 @@ def split_named(name: Any) -> Any:
     if not isinstance(name, str):
         return name
     word = name.strip().lower()
-    return {"validation": "val", "valid": "val"}.get(word, word)
+    return {"validation": "val", "valid": "val", "dev": "val", "training": "train", "testing": "test"}.get(word, word)
 
 
 def check_inside(where: str, name: str, folder: Path) -> None:
     """Raise ValueError naming the record if the name of an image leads out of the folder of images."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"{where}: image {brief(name)} must be the name of a file in {folder}")
-
-
-def _csv(path: Path, columns: tuple[str, ...]) -> Records:
-    """Records of a file with commas, or with semicolons or tabs, as spreadsheets write them. Names of columns may have
-    capitals; empty rows are left out."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            reader = csv.DictReader(file, delimiter=_delimiter(first, columns), strict=True)
-            found = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-            records = [(f"{path}: line {reader.line_num}", record) for record in reader if any(record.values())]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not in UTF-8, as which a spreadsheet can save it: {error}") from error
-    except (OSError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as CSV: {error}") from error
-    if not set(columns) <= set(found):
-        wanted = " and ".join(f'"{name}"' for name in columns)
-        first = brief(", ".join(found))
-        raise ValueError(f'{path}: the first row must name the columns {wanted}, and may name "split"; it is {first}')
-    for where, record in records:
-        if None in record:  # where csv puts what no column takes
-            raise ValueError(
-                f"{where}: more fields than columns: a {columns[-1]} with a comma needs quotation marks around it"
-            )
-    return records
-
-
-def _delimiter(first: str, columns: tuple[str, ...]) -> str:
-    """What separates the fields of a file with this first row."""
-    for delimiter in ";\t":
-        if set(columns) <= {name.strip().strip('"').lower() for name in first.split(delimiter)}:
-            return delimiter
-    return ","
-
-
-def _json(path: Path, columns: tuple[str, ...]) -> Records:
-    content = read_json(path, lines=True)
-    records = content if isinstance(content, list) else [content]
-    for number, record in enumerate(records, start=1):
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}: record {number} is {brief(record)}, not an object with {' and '.join(columns)}")
-    return [(f"{path}: record {number}", record) for number, record in enumerate(records, start=1)]

@@ -78,20 +78,29 @@ def _alike(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def read_json(path: str | Path, *, lines: bool = False) -> Any:
-    """Read a JSON file in UTF-8, with or without a byte order mark.
-
-    With `lines`, a JSON lines file (one value per line) is accepted too and returned as the list of its values. Raises
-    ValueError naming the file if it cannot be read, is not JSON, or is nested too deeply.
-    """
-    text = ""
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file in UTF-8, with or without a byte order mark. Raises ValueError naming the file if it cannot be
+    read, is not JSON, or is nested too deeply."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        return json.loads(text)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+        text = contents(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not JSON: it is not UTF-8 text") from error
+    return parse_json(path, text)
+
+
+def contents(path: str | Path) -> bytes:
+    """Read a file. Raises ValueError naming it if it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
+    """Parse the JSON in the file `path`. With `lines`, JSON lines (one value per line) are accepted too, and returned
+    as the list of their values. Raises ValueError naming the file if it is not JSON or is nested too deeply."""
+    try:
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
     except ValueError as error:

@@ -88,7 +88,7 @@ def _folders(folder: Path) -> list[str]:
 
 def _from_file(folder: Path, path: Path) -> Iterator[Record]:
     seen: set[str] = set()
-    for where, record in read_records(path, "image", "label"):
+    for where, record in read_records(path, "image", "label").rows:
         for key in ("image", "label"):
             if not isinstance(record.get(key), str | int) or not str(record[key]).strip():
                 raise ValueError(f"{where} has no {key}; each must have image and label, as image,label in CSV")

@@ -176,7 +176,7 @@ def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]], multiple: int = MULTIP
 
 def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
     """Read the lines of each split from CSV or JSON lines. Raises ValueError naming the file and the line."""
-    records = read_records(path, "image", "text")
+    records = read_records(path, "image", "text").rows
     split: dict[str, list[Line]] = {name: [] for name in SPLITS}
     given = {record.get("split") not in (None, "") for _, record in records}
     if len(given) > 1:

@@ -2,48 +2,128 @@
 
 import logging
 import unicodedata
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vision_attn.data.photographs.caption_files import NAMINGS, Photograph, has_records, read_photographs
-from vision_attn.data.records import divided, split_named
+from vision_attn.data.photographs.caption_files import Columns, files_of, read_photographs
+from vision_attn.data.photographs.photograph import NAMINGS, Photograph
+from vision_attn.data.photographs.store import Photographs, stored
+from vision_attn.data.records import divided, read_content, split_named
 from vision_attn.system.console import printable
-from vision_attn.system.files import brief, read_json
-from vision_attn.task import SPLITS
+from vision_attn.system.files import brief, digest, find, sha256
+from vision_attn.task import SPLITS, known_split
 
+LARGE = 2**24
+"""Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
+FORMAT = 3
+"""Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
+JSON = ("COCO's JSON", "Karpathy's JSON")
+"""Shapes in which splits are stated, and not chosen by a hash where they are missing."""
 log = logging.getLogger(__name__)
 
 
+def read_splits(
+    annotations: str | Mapping[str, str],
+    *,
+    split_files: str | Mapping[str, str] | None = None,
+    columns: Columns | None = None,
+    cache: str | None = None,
+) -> dict[str, Photographs]:
+    """Read all photographs with captions by split, in the order of the annotation files; see `read_annotations`.
+
+    annotations: a file or a folder, or one for each split. `split_files` are for one file alone.
+
+    With a cache, those of large files are kept there as arrays, which processes share and which are not parsed again;
+    what is said of them is then logged only the first time.
+    """
+    several = isinstance(annotations, Mapping)
+    given = {known_split(split): find(path) for split, path in annotations.items()} if several else find(annotations)
+    lists: Path | dict[str, Path] | None = None
+    if split_files and not several:
+        lists = (
+            {split: find(path) for split, path in split_files.items()}
+            if isinstance(split_files, Mapping)
+            else find(split_files)
+        )
+
+    def read() -> dict[str, Photographs]:
+        found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
+        if several:
+            for split, path in given.items():
+                found[split] = read_annotations(path, split=split, columns=columns)[split]
+        else:
+            found = read_annotations(given, split_files=lists, columns=columns)
+        return {split: Photographs.of(members) for split, members in found.items()}
+
+    files = [file for path in (given.values() if several else [given]) for file in files_of(path)]
+    files += lists.values() if isinstance(lists, dict) else [lists] if lists else []
+    for file in files:  # a config may come from anyone, and reading a pipe or a device might never end
+        if not file.is_file():
+            raise ValueError(f"{file} is not a file")
+    if cache is None or sum(file.stat().st_size for file in files) < LARGE:
+        return read()
+    checksums = [*map(sha256, files)]
+
+    def unchanged() -> dict[str, Photographs]:
+        found = read()
+        if [*map(sha256, files)] != checksums:
+            raise ValueError(f"{annotations} changed while it was read: run the command again")
+        return found
+
+    rules = [FORMAT, several and [*given], isinstance(lists, dict) and [*lists], columns, checksums]
+    return stored(Path(cache).expanduser() / f"captions-{digest(rules)[:12]}", unchanged)
+
+
 def read_annotations(
-    path: Path, *, splits: Path | None = None, split: str | None = None
+    path: Path,
+    *,
+    split_files: Path | Mapping[str, Path] | None = None,
+    split: str | None = None,
+    columns: Columns | None = None,
 ) -> dict[str, list[Photograph]]:
     """Read the photographs of an annotation file by split, in the file's order; "restval" counts as "train".
 
-    path: a file in one of the formats that `read_photographs` knows.
+    path: a file of any shape that `read_photographs` recognises. A line says which it is. `columns`: see there.
 
-    The split of an image is `split` if given (for a file with one split), else it comes from the file `splits`, else
-    from the image's `split` field. Images without a split are left out. Of CSV or JSON lines in which no image has a
-    split, a tenth of the images are for validation and a tenth for testing. Raises ValueError naming the file and the
+    The split of an image is `split` if given (for a file with one split), else it comes from `split_files`, a JSON file
+    or a list for each split, else from the image's `split`. Images without a split are left out. Of files other than
+    COCO's and Karpathy's, in which no image has a split, it is the folder of the image if that is the name of a split,
+    or else a tenth of the images are for validation and a tenth for testing. Raises ValueError naming the file and the
     invalid record.
     """
-    photographs, given = read_photographs(path)
+    shape, photographs, given, short = read_photographs(path, columns=columns)
+    names = [photograph.name for photograph in photographs]
     if split is not None:
-        named = [split] * len(photographs)
-    elif splits is not None:
-        named = _splits_from_file(path, splits, photographs)
+        named, by = [split] * len(photographs), split
+    elif split_files is not None:
+        named, by = _splits_from_files(path, split_files, photographs), "from files"
     else:
-        named = [_split_name(path, name) for name in given]
-        without = [photograph.name for photograph, name in zip(photographs, given, strict=True) if not name]
-        if not any(named) and has_records(path):
-            named = divided([photograph.name for photograph in photographs])
+        named, by = [_split_name(path, name) for name in given], "as stated"
+        without = [name for name, known in zip(names, given, strict=True) if not known]
+        folders = [split_named(Path(name).parts[0]) for name in names]
+        if not any(given) and all(folder in SPLITS for folder in folders):
+            named, by = folders, "by folder"
+        elif not any(named) and shape not in JSON:
+            named, by = divided(names), "by hash"
         elif not any(named):
             raise ValueError(
                 f'{path}: no image has a `split` field of {", ".join(SPLITS)}: add "split": "train" and so on to each, '
-                "or give data.splits, a JSON file of {split: [image names]}, or one annotation file per split"
+                "or give data.split_files, a list of names for each split, or one annotation file per split"
             )
         elif without:
-            some = printable(without[0])
-            log.warning("%s: images that have no `split` and are left out: %d, such as %s", path, len(without), some)
+            log.warning(
+                "%s: images that have no `split` and are left out: %d, such as %s",
+                path, len(without), printable(without[0]),
+            )  # fmt: skip
+    captions = sum(len(photograph.captions) for photograph in photographs)
+    log.info("%s: %s, %d photographs, %d captions, splits %s", path, shape, len(photographs), captions, by)
+    if short:
+        lines = ", ".join(map(str, short[:5]))
+        log.warning("%s: lines that lack a column and are left out: %d, such as line %s", path, len(short), lines)
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        log.warning("%s: names of several images: %d, such as %s", path, len(twice), printable(twice[0]))
     found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
     for photograph, name in zip(photographs, named, strict=True):
         if name is not None:
@@ -51,7 +131,7 @@ def read_annotations(
     return {name: _with_captions(path, name, members) for name, members in found.items()}
 
 
-def _split_name(path: Path, name: Any) -> str | None:
+def _split_name(path: Path | str, name: Any) -> str | None:
     name = split_named(name)
     if name is None or name in ("", "unused"):
         return None
@@ -62,30 +142,49 @@ def _split_name(path: Path, name: Any) -> str | None:
     return name
 
 
-def _splits_from_file(path: Path, splits: Path, photographs: list[Photograph]) -> list[str | None]:
-    """Look up the split of each photograph in a JSON file {split: [ids, names, or names without extension]}."""
-    members = read_json(splits)
+def _members(files: Path | Mapping[str, Path]) -> dict[str, list[Any]]:
+    """The entries of each split: of one JSON file {split: entries}, or of a list for each split."""
+    if not isinstance(files, Path):
+        return {split: _list(path) for split, path in files.items()}
+    members = read_content(files).value
     if not isinstance(members, dict) or not all(isinstance(names, list) for names in members.values()):
         raise ValueError(
-            f"{splits}: expected JSON of the form {{'train': [names or ids], 'val': [...], 'test': [...]}}"
+            f"{files}: expected JSON of the form {{'train': [names or ids], 'val': [...], 'test': [...]}}, or a list "
+            f"of names for each split: --data.split_files.train={files.name} and so on"
         )
+    return members
+
+
+def _list(path: Path) -> list[Any]:
+    """The entries of a list: lines of text, as in Flickr_8k.trainImages.txt, or a list in JSON."""
+    content = read_content(path)
+    if content.shape == "table":
+        return [line.strip() for line in content.value.split("\n") if line.strip()]
+    if not isinstance(content.value, list):
+        raise ValueError(f"{path} must hold a list of names or ids, one a line or in JSON")
+    return content.value
+
+
+def _splits_from_files(path: Path, files: Path | Mapping[str, Path], photographs: list[Photograph]) -> list[str | None]:
+    """Look up the split of each photograph by its id, its name, or its name without the folder or the ending."""
+    where = str(files) if isinstance(files, Path) else " and ".join(map(str, files.values()))
     split_of: dict[str, str | None] = {}
-    for name, entries in members.items():
-        split = _split_name(splits, name)
+    for name, entries in _members(files).items():
+        split = _split_name(where, name)
         for entry in entries:
             if isinstance(entry, bool) or not isinstance(entry, int | str):
-                raise ValueError(f"{splits}: {brief(entry)} in {brief(name)} is neither an image name nor an id")
+                raise ValueError(f"{where}: {brief(entry)} in {brief(name)} is neither an image name nor an id")
             if split_of.setdefault(str(entry), split) != split:
-                raise ValueError(f"{splits}: {entry} is in two splits, {split_of[str(entry)]} and {split}")
+                raise ValueError(f"{where}: {entry} is in two splits, {split_of[str(entry)]} and {split}")
 
     # All entries are of one kind, ids or names: choose the kind that matches the most photographs.
     key = max(NAMINGS, key=lambda key: sum(key(photograph) in split_of for photograph in photographs))
     unknown = list(split_of.keys() - {key(photograph) for photograph in photographs})
     if len(unknown) == len(split_of):
         some = ", ".join(map(brief, unknown[:3]))
-        raise ValueError(f"{splits}: none of its entries ({some} ...) is an image of {path}")
+        raise ValueError(f"{where}: none of its entries ({some} ...) is an image of {path}")
     if unknown:
-        log.warning("%s: %d entries are not images of %s, such as %s", splits, len(unknown), path, brief(min(unknown)))
+        log.warning("%s: %d entries are not images of %s, such as %s", where, len(unknown), path, brief(min(unknown)))
     return [split_of.get(key(photograph)) for photograph in photographs]
 
 

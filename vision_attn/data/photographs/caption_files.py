@@ -1,212 +1,193 @@
-"""Read the captions of photographs from files in COCO's and Karpathy's formats, CSV and JSON lines."""
+"""Read the captions of photographs from a file of any shape, which is recognised by its content."""
 
-import logging
-import re
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vision_attn.data.records import TABLES, read_records
-from vision_attn.system.files import brief, read_json
+from vision_attn.data.photographs.image_lists import coco, coco_by_id, expected, karpathy
+from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
+from vision_attn.data.records import Content, Records, read_content, read_records, split_named
+from vision_attn.data.tables import places_of
+from vision_attn.system.files import brief
+from vision_attn.task import SPLITS
 
-LISTS = (*TABLES, ".jsonl")
-"""Endings of files with a record for each caption."""
-LONGEST = 100_000
-"""Characters that are kept of a caption."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
-log = logging.getLogger(__name__)
-
-
-class Photograph(NamedTuple):
-    """One image of an annotation file, with its captions."""
-
-    id: int | str
-    name: str
-    """Path relative to the image folder; after `locate`, relative to the common parent of the folders of all splits."""
-    captions: list[str]
-    file: Path | None = None
-    """Set by `photograph_store.locate`."""
+METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
+"""Names of the file in each folder of Hugging Face's imagefolder."""
+TITLES = ("captions", "annotations", "results")
+"""Names without their endings that a file of captions has in a folder of several files."""
+SAID = ("raw", "caption", "text", "sentence")
+"""Keys of the text of a caption that is an object."""
+ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".arrow")
+Columns = Mapping[str, str | int]
 
 
-NAMINGS: tuple[Callable[[Photograph], str], ...] = (
-    lambda photograph: str(photograph.id),
-    lambda photograph: photograph.name,
-    lambda photograph: Path(photograph.name).name,
-    lambda photograph: Path(photograph.name).stem,
-)
-"""The ways in which a file may name a photograph: by its id, by its name, without the folder, and without the ending
-too."""
+class Annotated(NamedTuple):
+    """What a file says of photographs."""
+
+    shape: str
+    photographs: list[Photograph]
+    splits: list[Any]
+    """What the file says is the split of each; None: nothing."""
+    short: list[int]
+    """Lines of a table that lack a column, and are left out."""
 
 
-def read_photographs(path: Path, *, by_id: bool = False) -> tuple[list[Photograph], list[Any]]:
-    """Read all photographs of an annotation file, in its order, and what it says is the split of each.
-
-    path: JSON in COCO's or Karpathy's format; or CSV whose first row names the columns image, caption and, optionally,
-        split; or JSON lines of objects with these keys. There an image has a line for each of its captions.
-    by_id: of COCO's format, take every image that has a caption, also if the file does not list it or gives it no file
-        name. Its name is then empty: it has captions to compare with, but no photograph to train on.
-
-    Raises ValueError naming the file and the invalid record.
-    """
-    if has_records(path):
-        return _listed(path)
-    record = read_json(path)
-    if by_id and isinstance(record, dict) and isinstance(record.get("annotations"), list):
-        photographs = _coco_by_id(path, record.get("images"), record["annotations"])
-        return photographs, [None] * len(photographs)
-    return _parsed(path, record)
-
-
-def has_records(path: Path) -> bool:
-    """Whether a file has a record for each caption, rather than a list of images."""
-    return path.suffix.lower() in LISTS
-
-
-def _expected(path: Path) -> str:
-    return (
-        f"{path}: not a caption file; expected COCO's format, {{'images': [{{'id', 'file_name'}}], 'annotations': "
-        "[{'image_id', 'caption'}]}, or Karpathy's, {'images': [{'filename', 'split', 'sentences': [{'raw'}]}]}; "
-        "a CSV file (.csv), or JSON lines or a list (.jsonl), has image, caption and split"
+def files_of(path: Path) -> list[Path]:
+    """The annotation files at a path: the file itself; of Hugging Face's imagefolder the file of each folder; of
+    another folder the only one that may hold captions, or else the one that is called so in the folder above, as where
+    photographs have a folder of their own. Raises ValueError naming the folder if that is not clear."""
+    if not path.is_dir():
+        return [path]
+    splits = [entry for entry in path.iterdir() if split_named(entry.name) in SPLITS]
+    splits.sort(key=lambda entry: SPLITS.index(split_named(entry.name)))
+    if found := [file for folder in (path, *splits) for name in METADATA if (file := folder / name).is_file()]:
+        return found
+    here, above = _texts_in(path), _titled(_texts_in(path.resolve().parent))
+    for some in (_titled(here), here, [] if here else above):
+        if len(some) == 1:
+            return some
+    several = ", ".join(brief(file.name) for file in here or above)
+    raise ValueError(
+        f"{path} is a folder with several files that may hold captions, {several}: name one as data.annotations"
+        if several
+        else f"{path} is a folder without a file of captions: name one, as data.annotations"
     )
 
 
-def _parsed(path: Path, record: Any) -> tuple[list[Photograph], list[Any]]:
-    """The photographs of a JSON file that lists its images, and what it says is the split of each."""
-    images = record.get("images") if isinstance(record, dict) else None
+def _texts_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
+
+
+def _titled(files: list[Path]) -> list[Path]:
+    return [file for file in files if file.stem in TITLES or file.name.endswith(".token.txt")]
+
+
+def read_photographs(path: Path, *, columns: Columns | None = None, by_id: bool = False) -> Annotated:
+    """Read all photographs of an annotation file, or of a folder with one, in its order.
+
+    columns: the names of columns or keys that are not recognised, for image, caption and split.
+    by_id: take every image that has a caption, also if the file does not list it or gives it no file name. Its name is
+        then empty: it has captions to compare with, but no photograph to train on.
+
+    Raises ValueError naming the file and the invalid record.
+    """
+    files = files_of(path)
+    read = [_read(file, columns or {}, by_id) for file in files]
+    if files[0].name not in METADATA or files == [path]:
+        return read[0]
+    places = [file.parent.relative_to(path).as_posix() for file in files]
+    members = []
+    for place, one in zip(places, read, strict=True):
+        names = [str(Path(place) / photograph.name) for photograph in one.photographs]
+        members += [each._replace(id=name, name=name) for each, name in zip(one.photographs, names, strict=True)]
+    sizes = ", ".join(f"{split_named(place)} {len(one.photographs)}" for place, one in zip(places, read, strict=True))
+    shape = f"imagefolder: {sizes}" if files[0].parent != path else f"imagefolder of {read[0].shape}"
+    return Annotated(shape, members, sum((one.splits for one in read), []), sum((one.short for one in read), []))
+
+
+def _read(path: Path, columns: Columns, by_id: bool) -> Annotated:
+    content = recognised(path)
+    if not isinstance(content.value, dict):
+        return _listed(path, content, columns, by_id)
+    value, images, notes = content.value, content.value.get("images"), content.value.get("annotations")
+    if by_id and isinstance(notes, list):
+        photographs = coco_by_id(path, images, notes)
+        return Annotated("COCO's JSON", photographs, [None] * len(photographs), [])
     if not isinstance(images, list) or not images or not all(isinstance(image, dict) for image in images):
-        raise ValueError(_expected(path))
-    if "annotations" in record:
-        photographs = _coco(path, images, record["annotations"])
-    elif all("sentences" in image for image in images):
-        photographs = _karpathy(path, images)
-    else:
-        raise ValueError(_expected(path))
-    return photographs, [image.get("split") for image in images]
+        raise ValueError(expected(path))
+    splits = [image.get("split") for image in images]
+    if "annotations" in value:
+        return Annotated("COCO's JSON", coco(path, images, notes), splits, [])
+    if all("sentences" in image for image in images):
+        return Annotated("Karpathy's JSON", karpathy(path, images), splits, [])
+    raise ValueError(expected(path))
 
 
-def _listed(path: Path) -> tuple[list[Photograph], list[Any]]:
-    """The photographs of a file with a record for each caption, and what it says is the split of each."""
-    captions: dict[str, list[str]] = {}
-    splits: dict[str, Any] = {}
-    for where, record in read_records(path, "image", "caption"):
+def recognised(path: Path) -> Content:
+    """Read a file that may hold captions. Records in a JSON object become a list of records; an object in another shape
+    is that of COCO or of Karpathy, if it holds captions."""
+    content = read_content(path)
+    if isinstance(content.value, dict) and content.value.keys().isdisjoint(("images", "annotations")):
+        for shape, fits, records in OBJECTS:
+            if fits(content.value):
+                return Content(shape, records(content.value))
+    return content
+
+
+def _all(value: dict[str, Any], holds: Callable[[str, Any], bool]) -> bool:
+    return bool(value) and all(holds(key, each) for key, each in value.items())
+
+
+def _are(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(each, kind) for each in values)
+
+
+OBJECTS: tuple[tuple[str, Callable[[dict], bool], Callable[[dict], list[dict]]], ...] = (
+    (
+        "JSON of one record",
+        lambda value: any(places_of(tuple(value), ("image", "caption"), {})),
+        lambda value: [value],
+    ),
+    (
+        "JSON lists of each split",
+        lambda value: _all(value, lambda name, each: split_named(name) in SPLITS and _are(each, dict)),
+        lambda value: [record | {"split": split} for split, each in value.items() for record in each],
+    ),
+    (
+        "JSON of captions by image",
+        lambda value: _all(value, lambda _, each: isinstance(each, str) or _are(each, str)),
+        lambda value: [{"image": name, "caption": each} for name, each in value.items()],
+    ),
+)
+"""The shapes of JSON objects with records: what they are called, how they are recognised, and their records."""
+
+
+def entries(path: Path, records: Records) -> Iterator[tuple[str, int | str, list[str], Any]]:
+    """Yield where each record is, the name or the id of its image, its captions, and its split.
+
+    Raises ValueError naming the invalid record.
+    """
+    for where, record in records.rows:
         for key in ("image", "caption"):
             if record.get(key) is None:
                 raise ValueError(f"{where} has no {key}; each must have image and caption")
-            if not isinstance(record[key], str):
-                raise ValueError(f"{where}: {key} must be text, not {brief(record[key])}")
-        name, split = _name(path, where.removeprefix(f"{path}: "), record["image"]), record.get("split")
+        image = record["image"]
+        if isinstance(image, bool) or not isinstance(image, int | str):
+            raise ValueError(f"{where}: image must be text or an integer, not {brief(image)}")
+        yield where, image, _texts(where, record["caption"]), record.get("split")
+
+
+def _texts(where: str, value: Any) -> list[str]:
+    """The captions in a field: a text, a list of texts or of objects with a text, or such a list as JSON in a text."""
+    if isinstance(value, str) and value.startswith('["'):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return [value]
+    texts = []
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, dict):
+            text = next((text[key] for key in SAID if key in text), text)
+        if not isinstance(text, str):
+            raise ValueError(f"{where}: caption must be text, not {brief(text)}")
+        texts.append(text)
+    return texts
+
+
+def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Annotated:
+    """The photographs of a file with a record for each caption."""
+    captions: dict[int | str, list[str]] = {}
+    splits: dict[int | str, Any] = {}
+    records = read_records(path, "image", "caption", named=columns, content=content)
+    for where, image, texts, split in entries(path, records):
+        if not by_id and not isinstance(image, str):
+            raise ValueError(f"{where}: image must be the name of a file, not {brief(image)}")
+        name = image if isinstance(image, int) else checked_name(path, where.removeprefix(f"{path}: "), image)
         if splits.setdefault(name, split) != split:
             raise ValueError(f"{where}: {brief(name)} has two splits, {brief(splits[name])} and {brief(split)}")
-        captions.setdefault(name, []).append(one_line(record["caption"]))
+        captions.setdefault(name, []).extend(map(one_line, texts))
     if not captions:
         raise ValueError(f"{path} has no captions")
-    return [Photograph(name, name, said) for name, said in captions.items()], [*splits.values()]
-
-
-def _coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
-    said: dict[int | str, list[str]] = {}
-    for number, image in enumerate(images):
-        key = _id(path, f"image {number}", _field(path, f"image {number}", image, "id"))
-        if key in said:
-            raise ValueError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
-        said[key] = []
-    unlisted, texts = 0, {str(key) for key in said}
-    for number, note in enumerate(_list(path, "annotations", notes)):
-        where = f"annotation {number}"
-        key = _id(path, where, _field(path, where, note, "image_id"))
-        caption = _caption(path, where, _field(path, where, note, "caption"))
-        if key in said:
-            said[key].append(caption)
-        elif str(key) in texts:
-            kind = "number, not a text" if isinstance(key, str) else "text, not a number"
-            raise ValueError(f"{path}: {where} has image_id {brief(key)}, but the id of that image is a {kind}")
-        else:
-            unlisted += 1
-    if unlisted:
-        log.warning("%s: captions of images that the file does not list, which are left out: %d", path, unlisted)
-    return [
-        Photograph(key, _name(path, f"image {number}", _field(path, f"image {number}", image, "file_name")), captions)
-        for number, (image, (key, captions)) in enumerate(zip(images, said.items(), strict=True))
-    ]
-
-
-def _coco_by_id(path: Path, images: Any, notes: list) -> list[Photograph]:
-    names: dict[int | str, str] = {}
-    for image in images if isinstance(images, list) else ():
-        key, name = (image.get("id"), image.get("file_name")) if isinstance(image, dict) else (None, None)
-        if isinstance(key, int | str) and isinstance(name, str):
-            names[key] = name.replace("\\", "/")
-    said: dict[int | str, list[str]] = {}
-    for number, note in enumerate(notes):
-        where = f"annotation {number}"
-        key = _id(path, where, _field(path, where, note, "image_id"))
-        said.setdefault(key, []).append(_caption(path, where, _field(path, where, note, "caption")))
-    return [Photograph(key, names.get(key, ""), captions) for key, captions in said.items()]
-
-
-def _karpathy(path: Path, images: list[dict]) -> list[Photograph]:
-    photographs, seen = [], set()
-    for number, image in enumerate(images):
-        where = f"image {number}"
-        file = _name(path, where, _field(path, where, image, "filename"))
-        key = _id(path, where, image.get("cocoid", image.get("imgid", file)))
-        if key in seen:
-            raise ValueError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
-        seen.add(key)
-        if (folder := image.get("filepath")) not in (None, ""):
-            file = str(Path(_name(path, where, folder)) / file)
-        captions = [
-            _caption(path, where, _field(path, where, said, "raw"))
-            for said in _list(path, f"sentences of {where}", image["sentences"])
-        ]
-        photographs.append(Photograph(key, file, captions))
-    return photographs
-
-
-def _field(path: Path, where: str, record: Any, name: str) -> Any:
-    if not isinstance(record, dict) or name not in record:
-        raise ValueError(f"{_expected(path)}; {where} lacks {name!r}")
-    return record[name]
-
-
-def _list(path: Path, what: str, value: Any) -> list:
-    if not isinstance(value, list):
-        raise ValueError(f"{path}: the {what} must be a list, not {brief(value)}")
-    return value
-
-
-def _id(path: Path, where: str, value: Any) -> int | str:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{path}: the id of {where} must be an integer or a string, not {brief(value)}")
-    return value
-
-
-def _caption(path: Path, where: str, value: Any) -> str:
-    """Check a caption, and make one line of it."""
-    if not isinstance(value, str):
-        raise ValueError(f"{path}: the caption of {where} must be a string, not {brief(value)}")
-    return one_line(value)
-
-
-def one_line(caption: str) -> str:
-    """Join the lines of a caption, because line breaks would break the tools that score it, and cut it to `LONGEST`
-    characters, because the tokenizer fails for some captions of millions.
-
-    A lone surrogate (half a character, such as the JSON escape \\ud800) becomes a space: UTF-8 cannot encode it.
-    """
-    return " ".join(_SURROGATE.sub(" ", caption[:LONGEST]).split())
-
-
-def _name(path: Path, where: str, value: Any) -> str:
-    """A path below the image folder, with slashes. Raises ValueError if it could lead out of the folder."""
-    if not isinstance(value, str):
-        raise ValueError(f"{path}: the file name of {where} must be a string, not {brief(value)}")
-    name = " ".join(value.splitlines()).strip()
-    parts = re.split(r"[/\\]", name)
-    if not name or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
-        alone = f": write {parts[-1]}" if parts[-1].strip(". ") else ""
-        raise ValueError(
-            f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
-            f"not absolute, and without `..`{alone}"
-        )
-    return name.replace("\\", "/")
+    photographs = [Photograph(name, name if isinstance(name, str) else "", said) for name, said in captions.items()]
+    return Annotated(records.shape, photographs, [*splits.values()], records.short)

@@ -16,38 +16,34 @@ from vision_attn.data.grouping import Stratified
 from vision_attn.data.images.crops import random_crops
 from vision_attn.data.images.held import pixels
 from vision_attn.data.images.squares import Pixels
-from vision_attn.data.photographs.annotations import read_annotations
+from vision_attn.data.photographs.annotations import read_splits
 from vision_attn.data.photographs.batches import Batches, CaptionTable, Part
-from vision_attn.data.photographs.caption_files import Photograph
 from vision_attn.data.photographs.features import Features, cached_features, complete_in
 from vision_attn.data.photographs.remarks import remarks
-from vision_attn.data.photographs.store import Photographs, locate, stored
+from vision_attn.data.photographs.store import Photographs, locate
 from vision_attn.data.photographs.vectors import Vectors
 from vision_attn.data.photographs.views import Views
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
-from vision_attn.system.files import digest, find, sha256
+from vision_attn.system.files import find
 from vision_attn.task import SPLITS, Static, Task, counted, equal_part, known_split
 
-LARGE = 2**24
-"""Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
-FORMAT = 2
-"""Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
 CROPS = 1
 """The last seed of the random numbers of crops, so that all others are the same with and without them."""
 log = logging.getLogger(__name__)
 
 
 class Captions(VocabularySource):
-    """Photographs in a folder, with captions in an annotation file in COCO's or Karpathy's format."""
+    """Photographs in a folder, with captions in a file of any common shape."""
 
     def __init__(
         self,
         *,
         images: str | dict[str, str],
-        annotations: str | dict[str, str],
-        splits: str | None = None,
+        annotations: str | dict[str, str] | None = None,
+        split_files: str | dict[str, str] | None = None,
+        columns: dict[str, str | int] | None = None,
         vocabulary: str | None = None,
         min_count: int = 5,
         max_words: int | None = None,
@@ -66,9 +62,12 @@ class Captions(VocabularySource):
 
         Args:
             images: the folder of photographs, or one folder per split.
-            annotations: a caption file, or one file per split (train, val, test): JSON in COCO's or Karpathy's format
-                with a `split` for each image; or CSV or JSON lines of image, caption and, optionally, split.
-            splits: a JSON file {split: [image names or ids]}, for a caption file without `split` fields.
+            annotations: a file of captions, a folder with one, or one for each split (train, val, test). Its shape is
+                recognised by its content: see `data.photographs.caption_files`. None: the folder `images`, or the one
+                above it.
+            split_files: a list of names or ids for each split, or one JSON file {split: [names or ids]}.
+            columns: the names of the columns image, caption and split where they are not recognised; of a table without
+                a header their numbers, from 1.
             vocabulary: a saved vocabulary; None: build one from the training captions.
             min_count: the minimum number of occurrences of a word in the training captions.
             max_words: the maximum number of words; None: no limit.
@@ -90,7 +89,8 @@ class Captions(VocabularySource):
                 each photograph a file of its name or its id, with the ending .npy or .npz (`data.vectors`). See
                 `encoders.precomputed`.
         """
-        self.images, self.annotations, self.splits = images, annotations, splits
+        self.images, self.annotations = images, images if annotations is None else annotations
+        self.split_files, self.columns = split_files, columns
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
         self.max_length, self.rows = max_length, rows
         self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
@@ -107,35 +107,9 @@ class Captions(VocabularySource):
 
     @cached_property
     def photographs(self) -> dict[str, Photographs]:
-        """All photographs with captions, by split, in the order of the annotation files. With a cache, those of large
-        files are kept there as arrays, which processes share and which are not parsed again; what is wrong with some
-        of them is then logged only the first time."""
-        if isinstance(self.annotations, str):
-            splits, files = None, [self.annotations, *([self.splits] if self.splits else [])]
-        else:
-            splits, files = [*self.annotations], [*self.annotations.values()]
-        paths = [_file(path) for path in files]
-        if self.cache is None or sum(path.stat().st_size for path in paths) < LARGE:
-            return self._read()
-        checksums = [*map(sha256, paths)]
-
-        def read() -> dict[str, Photographs]:
-            found = self._read()
-            if [*map(sha256, paths)] != checksums:
-                raise ValueError(f"{self.annotations} changed while it was read: run the command again")
-            return found
-
-        name = f"captions-{digest([FORMAT, splits, checksums])[:12]}"
-        return stored(Path(self.cache).expanduser() / name, read)
-
-    def _read(self) -> dict[str, Photographs]:
-        found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
-        if isinstance(self.annotations, str):
-            found |= read_annotations(_file(self.annotations), splits=_file(self.splits) if self.splits else None)
-        else:
-            for split, path in self.annotations.items():
-                found[split] = read_annotations(_file(path), split=known_split(split))[split]
-        return {split: Photographs.of(members) for split, members in found.items()}
+        """All photographs with captions, by split, in the order of the annotation files."""
+        options = {"split_files": self.split_files, "columns": self.columns, "cache": self.cache}
+        return read_splits(self.annotations, **options)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -288,11 +262,3 @@ class Captions(VocabularySource):
         if isinstance(self.images, str):
             return dict.fromkeys(SPLITS, find(self.images))
         return {known_split(split): find(path) for split, path in self.images.items()}
-
-
-def _file(path: str) -> Path:
-    """Find a regular file. A config may come from anyone, and reading a pipe or a device might never end."""
-    found = find(path)
-    if not found.is_file():
-        raise ValueError(f"{found} is not a file")
-    return found

@@ -1,19 +1,13 @@
 """Captions to be scored, and the references of their images, from the files of any tool."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from vision_attn.data.photographs.caption_files import NAMINGS, Photograph, read_photographs
-from vision_attn.data.records import TABLES, read_records
-from vision_attn.system.files import brief, read_json
+from vision_attn.data.photographs.caption_files import entries, read_photographs, recognised
+from vision_attn.data.photographs.photograph import NAMINGS, Photograph
+from vision_attn.data.records import read_records
+from vision_attn.system.files import brief
 
-IMAGE_KEYS = ("image_id", "image", "file", "file_name", "filename")
-"""The columns or keys that may name the image of a result, by its id or its file."""
-FORMATS = (
-    'a list (or lines) of {"image_id": ..., "caption": ...}, a CSV file (.csv) with the columns image and caption, '
-    "or the lines of `caption --json`"
-)
 _WRITTEN: tuple[Callable[[str], str], ...] = (
     str,
     str,
@@ -24,57 +18,30 @@ _WRITTEN: tuple[Callable[[str], str], ...] = (
 
 
 def read_results(path: str | Path) -> dict[int | str, str]:
-    """Read one caption for each image: COCO's results format, a list or JSON lines of {"image_id", "caption"}; CSV with
-    the columns image (or another of `IMAGE_KEYS`) and caption; or the lines of `caption --json`, of whose several
-    captions the first is taken.
+    """Read one caption for each image: COCO's results format, a list or JSON lines of {"image_id", "caption"}; another
+    list or table that training reads as well; or the lines of `caption --json`, of whose several captions the first is
+    taken.
 
     Raises ValueError naming the file and the invalid record.
     """
+    path = Path(path)
+    content = recognised(path)
+    if isinstance(content.value, dict):
+        raise ValueError(f'{path} is not a results file; expected a list, lines or a table of "image_id" and "caption"')
     captions: dict[int | str, str] = {}
-    for where, record in _results(Path(path)):
-        image, caption = read_record(record, where)
+    for where, image, texts, _ in entries(path, read_records(path, "image", "caption", content=content)):
         if image in captions:
             raise ValueError(f"{where} is the second caption of image {brief(image)}; give one per image")
-        captions[image] = caption
+        captions[image] = texts[0] if texts else ""
     if not captions:
         raise ValueError(f"{path} holds no captions")
     return captions
 
 
-def read_record(record: Any, where: str) -> tuple[int | str, str]:
-    """Return the image and the caption of a record. Raises ValueError, starting with `where`, if it is invalid."""
-    key = next((key for key in IMAGE_KEYS if key in record), None) if isinstance(record, dict) else None
-    if key is None or not {"caption", "captions"} & record.keys():
-        raise ValueError(f'{where} is not of the form {{"image_id": ..., "caption": ...}}')
-    image, caption = record[key], record.get("caption")
-    if isinstance(image, bool) or not isinstance(image, int | str):
-        raise ValueError(f"{where}: {key} must be an integer or a string, not {brief(image)}")
-    if "caption" not in record:
-        several = record["captions"]
-        if not isinstance(several, list) or not several or not isinstance(several[0], dict):
-            raise ValueError(f'{where}: captions must be a list of {{"caption": ...}}, not {brief(several)}')
-        caption = several[0].get("caption")
-    if not isinstance(caption, str):
-        raise ValueError(f"{where}: the caption must be a string, not {brief(caption)}")
-    return image, caption
-
-
-def _results(path: Path) -> Iterable[tuple[str, Any]]:
-    """The records of a file of results, and where each is."""
-    if path.suffix.lower() in TABLES:
-        return read_records(path, "caption")
-    records = read_json(path, lines=True)
-    if isinstance(records, dict) and not records.keys().isdisjoint(IMAGE_KEYS):  # a single line
-        records = [records]
-    if not isinstance(records, list):
-        raise ValueError(f"{path} is not a results file; expected {FORMATS}")
-    return [(f"{path}: record {number}", record) for number, record in enumerate(records)]
-
-
 def read_references(path: str | Path) -> list[Photograph]:
-    """Read the images that have captions from any annotation file that training reads, whatever their split. Of COCO's
-    format, images need no file name. Raises ValueError naming the file and the invalid record."""
-    photographs, _ = read_photographs(Path(path), by_id=True)
+    """Read the images that have captions from any annotation file that training reads, whatever their split. Images
+    need no file name. Raises ValueError naming the file and the invalid record."""
+    photographs = read_photographs(Path(path), by_id=True).photographs
     captioned = [photograph for photograph in photographs if photograph.captions]
     if not captioned:
         raise ValueError(f"{path} holds no captions")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import ENDINGS, Encoded
-from vision_attn.data.photographs.caption_files import one_line
+from vision_attn.data.photographs.photograph import one_line
 from vision_attn.system.console import reason_of
 from vision_attn.system.files import find
 

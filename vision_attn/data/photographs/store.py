@@ -18,7 +18,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 from numpy.typing import NDArray
 
 from vision_attn.data.images.squares import View
-from vision_attn.data.photographs.caption_files import Photograph
+from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.ragged import Ragged, map_array, write_array
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.system.console import printable, progress, say

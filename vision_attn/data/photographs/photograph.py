@@ -1,0 +1,62 @@
+"""A photograph of an annotation file."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vision_attn.system.files import brief
+
+LONGEST = 100_000
+"""Characters that are kept of a caption."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Photograph(NamedTuple):
+    """One image of an annotation file, with its captions."""
+
+    id: int | str
+    name: str
+    """Path relative to the image folder; after `locate`, relative to the common parent of the folders of all splits."""
+    captions: list[str]
+    file: Path | None = None
+    """Set by `photograph_store.locate`."""
+
+
+NAMINGS: tuple[Callable[[Photograph], str], ...] = (
+    lambda photograph: str(photograph.id),
+    lambda photograph: photograph.name,
+    lambda photograph: Path(photograph.name).name,
+    lambda photograph: Path(photograph.name).stem,
+)
+"""The ways in which a file may name a photograph: by its id, by its name, without the folder, and without the ending
+too."""
+
+
+def one_line(caption: str) -> str:
+    """Join the lines of a caption, because line breaks would break the tools that score it, and cut it to `LONGEST`
+    characters, because the tokenizer fails for some captions of millions.
+
+    A lone surrogate (half a character, such as the JSON escape \\ud800) becomes a space: UTF-8 cannot encode it.
+    """
+    return " ".join(_SURROGATE.sub(" ", caption[:LONGEST]).split())
+
+
+def checked_name(path: Path, where: str, value: Any) -> str:
+    """A path below the image folder, with slashes. Raises ValueError if it could lead out of the folder."""
+    if not isinstance(value, str):
+        raise ValueError(f"{path}: the file name of {where} must be a string, not {brief(value)}")
+    if re.match("https?://", value):
+        raise ValueError(
+            f"{path}: the file name of {where} is the address {brief(value)}: download the photographs, and write the "
+            "names of their files there"
+        )
+    name = " ".join(value.splitlines()).strip()
+    parts = re.split(r"[/\\]", name)
+    if not name or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
+        alone = f": write {parts[-1]}" if parts[-1].strip(". ") else ""
+        raise ValueError(
+            f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
+            f"not absolute, and without `..`{alone}"
+        )
+    return name.replace("\\", "/")
