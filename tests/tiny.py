@@ -56,6 +56,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "label smoothing": ("sat_soft_scenes", "--task.criteria.likelihood.smoothing=0.1"),
     "a moving average": ("sat_hard_scenes", f"{LOOKS}.reinforce.MovingAverage"),
     "a learned baseline": ("sat_hard_scenes", f"{LOOKS}.reinforce.Learned"),
+    "scheduled sampling": (
+        "top_down_scenes", "--task.model.scheduled_sampling=0.5", "--task.model.scheduled_sampling_batches=2",
+    ),
     "tied embeddings": ("sat_soft_scenes", "--task.model.tied=true"),
     "self-critical, greedy": (
         "sat_soft_scenes_cider", "--task.criteria.self_critical.baseline=greedy",

@@ -1,6 +1,6 @@
 """Captioners with a recurrent state that attends to the regions once for each word: what they share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vision_attn.attention.hard import sample
 from vision_attn.attention.scores import Score
 from vision_attn.attention.soft import Attention, AttentionOutput
 from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
@@ -18,7 +19,7 @@ from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.padding import without_padding
 from vision_attn.layers.precision import at_least_float32
-from vision_attn.layers.unrolled import sharing_casts, unrolled
+from vision_attn.layers.unrolled import repeated, sharing_casts, unrolled
 from vision_attn.system.checks import check_range, require
 
 
@@ -61,6 +62,8 @@ class RecurrentCaptioner(Captioner):
 
     tied = False
     """Whether the output layer's weights are the embeddings; see `tie`."""
+    own_words, own_words_batches = 0.0, 0
+    """Scheduled sampling; see `schedule_sampling`."""
 
     def __init__(
         self,
@@ -124,8 +127,24 @@ class RecurrentCaptioner(Captioner):
         if self.tied:
             self.word_scale.mul_(temperature)  # embeddings stay as they are
 
+    def schedule_sampling(self, probability: float, batches: int) -> None:
+        """Let each word before be, in training, one that the captioner itself samples, with a probability that rises
+        linearly over `batches` training batches (Bengio et al. 2015, section 2.4). Called by constructors."""
+        owner = type(self).__name__
+        check_range(owner, 0, 1, scheduled_sampling=probability)
+        check_range(owner, 0, 10**12, scheduled_sampling_batches=batches)
+        self.own_words, self.own_words_batches = probability, batches
+        if probability and batches:
+            self.count_batches()
+
+    def count_batches(self) -> None:
+        """Count the training batches, as `batches`, a part of a checkpoint."""
+        self.register_buffer("batches", torch.zeros(()))
+
     def restart(self) -> None:
         self.attention.restart()
+        if "batches" in self._buffers:
+            self.batches.zero_()
 
     def look(
         self, from_word: Tensor, state: Nested, memory: Memory, runs: int = 1, step: ragged.Step | None = None
@@ -176,11 +195,14 @@ class RecurrentCaptioner(Captioner):
         (embeddings, the deep output, the vocabulary layer) runs on all time steps at once."""
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
+        if self.training and "batches" in self._buffers:
+            self.batches += 1
         steps = ragged.schedule(words)
         position = torch.cat([step.position for step in steps])
         before = F.pad(words, (1, -1)).flatten()[position]
-        embedded = self.embed(before)
-        from_words = self.from_words(before, embedded).split([len(step.position) for step in steps])
+        embedded, sizes = self.embed(before), [len(step.position) for step in steps]
+        from_words = self.from_words(before, embedded).split(sizes)
+        own = OwnWords(self, before.split(sizes), runs) if self.training and self.own_words else None
 
         memory, state = self.start(regions, words.shape[1])
         memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
@@ -189,12 +211,16 @@ class RecurrentCaptioner(Captioner):
         with unrolled(len(steps)) if regions.is_cuda else nullcontext():  # on a CPU fewer and fewer rows go on
             for step, from_word in zip(steps, from_words, strict=True):
                 memory, state = ragged.leading(memory, step.images), leading(state, step)
+                from_word = own.from_word(step) if own else from_word
                 state, seen, query, output = self.look(from_word, state, memory, runs, step)
+                if own:
+                    own.sample(output)
                 queries.append(query)
                 outputs.append(output)
                 looks.append(seen)
         del from_word, from_words  # the largest of what the loop read
 
+        embedded = self.embed(torch.cat(own.words)) if own else embedded
         deep = self.deep(embedded, *(torch.cat(parts) for parts in zip(*outputs, strict=True)), runs=runs)
         log_prob, mean = ragged.caption_log_prob(self.output, deep, words, position, with_mean=self.with_mean)
         word_mask = words != PAD
@@ -214,6 +240,35 @@ class RecurrentCaptioner(Captioner):
             if 2 * len(different) < len(words):  # F.embedding adds its gradients fast, and in float32
                 return F.embedding(number, at_least_float32(self.word_to_lstm(self.embed(different))))
         return self.word_to_lstm(embedded)
+
+
+class OwnWords:
+    """Scheduled sampling in a loop over given words (Bengio et al. 2015): the words before of each time step, some of
+    which the captioner samples. Samples have no gradient."""
+
+    def __init__(self, model: RecurrentCaptioner, given: Sequence[Tensor], runs: int) -> None:
+        self.model, self.given, self.runs = model, given, runs
+        self.words: list[Tensor] = []
+        self.sampled: Tensor | None = None
+        rising = (model.batches / model.own_words_batches).clamp(max=1) if model.own_words_batches else 1.0
+        self.probability = model.own_words * rising
+
+    def from_word(self, step: ragged.Step) -> Float[Tensor, "N gates"]:
+        """What the LSTM gets of the words before of the next time step."""
+        words = self.given[len(self.words)]
+        if self.sampled is not None:
+            sampled = self.sampled if step.kept is None else self.sampled.index_select(0, step.kept)
+            words = torch.where(torch.rand(len(words), device=words.device) < self.probability, sampled, words)
+        self.words.append(words)
+        return repeated(self.model.word_to_lstm, self.model.embed(words))
+
+    @torch.no_grad()
+    def sample(self, outputs: tuple[Tensor, ...]) -> None:
+        """Sample a word of each caption from p(y_t), but not PAD."""
+        deep = self.model.deep(self.model.embed(self.words[-1]), *outputs, runs=self.runs)
+        p = at_least_float32(self.model.output(deep)).softmax(dim=-1)
+        p[:, PAD] = 0
+        self.sampled = sample(p)
 
 
 def packed(state: Nested) -> Nested:

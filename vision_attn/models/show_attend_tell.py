@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Soft
-from vision_attn.contracts import Caption
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers import ragged
 from vision_attn.layers.dropout import Dropout, dropout
@@ -59,6 +58,8 @@ class ShowAttendTell(RecurrentCaptioner):
         context_dropout: float = 0.0,
         context_dropout_after: int = 0,
         tied: bool = False,
+        scheduled_sampling: float = 0.0,
+        scheduled_sampling_batches: int = 0,
     ):
         """
         score: f_att; called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
@@ -73,6 +74,9 @@ class ShowAttendTell(RecurrentCaptioner):
             captioner compares objects that it remembers: it learns that first, and then to look again.
         tied: whether the weights of L_o are the embeddings E (Press and Wolf 2017). Differs from the paper: they
             are not.
+        scheduled_sampling: the probability, in training, that the word before is one that the captioner samples (Bengio
+            et al. 2015). Differs from the paper, where it is 0.
+        scheduled_sampling_batches: training batches over which this probability rises linearly from 0.
         """
         super().__init__(region_size, hidden_size, word_size, score, attention)
         check_range("ShowAttendTell", 0, 1, context_dropout=context_dropout)
@@ -91,14 +95,10 @@ class ShowAttendTell(RecurrentCaptioner):
         self.output = Linear(word_size, num_words)  # L_o
         self.dropout, self.context_dropout, self.context_dropout_after = dropout, context_dropout, context_dropout_after
         if context_dropout_after:
-            self.register_buffer("batches", torch.zeros(()))
+            self.count_batches()
         if tied:
             self.tie()
-
-    def restart(self) -> None:
-        super().restart()
-        if self.context_dropout_after:
-            self.batches.zero_()
+        self.schedule_sampling(scheduled_sampling, scheduled_sampling_batches)
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
@@ -115,11 +115,6 @@ class ShowAttendTell(RecurrentCaptioner):
         memory = self.memory(regions, real)
         state = State(hidden, cell, self.score.start(memory.keys, rows), self.attention.start(regions, rows))
         return memory, state
-
-    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        if self.training and self.context_dropout_after:
-            self.batches += 1
-        return super().forward(regions, words, runs)
 
     def look(
         self, from_word: Tensor, state: State, memory: Memory, runs: int = 1, step: ragged.Step | None = None

@@ -61,6 +61,8 @@ class TopDown(RecurrentCaptioner):
         attention: Callable[[], Attention] = Soft,
         dropout: float = 0.0,
         tied: bool = False,
+        scheduled_sampling: float = 0.0,
+        scheduled_sampling_batches: int = 0,
     ):
         """
         score: called with the sizes of an annotation vector and of h1. See `attention/scores.py`.
@@ -68,6 +70,9 @@ class TopDown(RecurrentCaptioner):
         dropout: of h2 before W_p.
         tied: whether the weights of W_p are the embeddings W_e (Press and Wolf 2017), for a `word_size` that is
             `hidden_size`. Differs from the paper: they are not.
+        scheduled_sampling: the probability, in training, that the word before is one that the captioner samples (Bengio
+            et al. 2015). Differs from the paper, where it is 0.
+        scheduled_sampling_batches: training batches over which this probability rises linearly from 0.
         """
         super().__init__(region_size, hidden_size, word_size, score, attention)
         self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)  # W_e
@@ -82,6 +87,7 @@ class TopDown(RecurrentCaptioner):
                 layer.bias[hidden_size : 2 * hidden_size] = 1
         if tied:
             self.tie()
+        self.schedule_sampling(scheduled_sampling, scheduled_sampling_batches)
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         require("regions", regions, "B L D", "float", D=self.region_size)
