@@ -16,20 +16,24 @@ from torch.nn import functional as F
 
 import vision_attn
 from tests.untrained import write_run
-from tests.web.test_serve import ask
+from vision_attn.attention.images import overview
 from vision_attn.commands import main
-from vision_attn.contracts import AttentionMap, Caption, Captioner, Encoder
+from vision_attn.contracts import AttentionMap, Caption, Captioner, Classifier, ClassifierOutput, Encoder, Glimpses
 from vision_attn.contracts.places import WHOLE, centres
 from vision_attn.data.images.squares import View, read_image, seen_part
 from vision_attn.data.photographs.feature_index import make_header
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.concatenated import Concatenated
+from vision_attn.results.model import Model
+from vision_attn.task import Source
+from vision_attn.tasks.classify import Classification
 from vision_attn.viz.attention import light
 from vision_attn.viz.sheet import PANEL
-from vision_attn.web import make_server
 
 COLOUR = (255, 210, 0)
 SIZES = {"wide": (448, 224), "tall": (150, 400)}
+PLACES = {"wide": (0.82, -0.4), "tall": (-0.3, 0.85)}
+"""Of the object: near an edge that the centre square does not reach."""
 HALF = 1 / 14
 """Half a region of 14 x 14, where a side is 2 long."""
 
@@ -67,6 +71,24 @@ class Yellow(Captioner):
 
     def forward(self, regions, words):
         return Caption(torch.zeros(words.shape))
+
+
+class Finder(Classifier):
+    """Takes one glimpse, at the cell of an image of any size that is most yellow."""
+
+    any_size, pixels = True, 256
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int):
+        super().__init__()
+        self.scores = nn.Parameter(torch.zeros(num_classes))
+
+    def forward(self, images, rows=1, mode="sample"):
+        red, _, blue = overview(images, 14).unbind(dim=1)
+        places = centres(14, 14, WHOLE)[(red - blue).flatten(1).argmax(dim=1)]
+        return ClassifierOutput(self.scores.log_softmax(0).expand(len(places), 1, 1, -1), places[:, None, None])
+
+    def view(self, images, glance):
+        return Glimpses(torch.zeros(len(glance.log_prob), 1, 1, 3, 16, 16))
 
 
 def photograph(path: Path, size: tuple[int, int], place: tuple[float, float]) -> Path:
@@ -116,8 +138,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["plain.png", "photograph.turned.png"])
 @pytest.mark.parametrize("shape", SIZES)
 def test_a_map_lies_on_the_object(run: Path, tmp_path: Path, shape: str, name: str, capsys) -> None:
-    """Near an edge that the centre square does not reach: in Python, the PNG, the page, and what is served."""
-    size, place = SIZES[shape], {"wide": (0.82, -0.4), "tall": (-0.3, 0.85)}[shape]
+    """In Python, the PNG and the page."""
+    size, place = SIZES[shape], PLACES[shape]
     file = photograph(tmp_path / name, size, place)
     model = vision_attn.load(run, device="cpu", trust="tests")
     for result in (model.caption(file), model.caption(Image.open(file)), model.look(file)):
@@ -133,14 +155,42 @@ def test_a_map_lies_on_the_object(run: Path, tmp_path: Path, shape: str, name: s
     with Image.open(png) as sheet:
         red, _, blue = np.asarray(sheet.convert("RGB")).astype(int).transpose(2, 0, 1)
     assert ((red - blue > 60) & (red > 150)).sum() > 2 * PANEL**2 * min(size) / max(size) / 144
+    capsys.readouterr()
+    assert main(["caption", str(run), str(file), "--json", "--device=cpu", "--trust=tests"]) == 0
+    assert json.loads(capsys.readouterr().out)["captions"][0]["caption"] == model.caption(file).text
+
+
+@pytest.mark.parametrize(("shape", "name"), [("wide", "plain.png"), ("tall", "photograph.turned.png")])
+def test_a_served_map_lies_on_the_object(run: Path, tmp_path: Path, shape: str, name: str) -> None:
+    from tests.web.test_serve import ask, make_server  # skips without the extra [web]
+
+    size, place = SIZES[shape], PLACES[shape]
+    file = photograph(tmp_path / name, size, place)
+    model = vision_attn.load(run, device="cpu", trust="tests")
     with make_server([("captioner", model)], port=0) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         answer = ask(running, "/caption?name=a.png", file.read_bytes()).json()
         running.shutdown()
     check_page(answer["page"], size, place)
-    capsys.readouterr()
-    assert main(["caption", str(run), str(file), "--json", "--device=cpu", "--trust=tests"]) == 0
-    assert json.loads(capsys.readouterr().out)["captions"][0]["caption"] == model.caption(file).text
+
+
+@pytest.mark.parametrize("name", ["plain.png", "photograph.turned.png"])
+@pytest.mark.parametrize("shape", SIZES)
+def test_a_glimpse_lies_on_the_object_in_the_gif(tmp_path: Path, shape: str, name: str) -> None:
+    size, place = SIZES[shape], PLACES[shape]
+    source = Source()
+    source.image_shape, source.num_classes = (3, 0, 0), 2
+    model = Model(Classification(source, model=Finder).eval(), {}, torch.device("cpu"))
+    result = model.classify(photograph(tmp_path / name, size, place))
+    assert result.locations[0].tolist() == pytest.approx(place, abs=HALF)
+    gif = base64.b64decode(re.search(r"data:image/gif;base64,([^\"]+)", result.page())[1])
+    with Image.open(io.BytesIO(gif)) as frame:
+        pixels = np.asarray(frame.convert("RGB")).astype(int)
+    grey = (np.abs(pixels - 110) < 12).all(axis=-1)  # the photograph, not the black of the glimpse's panel
+    (top, *_, bottom), (left, *_, right) = (np.flatnonzero(grey.mean(axis=axis) > 0.15) for axis in (1, 0))
+    assert (right - left + 1) / (bottom - top + 1) == pytest.approx(size[0] / size[1], rel=0.06)
+    red, _, blue = pixels[top : bottom + 1, left : right + 1][4:-4, 4:-4].transpose(2, 0, 1)
+    assert middle((red > 150) & (red - blue > 60)) == pytest.approx(place, abs=HALF)
 
 
 def test_the_two_fits_differ_and_caches_know(tmp_path: Path) -> None:
