@@ -8,7 +8,6 @@ again to resume after an interruption, or to evaluate a finished run again.
 import argparse
 import time
 from pathlib import Path
-from types import ModuleType
 
 from vision_attn.commands._hints import shown
 from vision_attn.system.console import say
@@ -25,18 +24,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Caption the photographs, then run `train` and `eval --show` with configs/sat_soft_scenes.yaml."""
-    from vision_attn.commands import eval as evaluation
-    from vision_attn.commands import train
+    """Run `caption`, then `train` and `eval --show` with configs/sat_soft_scenes.yaml."""
+    from vision_attn.commands import main
 
-    config, out = ours() / "configs" / NAME, arguments.out
-    caption_photographs(ours() / "docs" / "photographs", out / "photographs")
+    out, photographs = arguments.out, sorted((ours() / "docs" / "photographs").glob("*.jpg"))
+    say("photographs, and their captions by the included captioner, which knows little but people and dogs outdoors:")
+    if status := main(["caption", *(str(shown(path)) for path in photographs), f"--out={out / 'photographs'}"]):
+        return status
+    say("")
     start = time.perf_counter()
-    overrides = [f"--run.folder={out}", *arguments.overrides]
-    status = train.run(argparse.Namespace(config=config, overrides=overrides))
+    if status := main(["train", str(ours() / "configs" / NAME), f"--run.folder={out}", *arguments.overrides]):
+        return status
     say("")
     say("on scenes with combinations that are not in the training data:")
-    status = status or run_command(evaluation, [str(out), "--show", str(SHOWN)])
+    status = main(["eval", str(out), f"--show={SHOWN}"])
     if (out / "metrics_test.json").is_file():
         metrics = read_json(out / "metrics_test.json")
         minutes, seconds = divmod(round(time.perf_counter() - start), 60)
@@ -46,20 +47,3 @@ def run(arguments: argparse.Namespace) -> int:
     say("pointing: how often the most attended region lies on the object that the word names.")
     say(f"point at a word to see where it looked: {(out / 'pictures_test' / 'index.html').resolve()}")
     return status
-
-
-def caption_photographs(photographs: Path, out: Path) -> None:
-    """Print captions of all photographs in a folder, and write a page of where each word looked into `out`."""
-    from vision_attn.commands import caption
-
-    paths = [str(shown(path)) for path in sorted(photographs.glob("*.jpg"))]
-    say("photographs, and their captions by the included captioner, which knows little but people and dogs outdoors:")
-    run_command(caption, [*paths, "--out", str(out)])
-    say("")
-
-
-def run_command(command: ModuleType, words: list[str]) -> int:
-    """Run another command with the defaults of its options."""
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))

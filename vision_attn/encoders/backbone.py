@@ -227,17 +227,10 @@ def _read(path: Path) -> dict[str, Tensor]:
 def _load(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
     """Load a state dict into `body`. It must have all layers before the cut; those after it are ignored."""
     wanted = body.state_dict()
-    missing = sorted(
-        {key.rsplit(".", 1)[0] for key in wanted.keys() - state.keys() if "num_batches" not in key}, key=_natural
-    )
+    missing = dict.fromkeys(key.rsplit(".", 1)[0] for key in wanted if key not in state and "num_batches" not in key)
     if missing:
         raise ValueError(f"{what} lack {len(missing)} layers: {', '.join(missing)}")
     misshapen = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
     if misshapen:
         raise ValueError(f"{what} have different shapes at {', '.join(misshapen)}: is this file from another network?")
     body.load_state_dict({key: state[key] for key in wanted if key in state}, strict=False)
-
-
-def _natural(name: str) -> list:
-    """Sort key that orders layers by number: features.9 before features.10."""
-    return [part.zfill(6) if part.isdigit() else part for part in name.split(".")]

@@ -120,9 +120,9 @@ def reason_of(error: BaseException) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
-def log_to_terminal(level: int = logging.INFO) -> None:
+def log_to_terminal() -> None:
     """Print `logging` messages with `complain`, unless logging is configured already."""
-    logging.basicConfig(handlers=[_Complaints()], level=level)
+    logging.basicConfig(handlers=[_Complaints()], level=logging.INFO)
 
 
 class _Complaints(logging.Handler):

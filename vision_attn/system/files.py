@@ -130,12 +130,12 @@ def finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
-def brief(value: Any, most: int = 60) -> str:
+def brief(value: Any) -> str:
     """Describe a JSON value for a message: a single value as it is (cut if long), a list or an object by its type."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     text = json.dumps(value)
-    return text if len(text) <= most else f"{text[:most]}..."
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 @contextmanager
