@@ -118,6 +118,24 @@ def test_a_resumed_epoch_goes_on_with_the_next_photograph(tars: Path, skip: int)
         assert batch.ids == same.ids and torch.equal(batch.words, same.words) and torch.equal(batch.images, same.images)
 
 
+def test_training_photographs_are_cropped_and_mirrored(tars: Path) -> None:
+    """In other ways in each epoch and process, and in a resumed epoch as in the whole one. An evaluation sees all."""
+    source = opened(tars, crops=0.6, flips=True, shards={split: f"{tars}/{split}-*.tar" for split in ("train", "val")})
+    whole, rest = list(source.train(0, seed=1)), list(source.train(0, seed=1, skip=2))
+    crops = torch.cat([batch.crops for batch in whole])
+    assert torch.equal(crops[8:], torch.cat([batch.crops for batch in rest]))
+    width, height = crops[:, 2] - crops[:, 0], crops[:, 3] - crops[:, 1]
+    torch.testing.assert_close(width.abs(), height)
+    assert 1.2 <= height.min() < height.max() <= 2 and crops.abs().max() <= 1 and 0 < (width < 0).sum() < 20
+    plain = list(opened(tars).train(0, seed=1))
+    assert [batch.ids for batch in plain] == [batch.ids for batch in whole] and plain[0].crops is None
+    others = [next(source.train(epoch, seed=1, rank=rank, world=2)).crops for epoch, rank in ((0, 0), (0, 1), (1, 0))]
+    assert not any(torch.equal(others[0], other) for other in others[1:])
+    assert all(batch.crops is None for batch in source.split("val"))
+    with pytest.raises(ValueError, match="crops"):
+        opened(tars, crops=1.5)
+
+
 def test_processes_read_shards_of_their_own(tars: Path) -> None:
     source = opened(tars, shuffle=1)
     parts = [names(source.train(0, seed=0, rank=rank, world=2)) for rank in range(2)]

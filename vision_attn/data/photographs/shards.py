@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vision_attn.contracts import PAD, Fit
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.crops import random_crops
 from vision_attn.data.images.squares import in_threads, read_image
 from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.shard_files import Sample, count, expanded, matching, read
@@ -71,6 +72,8 @@ class Shards(VocabularySource):
         batch_size: int = 64,
         rows: int = 1,
         shuffle: int = 2000,
+        flips: bool = False,
+        crops: float = 1.0,
     ) -> None:
         """Stores its arguments and reads nothing.
 
@@ -89,18 +92,20 @@ class Shards(VocabularySource):
             batch_size: photographs of a batch, over all processes together.
             rows: captions per photograph in a batch; one with fewer captions repeats them.
             shuffle: photographs of the shuffle buffer of a process, in memory as files.
+            flips, crops: mirror training photographs, and train on random crops of them: as in `Captions`.
         """
         for split in shards:
             known_split(split)
         check_range("Shards", 1, 10**6, batch_size=batch_size, shuffle=shuffle)
         check_range("Shards", 1, 1000, rows=rows, max_length=max_length)
+        check_range("Shards", 0.1, 1, crops=crops)
         if epoch_images is not None and epoch_images < batch_size:
             raise ValueError(f"Shards: epoch_images is {epoch_images}, but a batch holds {batch_size}")
         self.shards, self.epoch_images = shards, epoch_images
         self.fields = photograph, caption
         self.vocabulary_file, self.vocabulary_images = vocabulary, vocabulary_images
         self.min_count, self.max_words, self.max_length = min_count, max_words, max_length
-        self.batch_size, self.rows, self.shuffle = batch_size, rows, shuffle
+        self.batch_size, self.rows, self.shuffle, self.flips, self.crops = batch_size, rows, shuffle, flips, crops
         self._resolution: int | None = None
         self._fit: Fit = "centre"
         self._warned = False
@@ -150,10 +155,15 @@ class Shards(VocabularySource):
         random = Random(f"{seed} {epoch} {rank} {world}")  # a text is hashed alike in every process
         numbered = ((sample, random.random()) for sample in self._endless(mine, random))
         decoded = in_threads(self._picked, islice(numbered, skip * size, None), ahead=2 * size)
-        for _ in range(skip, len(self)):
+        for number in range(skip, len(self)):
             if not (found := _readable(islice(decoded, size))):
                 raise ValueError(f"{self.shards['train']}: no photograph of a whole batch can be read")
-            yield self._batch(list(islice(cycle(found), size)))
+            batch = self._batch(list(islice(cycle(found), size)))
+            if self.flips or self.crops < 1:
+                rng = np.random.default_rng([seed % 2**64, epoch, rank, number])  # a resumed epoch has the same crops
+                mirrored = self.flips & (rng.integers(0, 2, size) == 1)
+                batch = batch._replace(crops=torch.from_numpy(random_crops(float(self.crops), mirrored, rng)))
+            yield batch
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> "Split":
         return Split(self, name, rank, world)
