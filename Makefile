@@ -1,6 +1,6 @@
-# make demo | test | lint | bench | chaos: each makes .venv when it is missing or out of date, and works from there.
+# make demo | test | lint | site | bench | chaos: each makes .venv when it is missing or out of date, and works from there.
 # make test-oldest: the same with .venv-oldest, which has the oldest versions that pyproject.toml allows.
-.PHONY: demo test test-oldest test-oldest-compiled test-oldest-plain lint bench chaos
+.PHONY: demo test test-oldest test-oldest-compiled test-oldest-plain lint site bench chaos
 SHELL := /bin/bash
 
 # An activated environment or a PYTHONPATH of the caller must not leak into .venv.
@@ -35,6 +35,9 @@ lint: .venv/.made
 
 chaos: .venv/.made
 	VISION_ATTN_SHAPES=0 .venv/bin/python -m pytest -m chaos
+
+site: .venv/.made
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. .venv/bin/mkdocs build --strict
 
 bench: .venv/.made
 	.venv/bin/python -m benchmarks
