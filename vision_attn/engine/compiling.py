@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
@@ -28,40 +29,33 @@ WINDOW = 200
 
 
 class Trial:
-    """Measures in the run whether compiled steps are faster than steps that are only captured.
-
-    Times `WINDOW` steps in a row of each kind, of which none prepares others. `kind`: "captured", then "compiled", then
-    "kept" or "left", which is the decision.
-    """
+    """Measures in the run whether compiled steps are faster than steps that are only captured: `WINDOW` steps in a row
+    of each kind, of which none prepares others."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.kind = device, "captured"
-        self.seconds: dict[str, float] = {}
-        self.restart()
-
-    def restart(self) -> None:
+        self.device = device
+        self.captured: float | None = None
+        """The seconds of captured steps, once they are known."""
         self.steps, self.began = 0, 0.0
 
-    def note(self, *, prepared: bool) -> bool:
-        """Note that a step was done. Returns whether the trial goes on to the next kind."""
+    def note(self, *, prepared: bool) -> Literal["compile", "keep", "leave"] | None:
+        """Note that a step was done. Returns what to do from now on, where that changes."""
         if prepared:
-            self.restart()
-            return False
+            self.steps = 0
+            return None
         if not self.steps:
             self.began = self._now()
         self.steps += 1
         if self.steps <= WINDOW:
-            return False
-        self.seconds[self.kind] = self._now() - self.began
-        if self.kind == "captured":
-            self.kind = "compiled"
-        else:
-            ratio = self.seconds["captured"] / self.seconds["compiled"]
-            self.kind = "kept" if ratio > 1 else "left"
-            then = "go on compiled" if ratio > 1 else "go on as before"
-            say(f"compiled steps are {ratio:.2f} times as fast as steps that are only captured: they {then}")
-        self.restart()
-        return True
+            return None
+        seconds, self.steps = self._now() - self.began, 0
+        if self.captured is None:
+            self.captured = seconds
+            return "compile"
+        ratio = self.captured / seconds
+        then = "go on compiled" if ratio > 1 else "go on as before"
+        say(f"compiled steps are {ratio:.2f} times as fast as steps that are only captured: they {then}")
+        return "keep" if ratio > 1 else "leave"
 
     def _now(self) -> float:
         if self.device.type == "cuda":

@@ -110,12 +110,13 @@ class Step:
         """Find out whether compiling pays: see `Trial`."""
         if isinstance(self.work, Captured) and self.work.refused:  # then it does not: see `compiled_from`
             self.trial = None
-        elif self.trial.note(prepared=self.prepared):
-            if self.trial.kind == "compiled":
-                self.before = self.work
-                self._compile()
-                return
-            if self.trial.kind == "left":
+            return
+        then = self.trial.note(prepared=self.prepared)
+        if then == "compile":
+            self.before = self.work
+            self._compile()
+        elif then is not None:
+            if then == "leave":
                 self.compiled, self.work = False, self.before
             self.trial = self.before = None
 
