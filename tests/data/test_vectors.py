@@ -1,6 +1,7 @@
 """Annotation vectors that another program computed: read from files, in the place of those of an encoder."""
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -239,6 +240,50 @@ def test_files_that_cannot_be_used_are_named(tmp_path, content, said) -> None:
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("form", ["all", "ids", "each", "groups", "endings"])
+def test_vectors_in_an_hdf5_file(tmp_path, form) -> None:
+    """One array for all photographs and a list of their names or ids; or an array or arrays for each, with boxes."""
+    h5py = pytest.importorskip("h5py", reason="needs h5py, of the extra [features]")
+    source, vectors = folder_of(tmp_path)
+    boxes = np.tile(np.array([0, 0, 1, 0.5], dtype=np.float32), (L, 1))
+    numbers = [3, 0, 5, 1, 2, 4]
+    with h5py.File(tmp_path / "vectors.data", "w") as file:
+        if form in ("all", "ids"):
+            file["conv5_4"] = np.stack([vectors[f"{number}.png"] for number in numbers])
+            file["names" if form == "all" else "image_ids"] = (
+                [f"{number}.png".encode() for number in numbers] if form == "all" else numbers
+            )
+        for number in numbers if form not in ("all", "ids") else ():
+            array = vectors[f"{number}.png"].reshape(2, 3, D) if number == 2 else vectors[f"{number}.png"]
+            place = {"each": f"{number}.png", "groups": f"{number}/feat", "endings": f"{number}_features"}[form]
+            file[place] = array
+            if form != "each":
+                file[{"groups": f"{number}/bbox", "endings": f"{number}_boxes"}[form]] = boxes
+    source.features = str(tmp_path / "vectors.data")
+    source.prepare(build(source))
+    for split in ("train", "val", "test"):
+        for batch in source.split(split):
+            for array, file, where in zip(batch.images, batch.files, batch.vectors, strict=True):
+                assert np.array_equal(array.numpy(), vectors[Path(file).name].astype(np.float32))
+                found = read_boxes(where, lambda: (1, 1))
+                assert found is None if form in ("all", "ids", "each") else found.tolist() == [[-1, -1, 1, 0]] * L
+    with pytest.raises(ValueError, match="vectors.data: .* must hold 5 vectors of 4 numbers"):
+        read_vectors(where, (5, 4))
+    more = [View("new.png", "new.png", False, 1)]
+    found = Vectors(more, tmp_path / "vectors.data", (L, D), [77])
+    assert "vectors.data has no vectors of new.png or of id 77, but of " in found.unreadable["new.png"]
+    (tmp_path / "damaged").write_bytes((tmp_path / "vectors.data").read_bytes()[:300])
+    with pytest.raises(ValueError, match="damaged is not a readable HDF5 file"):
+        Vectors(more, tmp_path / "damaged", (L, D), [77])
+
+
+def test_hdf5_without_h5py_names_the_extra(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    with pytest.raises(ValueError, match=r"a.h5 is an HDF5 file: it needs h5py, pip install 'vision-attn\[features\]'"):
+        Vectors([], tmp_path / "a.h5", (L, D), [])
+
+
 def test_what_does_not_fit_is_said(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"data.crops needs an encoder"):
         Captions(images="", annotations="", features="vectors", crops=0.8)
@@ -246,7 +291,7 @@ def test_what_does_not_fit_is_said(tmp_path) -> None:
         folder_of(tmp_path / "a", flips=True)
     source, _ = folder_of(tmp_path / "b")
     source.features = str(tmp_path / "b" / "vectors" / "0.npy")
-    with pytest.raises(ValueError, match=r"0.npy is not a folder of annotation vectors"):
+    with pytest.raises(ValueError, match=r"0.npy is neither a folder of annotation vectors nor an HDF5 file"):
         source.prepare(build(source))
 
 

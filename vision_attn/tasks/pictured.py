@@ -9,6 +9,7 @@ from vision_attn.contracts import DecodedCaption, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.open import open_photograph
 from vision_attn.data.images.squares import open_seen
+from vision_attn.data.photographs.vector_files import Entry
 from vision_attn.data.photographs.vectors import read_boxes
 from vision_attn.viz.objects import over_photograph
 
@@ -34,7 +35,7 @@ def pictured(
 
 
 def _over_objects(
-    described: DecodedCaption, file: Path, vectors: Path, encoder: Encoder
+    described: DecodedCaption, file: Path, vectors: Path | Entry, encoder: Encoder
 ) -> tuple[Image.Image, DecodedCaption]:
     """If the boxes of regions that lie on no grid are known, the whole photograph, with maps over it; if they are not,
     no map. Regions on a grid are drawn as those of any encoder."""

@@ -85,8 +85,8 @@ class Captions(VocabularySource):
             crops: train on random crops with sides of `crops` to 1 times the photograph's, different ones in each
                 epoch; 1: on whole photographs. Not with cached vectors.
             verify: check the checksums of the whole cache before use.
-            features: a folder of annotation vectors that another program computed, in the place of the encoder's: for
-                each photograph a file of its name or its id, with the ending .npy or .npz (`data.vectors`). See
+            features: annotation vectors that another program computed, in the place of the encoder's: a folder with an
+                .npy or .npz file for each photograph, or an HDF5 file (`data.photographs.vector_files`). See
                 `encoders.precomputed`.
         """
         self.images, self.annotations = images, images if annotations is None else annotations
@@ -170,11 +170,8 @@ class Captions(VocabularySource):
         """The vectors in `features`, for an encoder of their size."""
         if encoder.trainable:
             raise ValueError("data.features are not computed again, so the encoder cannot be trained")
-        folder = find(self.features)
-        if not folder.is_dir():
-            raise ValueError(f"{folder} is not a folder of annotation vectors")
         number = None if encoder.pads else encoder.grid[0] * encoder.grid[1]
-        return Vectors(views, folder, (number, encoder.region_size), list(views.ids()))
+        return Vectors(views, find(self.features), (number, encoder.region_size), list(views.ids()))
 
     @property
     def summary(self) -> str:

@@ -1,8 +1,7 @@
-"""Annotation vectors in files that another program wrote, one for each photograph."""
+"""Annotation vectors that another program computed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision_attn.data.images.squares import View, in_threads
-from vision_attn.system.console import reason_of
+from vision_attn.data.photographs.vector_files import BOXES, HEIGHTS, NAMES, WIDTHS, Entry, arrays_of, place_of
 
-ENDINGS = (".npy", ".npz")
-NAMES = ("features", "feat", "x")
-"""Names of the array in an .npz file that holds several."""
-BOXES = ("boxes", "bbox")
-"""Names of the boxes of regions in an .npz file, (L, 4): x0, y0, x1, y1 in pixels, or from 0 to 1."""
-WIDTHS, HEIGHTS = ("image_w", "img_w", "width", "w"), ("image_h", "img_h", "height", "h")
-"""Names of the size in pixels of the photograph that boxes lie in."""
 MULTIPLE = 8
 """Numbers of vectors in a batch are rounded up to a multiple of it, so that batches have few shapes."""
 
@@ -29,30 +21,29 @@ MULTIPLE = 8
 class Vectors:
     """The vectors of photographs, read on demand by several threads. Used like `Features` and `Pixels`.
 
-    The file of a photograph below `folder` has its name, or, where there is none, its id, with the ending .npy or .npz:
-    an array (L, D), or (rows, columns, D), of any type of numbers.
+    Those of a photograph have its name or, where there are none, its id: an array (L, D), or (rows, columns, D), of any
+    type of numbers.
     """
 
     on_device = False
 
     def __init__(
-        self, views: Sequence[View], folder: Path, shape: tuple[int | None, int], ids: Sequence[int | str]
+        self, views: Sequence[View], path: Path, shape: tuple[int | None, int], ids: Sequence[int | str]
     ) -> None:
-        """`shape`: L and D; L is None where it differs from photograph to photograph. `ids`: of each photograph."""
+        """`path`: a folder or an HDF5 file, see `vector_files`. `shape`: L and D; L is None where it differs from
+        photograph to photograph. `ids`: of each photograph."""
         self.shape = shape
-        self.files = [_file(folder, view.name) for view in views]
+        place = place_of(path)
+        self.files = [place.by_name(view.name) for view in views]
         taken, often = set(self.files), Counter(map(str, ids))
         self.unreadable: dict[str, str] = {}
+        """The photographs whose vectors are missing, with the reason."""
         for number, (view, key) in enumerate(zip(views, map(str, ids), strict=True)):
             if self.files[number] is None and often[key] == 1:  # an id of two photographs tells neither
-                named = _file(folder, key, whole=True)
+                named = place.by_id(key)
                 self.files[number] = None if named in taken else named  # of another photograph, by its name
             if self.files[number] is None:
-                here = _path(folder, view.name, ".npy"), _path(folder, key, ".npy", whole=True)
-                self.unreadable[view.name] = (
-                    f"there is neither {here[0]} nor {here[1]}, nor an .npz file of these names"
-                )
-        """The photographs whose vectors are missing, with the reason."""
+                self.unreadable[view.name] = place.missing(view.name, key)
 
     def space(self, count: int) -> None:
         """Return None: vectors are not written into preallocated memory. See `Features.space`."""
@@ -70,10 +61,10 @@ def padded(vectors: Sequence[Float[Tensor, "_ D"]], multiple: int = MULTIPLE) ->
     return torch.stack([F.pad(each, (0, 0, 0, longest - len(each))) for each in vectors])
 
 
-def read_vectors(path: Path, shape: tuple[int | None, int]) -> Float[Tensor, "L D"]:
+def read_vectors(path: Path | Entry, shape: tuple[int | None, int]) -> Float[Tensor, "L D"]:
     """Read the vectors of one image. Where their number differs from image to image (None), vectors of zeros are left
     out: they are padding. Raises ValueError naming the file if it holds anything else than `shape`."""
-    with _arrays(path) as arrays:
+    with arrays_of(path) as arrays:
         array = np.asarray(arrays[_chosen(list(arrays))])
     if array.ndim == 3:
         array = array.reshape(-1, array.shape[-1])
@@ -96,13 +87,13 @@ def read_vectors(path: Path, shape: tuple[int | None, int]) -> Float[Tensor, "L 
     return vectors
 
 
-def read_boxes(path: Path, size: Callable[[], tuple[int, int]]) -> Float[Tensor, "L 4"] | None:
+def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float[Tensor, "L 4"] | None:
     """Read the boxes (x0, y0, x1, y1) of the vectors that `read_vectors` returns, in [-1, 1] over the whole photograph.
 
     None where the file has none. `size` is called for the width and height of the photograph, in pixels, if the file
     does not hold them and its boxes are not from 0 to 1. Raises ValueError naming the file for boxes of another shape.
     """
-    with _arrays(path) as arrays:
+    with arrays_of(path) as arrays:
         names = list(arrays)
         name = next((each for each in BOXES if each in names), None)
         if name is None:
@@ -116,17 +107,6 @@ def read_boxes(path: Path, size: Callable[[], tuple[int, int]]) -> Float[Tensor,
         sides = [1, 1] if boxes.max(initial=0) <= 1 else size()
     scaled = boxes[(vectors != 0).any(axis=1)] / np.array([*sides, *sides])
     return torch.from_numpy(scaled * 2 - 1).float().clamp(-1, 1)
-
-
-@contextmanager
-def _arrays(path: Path) -> Iterator[Mapping[str, NDArray]]:
-    """The arrays of a file by name; of an .npy file the one, under "". Raises ValueError naming the file."""
-    try:
-        found = np.load(path, allow_pickle=False)
-        with found if isinstance(found, np.lib.npyio.NpzFile) else nullcontext({"": found}) as arrays:
-            yield arrays
-    except Exception as error:  # a damaged file can make numpy raise almost anything
-        raise ValueError(f"{path}: no array can be read ({type(error).__name__}: {reason_of(error)})") from error
 
 
 def _number(arrays: Mapping[str, NDArray], names: Sequence[str]) -> float | None:
@@ -146,14 +126,3 @@ def _chosen(names: Sequence[str]) -> str:
     if found is None:
         raise ValueError(f"none of its arrays {', '.join(names[:5])} is called {' or '.join(NAMES)}")
     return found
-
-
-def _file(folder: Path, name: str, whole: bool = False) -> Path | None:
-    """The file of a photograph; None if there is none. `whole`: `name` has no ending of its own."""
-    if whole and Path(name).name != name:  # an id may be any text
-        return None
-    return next((path for ending in ENDINGS if (path := _path(folder, name, ending, whole)).is_file()), None)
-
-
-def _path(folder: Path, name: str, ending: str, whole: bool = False) -> Path:
-    return folder / f"{name}{ending}" if whole else (folder / name).with_suffix(ending)
