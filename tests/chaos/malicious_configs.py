@@ -43,7 +43,7 @@ EXECUTORS: dict[str, dict] = {
     "vision_attn.data.photographs.features.Features": {"folder": "OUTSIDE", "residency": "memory", "device": "cpu"},
     "vision_attn.data.images.squares.Image.open": {"fp": "OUTSIDE/x"},
     "vision_attn.encoders.backbone.hashlib.sha256": {},
-    "vision_attn.encoders.networks.get_model": {"name": "resnet18", "weights": "DEFAULT"},
+    "vision_attn.encoders.torchvision_networks.get_model": {"name": "resnet18", "weights": "DEFAULT"},
     "vision_attn.tasks.caption.draw": {"folder": "OUTSIDE"},
     "torchvision.datasets.utils.download_url": {"url": "file:x", "root": "OUTSIDE", "filename": "canary"},
     "torchvision.datasets.MNIST": {"root": "OUTSIDE", "download": True},

@@ -42,6 +42,17 @@ assert main(sys.argv[2:]) == 0
     assert not {*unused, *COMPILER, *EVALUATION} & modules
 
 
+def test_the_included_captioner_needs_no_torchvision() -> None:
+    """Its network is of this package; torchvision takes as long to import as a caption takes."""
+    code = """
+from vision_attn.encoders.backbone import Backbone
+from vision_attn.layers.meta import on_meta
+with on_meta():
+    Backbone(name="efficientnet_lite2", node="blocks.6", resolution=448)
+"""
+    assert not {"torchvision", *COMPILER} & imported(code)
+
+
 def test_backbones_are_built_without_compiler_and_torchvision_finds_it_when_it_needs_it() -> None:
     """With memory, and without, as in `open_run`."""
     code = f"""

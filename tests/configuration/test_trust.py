@@ -73,7 +73,7 @@ def refused(folder: Path, **options) -> str:
     [
         (ATTENTION, "vision_attn.commands.main", {"argv": ["train", "evil.yaml"]}),
         (ATTENTION, "vision_attn.system.files.replacing", {"path": "made"}),
-        (ATTENTION, "vision_attn.encoders.networks.get_model", {"name": "resnet18", "weights": "DEFAULT"}),
+        (ATTENTION, "vision_attn.encoders.torchvision_networks.get_model", {"name": "resnet18", "weights": "DEFAULT"}),
         (SCORE, "torchvision.models.resnet18", {"weights": "DEFAULT"}),
         (SCORE, "torchvision.datasets.utils.download_url", {"url": "file:helper.py", "root": "made"}),
         (SCORE, "torch.hub.load", {"repo_or_dir": ".", "model": "x", "source": "local"}),

@@ -4,9 +4,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torchvision.models.feature_extraction import create_feature_extractor
 
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite, named
+from vision_attn.encoders.networks import traced
 from vision_attn.encoders.patches import Timm
 
 LITE = {"name": "efficientnet_lite0", "node": "blocks.6", "resolution": 64}
@@ -109,3 +111,13 @@ def test_networks_of_timm_that_are_not_there() -> None:
             Timm(name=name, pretrained=False)
     with pytest.raises(ValueError, match=r"timm's timm:resnet18 cannot be cut at layer9"):
         Backbone(name="timm:resnet18", node="layer9")
+
+
+def test_cut_as_torchvision_cuts_it() -> None:
+    """At stages, blocks, and layers that are called once or twice: the same outputs and names of weights."""
+    network, images = EfficientNetLite("efficientnet_lite0").eval(), torch.rand(1, 3, 33, 32)
+    for nodes in ({"blocks.2": "one", "blocks.1.1": "other"}, {"act": "one"}, {"blocks.1.0.act": "one"}):
+        ours, theirs = traced(network, nodes).eval(), create_feature_extractor(network, nodes).eval()
+        assert list(ours.state_dict()) == list(theirs.state_dict())
+        for name, expected in theirs(images).items():
+            assert torch.equal(ours(images)[name], expected)

@@ -1,12 +1,11 @@
 """Convolutional networks and transformers of torchvision, of timm and of this package, cut at a named layer.
 
-Imported when the first network is built: importing torchvision takes time, and many runs need none.
+torchvision takes time to import, so only its own networks do.
 """
 
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -15,52 +14,15 @@ from urllib.error import URLError
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Tracer
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite
 from vision_attn.layers.meta import allocate, on_meta
 from vision_attn.system.console import reason_of
 
-COMPILER = "torch._dynamo.utils"
 TIMM = "timm:"
 """Begins the name of a network of timm."""
-
-
-@contextmanager
-def _without_compiler() -> Iterator[None]:
-    """Within this context, importing torchvision does not import torch's compiler.
-
-    The compiler takes as long to import as torch. Of torchvision only detectors use it, by one function, which then
-    imports it when called.
-    """
-    if COMPILER in sys.modules:
-        yield
-        return
-    deferred = sys.modules[COMPILER] = ModuleType(COMPILER)
-
-    def leave() -> None:
-        if sys.modules.get(COMPILER) is deferred:
-            del sys.modules[COMPILER]
-
-    def other(name: str) -> Any:
-        if name.startswith("__"):  # the import system asks for attributes such as __path__
-            raise AttributeError(name)
-        leave()
-        return getattr(import_module(COMPILER), name)
-
-    deferred.is_compile_supported = lambda device: import_module(COMPILER).is_compile_supported(device)
-    deferred.__getattr__ = other
-    try:
-        yield
-    finally:
-        leave()
-
-
-with _without_compiler():
-    import torchvision
-    from torchvision.models import get_model, get_model_weights, list_models
-    from torchvision.models.feature_extraction import create_feature_extractor
 
 
 def cut(
@@ -76,14 +38,18 @@ def cut(
     for node in nodes.values():
         if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
             raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
-    extractor = _timm().layers.create_feature_extractor if name.startswith(TIMM) else create_feature_extractor
     try:
         with on_meta():  # layers after the cut, such as the classifier of a VGG, take no memory
             network = _network(name, options)
         if has_tables(network):
             network = _network(name, options)
         with on_meta() if next(network.parameters()).is_meta else nullcontext():
-            body = extractor(network.eval(), {node: output for output, node in nodes.items()}).eval()
+            named = {node: output for output, node in nodes.items()}
+            if name in SCALES and named.keys() <= dict(network.named_modules()).keys():
+                body = traced(network.eval(), named).eval()
+            else:
+                library = _timm().layers if name.startswith(TIMM) else _torchvision()
+                body = library.create_feature_extractor(network.eval(), named).eval()
         return body, _output_shapes(body, resolution)
     except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some networks cannot be built on meta
         if isinstance(error, UnknownNetwork):
@@ -107,12 +73,33 @@ def _network(name: str, options: dict[str, Any]) -> nn.Module:
         return timm_model(name.removeprefix(TIMM), **options)
     if name in SCALES:
         return EfficientNetLite(name)
-    if name not in list_models(module=torchvision.models):  # others, such as detectors, download parts themselves
+    library = _torchvision()
+    if name not in library.list_models(
+        module=library.torchvision.models
+    ):  # others, such as detectors, download parts themselves
         raise UnknownNetwork(
             f"torchvision.models has no classification network {name!r}; {TIMM}NAME is a network of timm, and "
             f"{', '.join(SCALES)} are of this package"
         )
-    return get_model(name, weights=None, **options)
+    return library.get_model(name, weights=None, **options)
+
+
+def traced(network: nn.Module, nodes: Mapping[str, str]) -> GraphModule:
+    """What torchvision's `create_feature_extractor` returns for `nodes` {module: name of its output}."""
+    graph = Tracer().trace(network)
+    ends = {path: node for node in graph.nodes for path in node.meta.get("nn_module_stack", ())}
+    # A layer that is called several times is cut after its first call.
+    ends |= {node.target: node for node in reversed(graph.nodes) if node.op == "call_module"}
+    graph.erase_node(graph.output_node())
+    graph.output({output: ends[module] for module, output in nodes.items()})
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)
+    return GraphModule(network, graph)
+
+
+def _torchvision() -> ModuleType:
+    return import_module("vision_attn.encoders.torchvision_networks")
 
 
 def _timm() -> ModuleType:
@@ -172,7 +159,7 @@ def offers(name: str) -> list[str]:
     """Return the names of the weights that a library offers for the network `name`."""
     if name.startswith(TIMM):
         return ["pretrained"]
-    return [] if name in SCALES else [*get_model_weights(name).__members__]
+    return [] if name in SCALES else [*_torchvision().get_model_weights(name).__members__]
 
 
 def download(name: str, weights: str) -> tuple[dict[str, Tensor], Sequence[float], Sequence[float]]:
@@ -181,7 +168,7 @@ def download(name: str, weights: str) -> tuple[dict[str, Tensor], Sequence[float
     if name.startswith(TIMM):
         model = timm_model(name.removeprefix(TIMM), pretrained=True)
         return model.state_dict(), model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
-    preset = get_model_weights(name)[weights]
+    preset = _torchvision().get_model_weights(name)[weights]
     try:
         state = preset.get_state_dict(progress=True, check_hash=True)
     except (URLError, OSError) as error:
