@@ -1,39 +1,31 @@
 """Beam search, with one beam or with diverse groups of beams."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.contracts import END, PAD, AttentionMap, Captioner
-from vision_attn.contracts.nested import take_images
-from vision_attn.decode.replay import has_graphs, replayed
-from vision_attn.decode.rows import Active, Choose, Chosen, Decoded, best_first, maps, stacked, take_rows
+from vision_attn.contracts import END, PAD, Captioner
+from vision_attn.decode.loop import decoded
+from vision_attn.decode.rows import Choose, Chosen, Decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.kernels.choice import fused
 from vision_attn.layers.best_words import best_words
-from vision_attn.layers.linear import constant_weights
 
 
-@torch.no_grad()
-@constant_weights()
 def beam_search(
     captioner: Captioner,
     regions: Float[Tensor, "B L D"],
     *,
     beams: int = 3,
-    max_words: int = 30,
-    never: Sequence[int] = (),
-    min_words: int = 0,
-    no_repeat: int = 0,
-    once: Sequence[int] = (),
     length_power: float = 0.0,
     groups: int = 1,
     diversity: float = 0.5,
+    **rules: Any,
 ) -> Decoded:
-    """The most likely captions that a beam of width `beams` finds.
+    """The most likely captions that a beam of width `beams` finds, by `rules`: arguments of `Rules`.
 
     A caption that ends keeps its place in the beam, so the beam narrows as captions end, as in the authors' code; those
     that have not ended at the limit are returned without END. Rows are sorted by log p / length ** length_power.
@@ -50,33 +42,8 @@ def beam_search(
         raise ValueError(f"beams is {beams}, but must be a multiple of the number of groups, {groups}")
     if not 0 <= diversity < torch.inf:
         raise ValueError(f"diversity is {diversity}, but must be at least 0")
-    limits = {"max_words": max_words, "min_words": min_words, "no_repeat": no_repeat}
-    rules = Rules(captioner, regions.device, never=never, once=once, **limits)
     choose = Beam(beams, diversity, groups)
-    if has_graphs(regions.device):
-        found = replayed(captioner, regions, beams, rules, choose, length_power=length_power)
-        if found is not None:
-            return found
-    memory, state = captioner.start(regions, groups)  # all beams of a group begin as one
-    word = torch.zeros(len(regions), groups, dtype=torch.long, device=regions.device)
-    total = torch.zeros(len(regions), groups, device=regions.device)
-    ended = torch.zeros(len(regions), groups, dtype=torch.bool, device=regions.device)
-    active, steps = Active(len(regions), regions.device), []
-    before = rules.start(word)
-    for number in range(max_words):
-        logits, state, look = captioner.step(word, state, memory)
-        barred, rows = rules.barred(before, number, logits.shape[-1]), word.shape[1]
-        word, gained, total, ended, parent = choose(logits, barred, total, ended)
-        if beams > 1:
-            state, before = take_rows((state, before), parent)
-        before = rules.extended(before, word)
-        found = {"parent": parent, "word": word, "gained": gained, "filled": total > -torch.inf}
-        steps.append(active.scatter(found | maps(look), rows, groups))
-        if (going := active.going(ended)) is not None:
-            if not len(going):
-                break
-            memory, state, word, before, total, ended = take_images((memory, state, word, before, total, ended), going)
-    return _trace(steps, length_power, groups)
+    return decoded(captioner, regions, beams, Rules(captioner, regions.device, **rules), choose, length_power)
 
 
 @dataclass(frozen=True)
@@ -144,17 +111,3 @@ def _extend_groups(
         found.append(new._replace(parent=new.parent + group * rows))
         chosen = torch.cat([chosen, new.word], dim=1)
     return Chosen(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
-
-
-def _trace(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> Decoded:
-    """Follow each row's parents from the last time step to the first, then sort the rows."""
-    parent = steps[-1]["parent"]
-    row = torch.arange(parent.shape[1], device=parent.device).expand_as(parent)
-    traced, parents = [], []
-    for step in reversed(steps):
-        traced.append([step[name].gather(1, row) for name in ("word", "gained", "filled")])
-        row = step["parent"].gather(1, row)
-        parents.append(row)
-    word, gained, filled, parents = (torch.stack(parts[::-1], dim=2) for parts in (*zip(*traced, strict=True), parents))
-    looks = [{name: part for name, part in step.items() if name in AttentionMap._fields} for step in steps]
-    return best_first(word, gained, filled.all(dim=-1), parents, stacked(looks), length_power, groups)

@@ -27,10 +27,10 @@ class Rules:
         captioner: Captioner,
         device: torch.device,
         *,
-        max_words: int,
-        never: Sequence[int],
-        min_words: int,
-        no_repeat: int,
+        max_words: int = 30,
+        never: Sequence[int] = (),
+        min_words: int = 0,
+        no_repeat: int = 0,
         once: Sequence[int] = (),
     ):
         longest = captioner.max_length

@@ -1,0 +1,73 @@
+"""The loop over the words of a search, whatever chooses them."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.contracts import AttentionMap, Captioner
+from vision_attn.contracts.nested import take_images
+from vision_attn.decode.replay import has_graphs, replayed
+from vision_attn.decode.rows import Active, Choose, Decoded, best_first, maps, stacked, take_rows
+from vision_attn.decode.rules import Rules
+from vision_attn.layers.linear import constant_weights
+
+
+@torch.no_grad()
+@constant_weights()
+def decoded(
+    captioner: Captioner,
+    regions: Float[Tensor, "B L D"],
+    rows: int,
+    rules: Rules,
+    choose: Choose,
+    length_power: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Decoded:
+    """Decode `rows` rows of each image, best first by log p / length ** length_power."""
+    if has_graphs(regions.device):
+        found = replayed(captioner, regions, rows, rules, choose, length_power=length_power, generator=generator)
+        if found is not None:
+            return found
+    first = choose.groups if choose.reorders else rows  # all beams of a group begin as one
+    memory, state = captioner.start(regions, first)
+    word = torch.zeros(len(regions), first, dtype=torch.long, device=regions.device)
+    ended, total = torch.zeros_like(word, dtype=torch.bool), torch.zeros(word.shape, device=word.device)
+    active, steps, uniform = Active(len(regions), regions.device), [], None
+    before = rules.start(word)
+    for number in range(rules.max_words):
+        logits, state, look = captioner.step(word, state, memory)
+        barred, width = rules.barred(before, number, logits.shape[-1]), word.shape[1]
+        if choose.samples:
+            uniform = 1 - torch.rand(*word.shape, 1, generator=generator, device=word.device)
+        word, gained, total, ended, parent = choose(logits, barred, total, ended, uniform)
+        step = {"word": word, "gained": gained} | maps(look)
+        if parent is not None:
+            state, before = take_rows((state, before), parent)
+            step |= {"parent": parent, "filled": total > -torch.inf}
+        before = rules.extended(before, word)
+        steps.append(active.scatter(step, width, choose.groups))
+        if (going := active.going(ended)) is not None:
+            if not len(going):
+                break
+            memory, state, word, before, total, ended = take_images((memory, state, word, before, total, ended), going)
+    return _traced(steps, length_power, choose.groups)
+
+
+def _traced(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> Decoded:
+    """Follow each row's parents from the last time step to the first, then sort the rows."""
+    last = steps[-1]["word"]
+    row = torch.arange(last.shape[1], device=last.device).expand_as(last)
+    if "parent" not in steps[-1]:
+        word, gained = (torch.stack([step[name] for step in steps], dim=2) for name in ("word", "gained"))
+        filled, parents = gained.sum(dim=-1) > -torch.inf, row[..., None].expand_as(word)
+    else:
+        traced, parents = [], []
+        for step in reversed(steps):
+            traced.append([step[name].gather(1, row) for name in ("word", "gained", "filled")])
+            row = step["parent"].gather(1, row)
+            parents.append(row)
+        parts = (torch.stack(parts[::-1], dim=2) for parts in (*zip(*traced, strict=True), parents))
+        word, gained, filled, parents = parts
+        filled = filled.all(dim=-1)
+    looks = [{name: part for name, part in step.items() if name in AttentionMap._fields} for step in steps]
+    return best_first(word, gained, filled, parents, stacked(looks), length_power, groups)
