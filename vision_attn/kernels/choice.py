@@ -5,8 +5,7 @@ have a version; where it returns None, the plain expression at the place of the 
 """
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
@@ -16,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from vision_attn.system.context import within
 
 TRITON = find_spec("triton") is not None
 """Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
@@ -105,15 +106,10 @@ def is_cuda(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-@contextmanager
-def without_loops(wanted: bool = True) -> Iterator[None]:
+def without_loops(wanted: bool = True) -> AbstractContextManager[None]:
     """Within this context, if `wanted`, tensor operations do all work on a CPU: it is so little that importing numba
     would take longer."""
-    token = _unwanted.set(wanted)
-    try:
-        yield
-    finally:
-        _unwanted.reset(token)
+    return within(_unwanted, wanted)
 
 
 @cache

@@ -4,8 +4,8 @@ kernel from Python. Training (`engine.capture`) and decoding (`decode.replay`) u
 
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vision_attn.system.context import within
+
 Result = Any
 """What a recorded function returns: tensors, which each replay overwrites."""
-
 
 _unwanted: ContextVar[bool] = ContextVar("unwanted", default=False)
 
 
-@contextmanager
-def without_graphs(wanted: bool = True) -> Iterator[None]:
+def without_graphs(wanted: bool = True) -> AbstractContextManager[None]:
     """Within this context, if `wanted`, no search is recorded or replayed."""
-    token = _unwanted.set(wanted)
-    try:
-        yield
-    finally:
-        _unwanted.reset(token)
+    return within(_unwanted, wanted)
 
 
 def graphs_unwanted() -> bool:

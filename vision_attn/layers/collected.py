@@ -1,16 +1,15 @@
-"""Layers in a loop over time steps on a GPU: inputs and gradients of all time steps are collected, and multiplied once.
+"""Layers in a loop over time steps: inputs and gradients of all time steps are collected, and multiplied once.
 
-Differs from the way on a CPU (`unrolled`): weights are cast to the precision of autocast once a loop, and so is an
-input that several layers read. Nothing is copied while the loop runs.
+On a GPU, weights are cast to the precision of autocast once a loop, and so is an input that several layers read.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
+from vision_attn.kernels.choice import is_cuda
 from vision_attn.layers.cast import replaced
-from vision_attn.layers.linear import Rectified
+from vision_attn.layers.linear import Rectified, linear, transposed_product
 
 RECENT = 4
 """Inputs whose casts are kept: as many as one time step has."""
@@ -76,16 +75,26 @@ class Layer(Collected):
         self.rectified = isinstance(layer, Rectified)
         self.weight = layer.weight.detach().to(dtype)
         self.bias = None if layer.bias is None else layer.bias.detach().to(dtype)
+        self.version, self.parts = self.weight._version, dict[tuple[int, int], Tensor]()
         self.after = _Weights.apply(self, layer.weight, layer.bias)
 
     def __call__(self, inputs: list[Tensor]) -> Tensor:
         return _Step.apply(self, self.after, *inputs)
 
     def product(self, rows: Tensor) -> Tensor:
-        if self.rectified and self.bias is not None:
+        if self.rectified and self.bias is not None and is_cuda(rows):
             return torch._addmm_activation(self.bias, rows, self.weight.t())
-        output = F.linear(rows, self.weight, self.bias)
-        return output.relu() if self.rectified else output
+        return linear(rows, self.weight, self.bias, rectified=self.rectified)
+
+    def columns(self, start: int, stop: int) -> Tensor:
+        """The weights of some inputs; on a CPU contiguous, since oneDNN is slow with a part of a matrix."""
+        if self.weight._version != self.version:
+            raise RuntimeError("the weights of a loop were changed between its forward and its backward pass")
+        if is_cuda(self.weight):
+            return self.weight[:, start:stop]
+        if (start, stop) not in self.parts:
+            self.parts[start, stop] = self.weight[:, start:stop].contiguous()
+        return self.parts[start, stop]
 
 
 class _Weights(torch.autograd.Function):
@@ -101,7 +110,7 @@ class _Weights(torch.autograd.Function):
     def backward(ctx, _: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad
         (inputs,), grads = ctx.layer.take()
-        of_weight = (grads.mT @ inputs).to(ctx.dtype) if needed[1] else None
+        of_weight = transposed_product(grads, inputs).to(ctx.dtype) if needed[1] else None
         of_bias = grads.sum(dim=0, dtype=ctx.dtype) if needed[2] else None
         return None, of_weight, of_bias
 
@@ -131,7 +140,7 @@ class _Step(torch.autograd.Function):
             return None, None, *[None] * len(needed)
         first, last = needed.index(True), len(needed) - needed[::-1].index(True)
         start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
-        parts = (grad @ layer.weight[:, start:stop]).split(ctx.sizes[first:last], dim=-1)
+        parts = linear(grad, layer.columns(start, stop).t()).split(ctx.sizes[first:last], dim=-1)
         return None, None, *[None] * first, *(part.view(*rows, -1) for part in parts), *[None] * (len(needed) - last)
 
 

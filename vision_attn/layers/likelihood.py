@@ -1,7 +1,7 @@
 """Log-probabilities: of given words under a vocabulary layer, without the logits of all words; and of classes."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from itertools import repeat
 
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from vision_attn.kernels.choice import fused
 from vision_attn.layers.linear import linear, transposed_product
 from vision_attn.layers.precision import at_least_float32
+from vision_attn.system.context import within
 
 AT_ONCE = 2**24
 """Bytes of the logits that are computed at once on a CPU."""
@@ -23,14 +24,9 @@ CACHED = 2**18
 _weighted = ContextVar("weighted", default=False)
 
 
-@contextmanager
-def weighted_words(weighted: bool = True) -> Iterator[None]:
+def weighted_words(weighted: bool = True) -> AbstractContextManager[None]:
     """Within this context, if `weighted`, words count differently in the loss: see `word_log_prob`."""
-    token = _weighted.set(weighted)
-    try:
-        yield
-    finally:
-        _weighted.reset(token)
+    return within(_weighted, weighted)
 
 
 def word_log_prob(output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"]) -> Float[Tensor, "N"]:

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vision_attn.kernels.choice import is_cuda
+from vision_attn.system.context import within
 from vision_attn.system.machine import is_intel, multiplies_bf16
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
@@ -45,7 +46,7 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     In float32 oneDNN copies the left factor of a product if it is transposed, and not the right one, and is slow where
     the result has few columns. So the smaller of the two comes first. Without AVX-512 MKL is as fast, and copies none.
     """
-    if NARROW and a.dtype == torch.float32 and a.device.type == "cpu":
+    if a.device.type != "cpu" or (NARROW and a.dtype == torch.float32):
         return a.mT @ b
     if a.dtype != torch.float32 or a.shape[1] <= b.shape[1]:
         return linear(a.mT, b.mT)
@@ -96,11 +97,8 @@ def constant_weights(arranged: Arranged | None = None) -> Iterator[None]:
     """
     if arranged is None:
         arranged = {} if _constant.get() is None else _constant.get()
-    token = _constant.set(arranged)
-    try:
+    with within(_constant, arranged):
         yield
-    finally:
-        _constant.reset(token)
 
 
 def _arranged(input: Tensor, weight: Tensor) -> Tensor:

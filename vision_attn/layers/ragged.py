@@ -5,8 +5,7 @@ have a word at a time step come first. A time step computes only these leading i
 image only the captions among them that have a word: its *packed* rows, in the order of images and rows.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 from vision_attn.contracts.nested import Nested, map_tensors
 from vision_attn.layers import accumulate
 from vision_attn.layers.likelihood import mean_log_prob, word_log_prob
+from vision_attn.system.context import within
 from vision_attn.task import Static
 
 
@@ -40,15 +40,10 @@ class Step(NamedTuple):
 _row_lengths: ContextVar[Static | None] = ContextVar("row_lengths", default=None)
 
 
-@contextmanager
-def row_lengths(lengths: Static | None) -> Iterator[None]:
+def row_lengths(lengths: Static | None) -> AbstractContextManager[None]:
     """Within this context, row r of image b of a batch has at most lengths[b][r] words; None: each may have T words.
     What is known beforehand need not be read from a GPU."""
-    token = _row_lengths.set(lengths)
-    try:
-        yield
-    finally:
-        _row_lengths.reset(token)
+    return within(_row_lengths, lengths)
 
 
 def readable(words: Tensor) -> bool:

@@ -117,7 +117,7 @@ class DRAM(Captioner):
         images, state = self.start(regions, R)
         pyramid = self.ram.retina.pyramid(images)
         hidden, states, samples, looks = [], [], [], []
-        with unrolled(T * self.num_glimpses):
+        with unrolled():
             for _ in range(T):
                 state, before, sampled = self._glimpses(state, pyramid, self.num_glimpses)
                 hidden.append(state.hidden)

@@ -89,7 +89,7 @@ class DRAWReader(Classifier):
         previous state; answers and locations are computed for all time steps at once."""
         hidden, cell = self._start(images)
         window, states, each, patches = None, [], [], []
-        with unrolled(self.num_glimpses):
+        with unrolled():
             for _ in range(self.num_glimpses):
                 window = self.filterbank.window(hidden[:, None], window)
                 patches.append(self.filterbank.read(images, window))
@@ -231,7 +231,7 @@ class DRAW(nn.Module):
         canvas, encoded, decoded = self._start(images.shape[0])
         encoder_cell = decoder_cell = torch.zeros_like(encoded)
         posterior, samples, canvases, reads, writes = [], [], [], [], []
-        with unrolled(len(noise)):
+        with unrolled():
             for epsilon in noise:
                 glimpse, read = self.read(images, images - canvas.sigmoid(), decoded)
                 encoded, encoder_cell = lstm(repeated(self.encoder_gates, glimpse, decoded, encoded), encoder_cell)

@@ -225,7 +225,7 @@ class RAM(Classifier):
         pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
         noise = self.policy.noise(images.new_empty(self.num_glimpses, images.shape[0], rows, 2), mode)
         hidden, location_states, samples, locations = [], [], [], []
-        with unrolled(self.num_glimpses):
+        with unrolled():
             for step in range(self.num_glimpses):
                 if step or self.first == "policy":
                     location_states.append(state.location_state)

@@ -1,7 +1,7 @@
 """Captioners with a recurrent state that attends to the regions once for each word: what they share."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -208,7 +208,7 @@ class RecurrentCaptioner(Captioner):
         memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
         real, state = memory.real, packed(state)
         queries, outputs, looks = [], [], []
-        with unrolled(len(steps)) if regions.is_cuda else nullcontext():  # on a CPU fewer and fewer rows go on
+        with unrolled():
             for step, from_word in zip(steps, from_words, strict=True):
                 memory, state = ragged.leading(memory, step.images), leading(state, step)
                 from_word = own.from_word(step) if own else from_word
