@@ -18,7 +18,6 @@ from vision_attn.explain.relevance import (
     channels_first,
     cross_relevance,
     grad_cam,
-    of_heads,
     relevance,
     rollout,
 )
@@ -118,7 +117,7 @@ def test_an_attention_pooling_is_the_last_layer_of_its_answer() -> None:
         model(images())[:, 3].sum().backward()
     found = ImageAttention(record, shapes, 2)
     assert found.grid == Grid(0, 4, 4) and found.raw().shape[1] == 3
-    rolled = of_heads(record["attn_pool"][0].maps) @ rollout([record[name][0] for name in record.names[:2]])
+    rolled = record["attn_pool"][0].maps.mean(dim=1) @ rollout([record[name][0] for name in record.names[:2]])
     torch.testing.assert_close(found.rolled(), rolled.reshape(2, 4, 4).detach())
     assert (found.relevant() >= 0).all() and found.relevant().any()
 
@@ -262,7 +261,5 @@ def test_mistakes_are_named() -> None:
         relevance([one])
     with pytest.raises(ValueError, match="no attention was recorded"):
         relevance([])
-    with pytest.raises(ValueError, match="there is no head 3: heads are numbered from 0 to 2"):
-        of_heads(one.maps, 3)
     with pytest.raises(ValueError, match="the model has no layer 'body'"), activation_of(nn.ReLU(), "body"):
         pass

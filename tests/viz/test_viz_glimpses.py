@@ -35,11 +35,6 @@ def looked(num_glimpses=3, *, Y=20, X=32, channels=1, size=4, scales=2, said=3, 
     return GlimpseTrace(image, locations, patches, 3, said, probabilities)
 
 
-def given(item: GlimpseTrace) -> tuple[tuple, dict]:
-    """As the writers take them."""
-    return item[:3], dict(zip(item._fields[3:], item[3:], strict=True))
-
-
 def has(picture: Image.Image, colour: str) -> bool:
     return any(pixel == ImageColor.getrgb(colour) for _, pixel in picture.getcolors(2**24))
 
@@ -101,8 +96,7 @@ def test_the_path_goes_through_the_glimpses_and_grows_brighter():
 def test_animation_has_a_frame_for_each_glimpse_even_where_nothing_moves(tmp_path):
     item = looked(num_glimpses=4)
     item = item._replace(locations=item.locations[:1].expand(4, 2), patches=item.patches[:1].expand(4, -1, -1, -1, -1))
-    tensors, answer = given(item)
-    with Image.open(write_animation(tmp_path / "new" / "look.gif", *tensors, **answer)) as film:
+    with Image.open(write_animation(tmp_path / "new" / "look.gif", item)) as film:
         durations = [film.seek(frame) or film.info["duration"] for frame in range(film.n_frames)]
         assert durations == [FRAME] * 3 + [LAST_FRAME] and film.info["loop"] == 0
     drawn = frames(item)
@@ -115,8 +109,7 @@ def test_animation_has_a_frame_for_each_glimpse_even_where_nothing_moves(tmp_pat
 @pytest.mark.parametrize("said", [3, 5])
 def test_right_and_wrong_are_seen_at_a_glance(said, tmp_path):
     item = looked(num_glimpses=1, said=said)._replace(probabilities=None)
-    tensors, answer = given(item)
-    with Image.open(write_glimpses(tmp_path / "look.png", *tensors, **answer)) as page:
+    with Image.open(write_glimpses(tmp_path / "look.png", item)) as page:
         assert (has(page, RIGHT), has(page, WRONG)) == (said == 3, said != 3)
         assert page.tobytes() == glimpse_sheet(item).tobytes()
 
@@ -196,8 +189,7 @@ def test_huge_images_are_shown_reduced_and_their_glimpses_close_up(tmp_path):
     bright = (torch.tensor(list(page.convert("L").tobytes())) > 250).float().mean()
     assert bright > 0.1  # the glimpses, in their panels; in the image they would be a pixel
     assert len({frame.size for frame in frames(item)}) == 1
-    tensors, answer = given(item)
-    assert max(Image.open(write_glimpses(tmp_path / "look.png", *tensors, **answer)).size) < 2000
+    assert max(Image.open(write_glimpses(tmp_path / "look.png", item)).size) < 2000
     middle = looked()._replace(extent=(64, 40))  # not close up: an image reduced by 2
     assert torch.equal(foveated(middle.locations, middle.patches, 40, 64, zoom=0.5).new_zeros(1), torch.zeros(1))
     assert foveated(middle.locations, middle.patches, 40, 64, zoom=0.5).shape == (1, 20, 32)

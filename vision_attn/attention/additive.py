@@ -20,11 +20,8 @@ CACHED = 2**19
 
 def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
     """e^{2x} with x clipped to +-limit, in float32 or wider also under autocast."""
-    if kernels := fused("exponential", x):
-        return kernels.Exponential.apply(x, limit)
-    x = at_least_float32(x)
-    if torch.compiler.is_compiling():
-        return x.clamp(-limit, limit).mul(2).exp()
+    if torch.compiler.is_compiling() and not on_gpu(x):  # the compiler fuses this expression
+        return at_least_float32(x).clamp(-limit, limit).mul(2).exp()
     return _Exponential.apply(x, limit)
 
 
@@ -33,18 +30,23 @@ class _Exponential(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, limit: float) -> Tensor:
-        output = (2 * x.clamp(-limit, limit)).exp()
+        if kernels := fused("exponential", x):
+            output = kernels.exponential(x, limit)
+        else:
+            output = (2 * at_least_float32(x).clamp(-limit, limit)).exp()
         ctx.save_for_backward(output)
-        ctx.limit = limit
+        ctx.limit, ctx.dtype = limit, x.dtype
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         (output,) = ctx.saved_tensors
+        if kernels := fused("exponential", output):
+            return kernels.gradient_of_exponential(grad, output, ctx.limit, ctx.dtype), None
         smallest, largest = math.exp(-2 * ctx.limit), math.exp(2 * ctx.limit)
         inside = torch.ops.aten.hardtanh_backward(grad, output, smallest, largest)
-        return inside * (2 * output), None
+        return (inside * (2 * output)).to(ctx.dtype), None
 
 
 def additive_score(
@@ -65,8 +67,9 @@ class _AdditiveScore(torch.autograd.Function):
         ctx.save_for_backward(query, keys, weight)
         if kernels := fused("additive", query):
             return kernels.scores(query, keys, weight)
-        sums = [_reciprocal(query[image], keys[image]) @ weight for image in _chunks(query, keys)]
-        return weight.sum() - 2 * torch.cat(sums)
+        with torch.autocast(query.device.type, enabled=False):
+            sums = [_reciprocal(query[image], keys[image]) @ weight for image in _chunks(query, keys)]
+            return weight.sum() - 2 * torch.cat(sums)
 
     @staticmethod
     @once_differentiable

@@ -14,6 +14,7 @@ from torch.linalg import vecdot
 
 from vision_attn.contracts import Window
 from vision_attn.kernels.choice import fused
+from vision_attn.kernels.filterbank import Read, Write
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.unrolled import repeated
 from vision_attn.system.checks import check_range, require
@@ -87,7 +88,7 @@ class Filterbank(nn.Module):
 
     @property
     def extremes(self) -> list[float]:
-        """The numbers that `kernels.window` needs."""
+        """The numbers that `kernels.window_triton` needs."""
         most = max(1.0, 2 * self.widest_stride)
         return [LARGEST_LOG, self.widest_stride, self.size / 2, NARROWEST, most]
 
@@ -122,7 +123,7 @@ class Filterbank(nn.Module):
         images = at_least_float32(images)
         kernels = fused("filterbank", window.stride, images)
         if kernels and kernels.takes(self.size, max(self.height, self.width)):
-            return kernels.Read.apply(images, self.size, *window)
+            return Read.apply(kernels, images, self.size, *window)
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
         F_x, F_y = self.filters(window)
         with torch.autocast(images.device.type, enabled=False):
@@ -138,7 +139,7 @@ class Filterbank(nn.Module):
         patches = at_least_float32(patches)
         kernels = fused("filterbank", window.stride, patches)
         if kernels and kernels.takes(N, max(self.height, self.width)):
-            return kernels.Write.apply(patches, self.height, self.width, *window)
+            return Write.apply(kernels, patches, self.height, self.width, *window)
         C, Y, X = patches.shape[2], self.height, self.width
         F_x, F_y = self.filters(window)
         with torch.autocast(patches.device.type, enabled=False):

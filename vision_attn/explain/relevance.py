@@ -16,15 +16,6 @@ from torch import Tensor, nn
 from vision_attn.explain.recorder import Attention
 
 
-def of_heads(maps: Float[Tensor, "B K Q N"], head: int | None = None) -> Float[Tensor, "B Q N"]:
-    """Return the map of one head, counted from 0, or the mean of all. Raises ValueError if there is no such head."""
-    if head is None:
-        return maps.mean(dim=1)
-    if not 0 <= head < maps.shape[1]:
-        raise ValueError(f"there is no head {head}: heads are numbered from 0 to {maps.shape[1] - 1}")
-    return maps[:, head]
-
-
 def rollout(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
     """Attention rollout (Abnar and Zuidema 2020, section 3): the product of 0.5 W_att + 0.5 I of all layers, the first
     one rightmost. Row i says how much of each input token reaches token i of the last layer; rows sum to 1.
@@ -33,7 +24,7 @@ def rollout(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
     """
     rolled = None
     for maps in map(_square, layers):
-        mixed = 0.5 * of_heads(maps) + 0.5 * torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)
+        mixed = 0.5 * maps.mean(dim=1) + 0.5 * torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)
         mixed = mixed / mixed.sum(dim=-1, keepdim=True)
         rolled = mixed if rolled is None else mixed @ rolled
     return _some(rolled)

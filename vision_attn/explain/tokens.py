@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.explain.recorder import Attention
-from vision_attn.explain.relevance import of_heads, relevance, rollout, weighted
+from vision_attn.explain.relevance import relevance, rollout, weighted
 
 MOST = 16
 """The largest number of tokens before the patches: a class token and registers."""
@@ -107,7 +107,7 @@ class ImageAttention:
     def raw(self) -> Float[Tensor, "B layers K Y X"]:
         """The attention of each head of each layer. Layers with fewer heads repeat their mean."""
         most = max(one.maps.shape[1] for one in self.layers)
-        maps = [torch.cat([self.answer(one.maps), *[self.answer(of_heads(one.maps))[:, None]] * (
+        maps = [torch.cat([self.answer(one.maps), *[self.answer(one.maps.mean(dim=1))[:, None]] * (
             most - one.maps.shape[1])], dim=1) for one in self.layers]  # fmt: skip
         if self.pool is not None and self.pool.maps.shape[1] == most:
             maps.append(self.grid.picture(self.pool.maps[:, :, 0]))
@@ -115,7 +115,7 @@ class ImageAttention:
 
     def rolled(self) -> Float[Tensor, "B Y X"]:
         """Attention rollout (Abnar and Zuidema 2020) of the answer."""
-        return self._pooled(rollout(self.layers), None if self.pool is None else of_heads(self.pool.maps))
+        return self._pooled(rollout(self.layers), None if self.pool is None else self.pool.maps.mean(dim=1))
 
     def relevant(self) -> Float[Tensor, "B Y X"]:
         """Gradient-weighted relevance (Chefer et al. 2021) of the answer, after `backward`. Layers after which the

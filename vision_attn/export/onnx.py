@@ -197,7 +197,7 @@ def _write_captioner(task: Captioning, folder: Path) -> None:
         "parts": ["encoder", "start", "step"],
         "words": list(task.vocabulary.words),
         "never": [UNKNOWN],
-        "once": task.content_ids() if task.decoding.content_once else [],
+        "once": task.content_ids if task.decoding.content_once else [],
         "beams": task.decoding.beams,
         "max_words": task.decoding.max_words,
         "min_words": task.decoding.min_words,

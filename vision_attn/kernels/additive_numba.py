@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.loops import LOG2_E, compiled, exp2, in_threads
 
@@ -18,7 +17,8 @@ LARGE = np.float32(1e30)
 
 
 def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
-    """e^{2x} of float32 numbers, with x clipped to +-limit, of at most 43."""
+    """e^{2x}, in float32, with x clipped to +-limit, of at most 43."""
+    x = x.float()
     output = x.new_empty(x.shape)
     rows = (part.view(-1, x.shape[-1]) for part in (x.contiguous(), output))
     in_threads(_exponential, 4 * x.numel(), *rows, x.new_tensor([limit]))
@@ -26,29 +26,13 @@ def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*ro
 
 
 def gradient_of_exponential(
-    grad: Float[Tensor, "*rows A"], output: Float[Tensor, "*rows A"], limit: float
+    grad: Float[Tensor, "*rows A"], output: Float[Tensor, "*rows A"], limit: float, dtype: torch.dtype
 ) -> Float[Tensor, "*rows A"]:
-    """The gradient of x, given that of `exponential` and what it returned; 0 where x was clipped."""
+    """The gradient of x, in its dtype, given that of `exponential` and what it returned; 0 where x was clipped."""
     to = output.new_empty(output.shape)
     rows = (part.view(-1, output.shape[-1]) for part in (grad.contiguous(), output, to))
     in_threads(_gradient_of_exponential, output.numel(), *rows, output.new_tensor([limit]))
-    return to
-
-
-class Exponential(torch.autograd.Function):
-    """`exponential` of float32 or half precision, with its gradient. Keeps its output alone, as the score does."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, limit: float) -> Tensor:
-        output = exponential(x.float(), limit)
-        ctx.save_for_backward(output)
-        ctx.limit, ctx.dtype = limit, x.dtype
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return gradient_of_exponential(grad, *ctx.saved_tensors, ctx.limit).to(ctx.dtype), None
+    return to.to(dtype)
 
 
 def scores(

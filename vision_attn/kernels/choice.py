@@ -52,7 +52,6 @@ ON_GPU = {
     "exponential": Version(NO_FLOAT64, compiled=True),
     "filterbank": Version(FLOAT32),
     "lstm": Version(NO_FLOAT64, compiled=True),
-    "norm": Version(FLOAT32),
     "pointwise": Version(NO_FLOAT64),
     "window": Version(FLOAT32),
     "words": Version(NO_HALF),
@@ -114,9 +113,9 @@ def without_loops(wanted: bool = True) -> AbstractContextManager[None]:
 
 @cache
 def _loops(operation: str) -> ModuleType | None:
-    names = {"exponential": "additive_numba", "filterbank": "filterbank_cpu"}
+    file = {"exponential": "additive"}.get(operation, operation)
     try:
-        return import_module(f"vision_attn.kernels.{names.get(operation, f'{operation}_numba')}")
+        return import_module(f"vision_attn.kernels.{file}_numba")
     except ImportError:
         return None
 
@@ -136,12 +135,12 @@ def _kernels(operation: str) -> ModuleType:
             from vision_attn.kernels import exponential_triton as module
         case "lstm":
             from vision_attn.kernels import lstm_triton as module
-        case "norm":
-            from vision_attn.kernels import norm_triton as module
         case "pointwise":
             from vision_attn.kernels import pointwise_triton as module
         case "words":
             from vision_attn.kernels import words_triton as module
-        case _:
-            from vision_attn.kernels import filterbank_gpu as module
+        case "filterbank":
+            from vision_attn.kernels import filterbank_triton as module
+        case "window":
+            from vision_attn.kernels import window_triton as module
     return module

@@ -7,7 +7,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.launch import launch
 
@@ -23,28 +22,12 @@ def exponential(x: Tensor, limit: float) -> Tensor:
 
 
 @torch.library.custom_op("vision_attn::exponential_gradient", mutates_args=())
-def gradient(grad: Tensor, x: Tensor, output: Tensor, limit: float) -> Tensor:
-    """The gradient of x, in its dtype; 0 where x was clipped."""
-    to = torch.empty_like(x, memory_format=torch.contiguous_format)
-    tensors = grad.contiguous(), x.contiguous(), output, to
-    launch(_gradient, (triton.cdiv(x.numel(), BLOCK),), *tensors, x.numel(), limit, BLOCK)
+def gradient_of_exponential(grad: Tensor, output: Tensor, limit: float, dtype: torch.dtype) -> Tensor:
+    """The gradient of x, in its dtype, given that of `exponential` and what it returned; 0 where x was clipped."""
+    to = torch.empty_like(output, dtype=dtype)
+    number = output.numel()
+    launch(_gradient, (triton.cdiv(number, BLOCK),), grad.contiguous(), output, to, number, limit, BLOCK)
     return to
-
-
-class Exponential(torch.autograd.Function):
-    """`exponential` with its gradient."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, limit: float) -> Tensor:
-        output = exponential(x, limit)
-        ctx.save_for_backward(x, output)
-        ctx.limit = limit
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return gradient(grad, *ctx.saved_tensors, ctx.limit), None
 
 
 @exponential.register_fake
@@ -52,9 +35,9 @@ def _(x: Tensor, limit: float) -> Tensor:
     return torch.empty_like(x, dtype=torch.float32, memory_format=torch.contiguous_format)
 
 
-@gradient.register_fake
-def _(grad: Tensor, x: Tensor, output: Tensor, limit: float) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+@gradient_of_exponential.register_fake
+def _(grad: Tensor, output: Tensor, limit: float, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(output, dtype=dtype)
 
 
 @triton.jit
@@ -68,10 +51,10 @@ def _exponential(x, output, number, limit, BLOCK: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _gradient(grad, x, output, to, number, limit, BLOCK: tl.constexpr):
+def _gradient(grad, output, to, number, limit, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < number
-    value = tl.load(x + index, mask=inside, other=0.0).to(tl.float32)
-    slope = 2.0 * tl.load(grad + index, mask=inside, other=0.0) * tl.load(output + index, mask=inside, other=0.0)
-    clipped = (value >= limit) | (value <= -limit)
+    value = tl.load(output + index, mask=inside, other=1.0)
+    slope = 2.0 * tl.load(grad + index, mask=inside, other=0.0) * value
+    clipped = (value >= tl.exp(2.0 * limit)) | (value <= tl.exp(-2.0 * limit))  # to the bit
     tl.store(to + index, tl.where(clipped, 0.0, slope).to(to.dtype.element_ty), mask=inside)

@@ -8,6 +8,7 @@ Rows are windows; an image has as many as there are rows per image. All tensors 
 """
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,46 +18,80 @@ HALF, ONE, TWO = np.float32(0.5), np.float32(1), np.float32(2)
 ZERO = np.float32(0)
 
 
+def takes(size: int, pixels: int) -> bool:
+    """Whether the loops read and write. Without a gradient tensor operations do: their products can be counted."""
+    return torch.is_grad_enabled()
+
+
 def filters(
-    window: Float[Tensor, "B R 4"], size: int, height: int, width: int
+    centre: Float[Tensor, "B R 2"],
+    stride: Float[Tensor, "B R"],
+    sigma: Float[Tensor, "B R"],
+    size: int,
+    height: int,
+    width: int,
 ) -> tuple[Float[Tensor, "B R N X"], Float[Tensor, "B R N Y"]]:
-    """F_X and F_Y of windows (g_X, g_Y, delta, sigma): Gregor et al. 2015, eq. 19, eq. 20, eq. 25 and eq. 26."""
+    """F_X and F_Y of windows: Gregor et al. 2015, eq. 19, eq. 20, eq. 25 and eq. 26."""
+    window = _window(centre, stride, sigma)
     F_x, F_y = (window.new_empty(*window.shape[:2], size, pixels) for pixels in (width, height))
     in_threads(_filters, 4 * (F_x.numel() + F_y.numel()), window.flatten(0, 1), F_x.flatten(0, 1), F_y.flatten(0, 1))
     return F_x, F_y
 
 
 def read(
-    images: Float[Tensor, "B C Y X"], F_x: Float[Tensor, "B R N X"], F_y: Float[Tensor, "B R N Y"]
+    images: Float[Tensor, "B C Y X"],
+    F_x: Float[Tensor, "B R N X"],
+    F_y: Float[Tensor, "B R N Y"],
+    intensity: Float[Tensor, "B R"],
+    inverse: bool,
 ) -> Float[Tensor, "B R C N N"]:
-    """F_Y G F_X^T of each row and channel."""
+    """gamma F_Y G F_X^T of each row and channel; 1 / gamma if `inverse`."""
     (B, R, N, _), C = F_x.shape, images.shape[1]
     patches = images.new_empty(B, R, C, N, N)
     in_threads(_read, N * images.numel() * R, images.contiguous(), F_x, F_y, patches)
-    return patches
+    return patches * _scale(intensity, inverse)[..., None, None, None]
 
 
 def write(
-    patches: Float[Tensor, "B R C N N"], F_x: Float[Tensor, "B R N X"], F_y: Float[Tensor, "B R N Y"]
+    patches: Float[Tensor, "B R C N N"],
+    F_x: Float[Tensor, "B R N X"],
+    F_y: Float[Tensor, "B R N Y"],
+    intensity: Float[Tensor, "B R"],
+    inverse: bool,
 ) -> Float[Tensor, "B R C Y X"]:
-    """F_Y^T A F_X of each row and channel."""
+    """gamma F_Y^T A F_X of each row and channel; 1 / gamma if `inverse`."""
     images = patches.new_empty(*patches.shape[:3], F_y.shape[-1], F_x.shape[-1])
-    in_threads(_write, len(patches[0, 0, 0]) * images.numel(), patches.contiguous(), F_x, F_y, images)
+    scaled = (patches * _scale(intensity, inverse)[..., None, None, None]).contiguous()
+    in_threads(_write, len(patches[0, 0, 0]) * images.numel(), scaled, F_x, F_y, images)
     return images
 
 
 def gradients(
     images: Float[Tensor, "B C Y X"],
     patches: Float[Tensor, "B R C N N"],
-    window: Float[Tensor, "B R 4"],
+    centre: Float[Tensor, "B R 2"],
+    stride: Float[Tensor, "B R"],
+    sigma: Float[Tensor, "B R"],
+    intensity: Float[Tensor, "B R"],
     F_x: Float[Tensor, "B R N X"],
     F_y: Float[Tensor, "B R N Y"],
-) -> Float[Tensor, "B R 4"]:
-    """The gradient of the windows, of sum_ij A_ji (F_Y G F_X^T)_ji with G of `images` and A of `patches`."""
-    grad = window.new_empty(window.shape)
-    parts = (images.contiguous(), patches.contiguous(), window, F_x, F_y, grad)
+    inverse: bool,
+) -> tuple[Float[Tensor, "B R 2"], Float[Tensor, "B R"], Float[Tensor, "B R"], Float[Tensor, "B R"]]:
+    """The gradients of a window's four parts, of gamma sum_ij A_ji (F_Y G F_X^T)_ji with G of `images` and A of
+    `patches`; 1 / gamma if `inverse`."""
+    grad, scale = stride.new_empty(*stride.shape, 5), _scale(intensity, inverse)
+    parts = (images.contiguous(), patches.contiguous(), _window(centre, stride, sigma), F_x, F_y, grad)
     in_threads(_gradients, 2 * F_x.shape[2] * images.numel() * F_x.shape[1], *parts)
-    return grad
+    by_intensity = -scale.square() * grad[..., 4] if inverse else grad[..., 4]
+    return scale[..., None] * grad[..., :2], scale * grad[..., 2], scale * grad[..., 3], by_intensity
+
+
+def _window(centre: Tensor, stride: Tensor, sigma: Tensor) -> Float[Tensor, "B R 4"]:
+    return torch.cat([centre, stride[..., None], sigma[..., None]], dim=-1)
+
+
+def _scale(intensity: Tensor, inverse: bool) -> Tensor:
+    return 1 / intensity if inverse else intensity
 
 
 @inlined
@@ -83,7 +118,8 @@ def _nearest(centre, pixels):
 
 @inlined
 def _slopes(filter, grad, centre, precision):
-    """The gradients of the centre and of the precision of one filter, given that of its values."""
+    """The gradients of the centre and of the precision of one filter, given that of its values, and the sum of the
+    values times their gradients."""
     nearest, along, by_centre, by_precision = _nearest(centre, len(filter)), ZERO, ZERO, ZERO
     for i in range(len(filter)):
         along += filter[i] * grad[i]
@@ -92,7 +128,7 @@ def _slopes(filter, grad, centre, precision):
         slope, before = filter[i] * (grad[i] - along), nearest - a
         by_centre += slope * before
         by_precision += slope * (before * (a + (nearest - TWO * centre)))
-    return -TWO * precision * by_centre, by_precision
+    return -TWO * precision * by_centre, by_precision, along
 
 
 @compiled
@@ -192,14 +228,16 @@ def _gradients(first, last, images, patches, windows, F_x, F_y, grad):
                 _add_products(across, images[image, channel], to_y)
             x, y, stride, sigma = windows[image, row]
             precision = HALF / (sigma * sigma)
-            by_x, by_y, by_stride, by_precision = ZERO, ZERO, ZERO, ZERO
+            by_x, by_y, by_stride, by_precision, total = ZERO, ZERO, ZERO, ZERO, ZERO
             for i in range(size):
                 offset = np.float32(i - (size - 1) / 2)
-                one, more = _slopes(F_x[image, row, i], to_x[i], x + offset * stride, precision)
-                other, most = _slopes(F_y[image, row, i], to_y[i], y + offset * stride, precision)
+                one, more, along = _slopes(F_x[image, row, i], to_x[i], x + offset * stride, precision)
+                other, most, _ = _slopes(F_y[image, row, i], to_y[i], y + offset * stride, precision)
                 by_x += one
                 by_y += other
                 by_stride += offset * (one + other)
                 by_precision += more + most
+                total += along
             to = grad[image, row]
             to[0], to[1], to[2], to[3] = by_x, by_y, by_stride, -TWO * precision / sigma * by_precision
+            to[4] = total

@@ -1,5 +1,5 @@
 """DRAW's filterbank on a GPU: filters, reads, writes and the gradients of windows, one kernel each. They are the
-functions of `attention.filterbank_numba`, which explains them, and multiply by the intensity too.
+functions of `kernels.filterbank_numba`, which explains them.
 
 Products run on tensor cores in three TF32 passes, which are as accurate as float32 and faster than ordinary cores.
 """
@@ -17,6 +17,11 @@ TILE = 32
 """Rows and columns of a tile of an image."""
 MOST_FILTERS, MOST_PIXELS = 64, 8192
 """The largest grid of filters, which a tile holds, and the largest side of an image."""
+
+
+def takes(size: int, pixels: int) -> bool:
+    """Whether the kernels take a grid of `size` x `size` filters of images of `pixels` along the longer side."""
+    return size <= MOST_FILTERS and pixels <= MOST_PIXELS
 
 
 @torch.library.custom_op("vision_attn::filterbank_filters", mutates_args=())

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.loops import LOG2_E, compiled, exp2, in_threads
 
@@ -12,49 +11,34 @@ ONE, TWO = np.float32(1), np.float32(2)
 
 
 def update(
-    gates: Float[Tensor, "N gates"], cell: Float[Tensor, "N H"]
+    first: Float[Tensor, "N gates"],
+    second: Float[Tensor, "N gates"] | None,
+    third: Float[Tensor, "N gates"] | None,
+    cell: Float[Tensor, "N H"],
 ) -> tuple[Float[Tensor, "N gates"], Float[Tensor, "N H"], Float[Tensor, "N H"]]:
-    """The activated gates, h_t and c_t. All are float32."""
+    """The activated gates, h_t and c_t, in float32. The gates' pre-activations are the sum of one to three tensors."""
+    gates = first if second is None else first + second
+    gates = (gates if third is None else gates + third).float().contiguous()
+    cell = cell.contiguous()
     activated, hidden, new_cell = (gates.new_empty(like.shape) for like in (gates, cell, cell))
-    gates, cell = gates.contiguous(), cell.contiguous()
     in_threads(_update, 4 * gates.numel(), gates, cell, activated, hidden, new_cell)
     return activated, hidden, new_cell
 
 
 def gradients(
-    grad_hidden: Float[Tensor, "N H"],
-    grad_cell: Float[Tensor, "N H"],
+    grad_hidden: Float[Tensor, "N H"] | None,
+    grad_cell: Float[Tensor, "N H"] | None,
     activated: Float[Tensor, "N gates"],
     cell: Float[Tensor, "N H"],
     new_cell: Float[Tensor, "N H"],
+    half: bool,
 ) -> tuple[Float[Tensor, "N gates"], Float[Tensor, "N H"]]:
-    """The gradients of the gates' pre-activations and of c_{t-1}, given those of h_t and c_t."""
+    """The gradients of the gates' pre-activations and of c_{t-1}, given those of h_t and c_t. All are float32."""
     grad_gates, grad_before = activated.new_empty(activated.shape), cell.new_empty(cell.shape)
-    given = (part.contiguous() for part in (grad_hidden, grad_cell, activated, cell, new_cell))
+    grads = (torch.zeros_like(cell) if part is None else part for part in (grad_hidden, grad_cell))
+    given = (part.contiguous() for part in (*grads, activated, cell, new_cell))
     in_threads(_gradients, 4 * activated.numel(), *given, grad_gates, grad_before)
     return grad_gates, grad_before
-
-
-class Cell(torch.autograd.Function):
-    """(h_t, c_t) of c_{t-1} in float32 and one to three parts of the gates in any narrower type, with the gradient."""
-
-    @staticmethod
-    def forward(ctx, cell: Tensor, *gates: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.dtypes = [part.dtype for part in gates]
-        total = sum(gates[1:], gates[0]).float()
-        parts = update(*(part.reshape(-1, part.shape[-1]) for part in (total, cell)))
-        activated, hidden, new_cell = (part.view(*cell.shape[:-1], part.shape[-1]) for part in parts)
-        ctx.save_for_backward(activated, cell, new_cell)
-        return hidden, new_cell
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, ...]:
-        activated, cell, new_cell = ctx.saved_tensors
-        parts = (part.reshape(-1, part.shape[-1]) for part in (grad_hidden, grad_cell, activated, cell, new_cell))
-        grad_gates, grad_before = gradients(*parts)
-        grad_gates = grad_gates.view(activated.shape)
-        return grad_before.view(cell.shape), *(grad_gates.to(dtype) for dtype in ctx.dtypes)
 
 
 @compiled

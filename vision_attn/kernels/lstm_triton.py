@@ -6,7 +6,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.launch import launch
 
@@ -41,30 +40,6 @@ def gradients(
     tensors = *given, activated, cell.contiguous(), new_cell, grad_gates, grad_before
     launch(_gradients, (triton.cdiv(N * H, BLOCK),), *tensors, N * H, H, *known, BLOCK)
     return grad_gates, grad_before
-
-
-class Cell(torch.autograd.Function):
-    """(h_t, c_t) of c_{t-1} and one to three parts of the gates, with the gradient."""
-
-    @staticmethod
-    def forward(ctx, cell: Tensor, *gates: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.dtypes = [part.dtype for part in gates]
-        rows = [part.flatten(0, -2) for part in gates]
-        activated, hidden, new_cell = update(*rows, *[None] * (3 - len(rows)), cell.flatten(0, -2))
-        hidden, new_cell = hidden.view(cell.shape), new_cell.view(cell.shape)
-        ctx.save_for_backward(activated, cell, new_cell)
-        return hidden, new_cell
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_hidden: Tensor | None, grad_cell: Tensor | None) -> tuple[Tensor, ...]:
-        activated, cell, new_cell = ctx.saved_tensors
-        given = (part if part is None else part.flatten(0, -2) for part in (grad_hidden, grad_cell))
-        parts = *given, activated, cell.flatten(0, -2), new_cell.flatten(0, -2)
-        grad_gates, grad_before = gradients(*parts, ctx.dtypes[0] == torch.bfloat16)
-        grad_gates = grad_gates.view(*cell.shape[:-1], -1)
-        return grad_before.view(cell.shape), *(grad_gates.to(dtype) for dtype in ctx.dtypes)
 
 
 @update.register_fake

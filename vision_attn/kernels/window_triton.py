@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.launch import launch
 
@@ -45,6 +46,26 @@ def gradients(
     tensors = *(part.contiguous() for part in (numbers, scale, middle, *outputs[1:], *grads)), *by
     launch(_gradients, (triton.cdiv(number, BLOCK),), *tensors, number, *extremes, relative, BLOCK)
     return by
+
+
+class Placed(torch.autograd.Function):
+    """`window` with its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx, numbers: Tensor, centre: Tensor | None, stride: Tensor | None, middle: Tensor, extremes: list[float]
+    ) -> tuple[Tensor, ...]:
+        outputs = window(numbers, centre, stride, middle, extremes)
+        ctx.extremes = extremes
+        ctx.save_for_backward(numbers, stride, middle, *outputs)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        numbers, stride, middle, *outputs = ctx.saved_tensors
+        by = gradients(numbers, stride, middle, outputs, list(grads), ctx.extremes)
+        return by[0], *(by[1:] if stride is not None else (None, None)), None, None
 
 
 @window.register_fake

@@ -21,8 +21,8 @@ def lstm(
     """
     cell = at_least_float32(cell)
     fits = gates.shape == (*cell.shape[:-1], 4 * cell.shape[-1])  # fused versions do not check shapes
-    if fits and (kernels := fused("lstm", gates, cell)):
-        return kernels.Cell.apply(cell, gates, *more)
+    if fits and fused("lstm", gates, cell):
+        return _Fused.apply(cell, gates, *more)
     for part in more:
         gates = gates + part
     gates = at_least_float32(gates)
@@ -57,6 +57,31 @@ class _Cell(torch.autograd.Function):
         three = torch.ops.aten.sigmoid_backward(three, activated[..., : three.shape[-1]])
         last = torch.ops.aten.tanh_backward(grad_cell * input_gate, candidate)
         return torch.cat([three, last], dim=-1), grad_cell * forget_gate
+
+
+class _Fused(torch.autograd.Function):
+    """The same by kernels: one forward, one backward."""
+
+    @staticmethod
+    def forward(ctx, cell: Tensor, *gates: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.dtypes = [part.dtype for part in gates]
+        rows = [part.flatten(0, -2) for part in gates]
+        kernels = fused("lstm", *gates[:1], cell)
+        activated, hidden, new_cell = kernels.update(*rows, *[None] * (3 - len(rows)), cell.flatten(0, -2))
+        hidden, new_cell = hidden.view(cell.shape), new_cell.view(cell.shape)
+        ctx.save_for_backward(activated, cell, new_cell)
+        return hidden, new_cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_hidden: Tensor | None, grad_cell: Tensor | None) -> tuple[Tensor, ...]:
+        activated, cell, new_cell = ctx.saved_tensors
+        given = (part if part is None else part.flatten(0, -2) for part in (grad_hidden, grad_cell))
+        parts = *given, activated, cell.flatten(0, -2), new_cell.flatten(0, -2)
+        grad_gates, grad_before = fused("lstm", activated, cell).gradients(*parts, ctx.dtypes[0] == torch.bfloat16)
+        grad_gates = grad_gates.view(*cell.shape[:-1], -1)
+        return grad_before.view(cell.shape), *(grad_gates.to(dtype) for dtype in ctx.dtypes)
 
 
 def _tanh(x: Tensor) -> Tensor:

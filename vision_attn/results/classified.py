@@ -97,7 +97,7 @@ class ClassificationResult(Displayable):
         with scratch("page") as folder:
             moving = folder / "animation.gif"
             if isinstance(self.view, Glimpses):
-                write_animation(moving, **self.glimpsed._asdict())
+                write_animation(moving, self.glimpsed)
             elif isinstance(self.view, Reads):
                 write_reads_animation(moving, *self.reads)
             else:
@@ -106,7 +106,7 @@ class ClassificationResult(Displayable):
 
     def write_picture(self, path: Path) -> None:
         if isinstance(self.view, Glimpses):
-            write_glimpses(path, **self.glimpsed._asdict())
+            write_glimpses(path, self.glimpsed)
         elif isinstance(self.view, Reads):
             images, boxes, *answer = self.reads
             write_reads(path, images, boxes, self.view.patches[None], *answer)

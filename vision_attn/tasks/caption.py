@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,9 @@ class Captioning(Task):
         self.given = [part for part in self.criteria.values() if not part.samples]
         self.sampling = [part for part in self.criteria.values() if part.samples]
         if self.model.reinforced and self.given and not any(part.estimates for part in self.given):
-            raise ValueError(
-                f"{type(self.model).__name__} samples where to look, and no criterion trains that: add "
-                "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention"
-            )
+            looks = "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention"
+            name = type(self.model).__name__
+            raise ValueError(f"{name} samples where to look, and no criterion trains that: add {looks}")
         self.evaluators = evaluators or {}
         self.validate_with = list(validate_with)
 
@@ -238,10 +238,8 @@ class Captioning(Task):
             return self._described(decoded, regions, placed=placed)
         number = min(captions, decoded.score.shape[1])
         rows = [self._described(decoded, regions, row, placed=placed) for row in range(number)]
-        found = [
-            [one for one in several if one.score is not None] or [several[0]] for several in zip(*rows, strict=True)
-        ]
-        return [different(several) for several in found] if strategy == "diverse" else found
+        found = [[one for one in each if one.score is not None] or [each[0]] for each in zip(*rows, strict=True)]
+        return [different(each) for each in found] if strategy == "diverse" else found
 
     @torch.no_grad()
     def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
@@ -255,10 +253,11 @@ class Captioning(Task):
             self._by_mode(regions, placed) if full and self.content_words else {},
             self.content_words,
         )
-        measured = {}
-        for criterion in self.criteria.values() if full else ():
-            found = criterion.measure(self.model, regions, words)
-            measured |= {name: float(value) for name, value in found.items()}
+        measured = {
+            name: float(value)
+            for criterion in (self.criteria.values() if full else ())
+            for name, value in criterion.measure(self.model, regions, words).items()
+        }
         probed = {
             name: new().probe(self.model, regions, decoded.words[:, :1], results.described)
             for name, new in (self.evaluators.items() if full else ())
@@ -293,14 +292,14 @@ class Captioning(Task):
         described = {}
         for mode in self.model.modes:
             with self.model.in_mode(mode):
-                decoded = self._decode(regions, self.decoding)
-                described[mode] = self._described(decoded, regions, placed=placed)
+                described[mode] = self._described(self._decode(regions, self.decoding), regions, placed=placed)
         return described
 
     def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, strategy: Strategy = "best") -> Decoded:
-        once = self.content_ids() if decoding.content_once else ()
+        once = self.content_ids if decoding.content_once else ()
         return decoding.decode(self.model, regions, captions=captions, strategy=strategy, never=(UNKNOWN,), once=once)
 
+    @cached_property
     def content_ids(self) -> list[int]:
         """The ids of the words that are no function words."""
         return [index for index, word in enumerate(self.vocabulary.words) if index > UNKNOWN and is_content(word)]

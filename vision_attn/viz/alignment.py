@@ -128,8 +128,8 @@ def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
     label, names = None, (item.text or "nothing",)
     if reference:
         label, names = int(item.text != reference), (*names, reference)
-    fields = item.glimpses._replace(label=label, names=names)._asdict()
-    return [write_glimpses(f"{path}.png", **fields), write_animation(f"{path}.gif", **fields)]
+    trace = item.glimpses._replace(label=label, names=names)
+    return [write_glimpses(f"{path}.png", trace), write_animation(f"{path}.gif", trace)]
 
 
 def _matrix(alpha: Float[Tensor, "T Y X"], width: int, extent: Extent) -> Image.Image:

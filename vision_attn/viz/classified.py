@@ -53,9 +53,8 @@ def write_classified(
         sides = f"all answers {'correct' if items[0].right else 'wrong'}"
     entries = [Entry(paths[0], f"all images, each beside what was seen of it; {sides}")]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
-        fields = item._asdict()
-        still = write_glimpses(folder / f"{number:02d}.png", **fields)
-        moving = write_animation(folder / f"{number:02d}.gif", **fields)
+        still = write_glimpses(folder / f"{number:02d}.png", item)
+        moving = write_animation(folder / f"{number:02d}.gif", item)
         paths += [still, moving]
         entries.append(Entry(moving, f"image {number}", still))
     return [write_looks(folder, entries, GLIMPSES + JUDGED + SAMPLED * sampled), *paths]

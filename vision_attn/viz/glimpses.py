@@ -4,9 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxtyping import Float
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked, foveated, traced
 from vision_attn.viz.sheet import (
@@ -32,37 +30,25 @@ FRAME, LAST_FRAME = 800, 3000  # milliseconds of a frame of an animation, and of
 SQUARE = "#4d3c22"  # outline of a glimpse, visible even if all of its pixels are black
 
 
-def write_glimpses(
-    path: str | Path,
-    image: Float[Tensor, "C Y X"],
-    locations: Float[Tensor, "T 2"],
-    patches: Float[Tensor, "T K C g g"],
-    **answer,
-) -> Path:
+def write_glimpses(path: str | Path, trace: GlimpseTrace) -> Path:
     """Write a PNG: the image with the path of glimpses, then what each glimpse saw. Returns its path.
 
-    Takes the fields of `GlimpseTrace`, those from `label` on by name. Points are numbered and grow brighter from first
-    to last; the last glimpse's squares are outlined. With `probabilities`, each glimpse is titled with the most likely
-    class after it. Green is correct, red is wrong, and an answer without a `label` has the colour of text. In images
-    much larger than a glimpse, what it saw is shown close up.
+    Points are numbered and grow brighter from first to last; the last glimpse's squares are outlined. With
+    `probabilities`, each glimpse is titled with the most likely class after it. Green is correct, red is wrong, and an
+    answer without a `label` has the colour of text. In images much larger than a glimpse, what it saw is shown close
+    up.
 
     Raises ValueError, before anything is written, if the shapes do not fit each other.
     """
-    return save_picture(path, glimpse_sheet(GlimpseTrace(image, locations, patches, **answer)))
+    return save_picture(path, glimpse_sheet(trace))
 
 
-def write_animation(
-    path: str | Path,
-    image: Float[Tensor, "C Y X"],
-    locations: Float[Tensor, "T 2"],
-    patches: Float[Tensor, "T K C g g"],
-    **answer,
-) -> Path:
+def write_animation(path: str | Path, trace: GlimpseTrace) -> Path:
     """Write a looping GIF with one frame per glimpse; the last frame is shown longer. Returns its path.
 
-    Arguments and errors are those of `write_glimpses`.
+    Raises ValueError as `write_glimpses`.
     """
-    drawn = frames(GlimpseTrace(image, locations, patches, **answer))
+    drawn = frames(trace)
     # This method keeps rare colours, and greys grey.
     colours = grid([*drawn], 1, 0).quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1)
     return save_animation(path, drawn, colours, [FRAME] * (len(drawn) - 1) + [LAST_FRAME])
