@@ -91,7 +91,7 @@ def test_training_strings_grow_and_those_of_every_second_batch_are_of_similar_le
 
 def test_slots_past_the_length_of_a_strip_may_lie_beyond_the_canvas(folder):
     source = strings(folder)
-    layout = source.layout("train", (0, 0), 2)
+    layout = source.sample("train", (0, 0), 2)
     layout.length[:] = 12, 1
     layout.y[1] = source.height - SIDE  # the last row of the last strip: what lies beyond has no pixel
     drawn = source.draw("train", layout, 400)

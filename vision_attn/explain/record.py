@@ -14,8 +14,9 @@ which changes the rounding of its outputs.
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,11 +48,8 @@ def record_attention(
     recorder = Recorder(queries, re.compile(layers), gradients)
     with _one_at_a_time, ExitStack() as hooks:
         for name, module in model.named_modules():
-            for hook in (
-                module.register_forward_pre_hook(_entering(recorder, name, module)),
-                module.register_forward_hook(recorder.leave, always_call=True),
-            ):
-                hooks.callback(hook.remove)
+            hooks.enter_context(module.register_forward_pre_hook(partial(recorder.enter, name)))
+            hooks.enter_context(module.register_forward_hook(recorder.leave, always_call=True))
         with recorder, _fast_paths():
             yield recorder.record
 
@@ -72,13 +70,6 @@ def _fast_paths() -> Iterator[None]:
         yield
     finally:
         torch.overrides.has_torch_function = original
-
-
-def _entering(recorder: "Recorder", name: str, module: nn.Module) -> Callable[..., None]:
-    def enter(*_: Any) -> None:
-        recorder.running.append((name, module))
-
-    return enter
 
 
 def _refuse_compiled(model: nn.Module) -> None:

@@ -75,6 +75,9 @@ class Recorder(TorchFunctionMode):
             **dict.fromkeys(("matmul", "__matmul__", "bmm", "einsum"), self.product),
         }
 
+    def enter(self, name: str, module: nn.Module, _: tuple) -> None:
+        self.running.append((name, module))
+
     def leave(self, *_: Any) -> None:
         self.running.pop()
 
@@ -123,7 +126,7 @@ class Recorder(TorchFunctionMode):
         fused, softmax = F.scaled_dot_product_attention, F.softmax
 
         def replaced_fused(*args: Any, **kwargs: Any) -> Tensor:
-            return (self.fused if threading.get_ident() == mine else _called)(fused, *args, **kwargs)
+            return self.fused(fused, *args, **kwargs) if threading.get_ident() == mine else fused(*args, **kwargs)
 
         def replaced_softmax(*args: Any, **kwargs: Any) -> Tensor:
             output = softmax(*args, **kwargs)
@@ -216,10 +219,6 @@ class Recorder(TorchFunctionMode):
                     one.gradient = slope(gradient)
 
             output.register_hook(store)
-
-
-def _called(func: Callable, *args: Any, **kwargs: Any) -> Any:
-    return func(*args, **kwargs)
 
 
 def _mark(tensor: Tensor, origin: Tensor) -> None:

@@ -7,7 +7,7 @@ relevance(record)[:, 0, 1:]  # what led to the answer: the class token's row, wi
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from jaxtyping import Float
@@ -163,15 +163,10 @@ def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activa
 
     attentions = tuple(f"{name}." for name, module in modules.items() if _ATTENTION.search(type(module).__name__))
     searched = [module for name, module in modules.items() if not name.startswith(attentions)]
-    if layer is None:
-        hooks = [module.register_forward_hook(hold_map) for module in searched]
-    else:
-        hooks = [modules[layer].register_forward_hook(hold)]
-    try:
+    with ExitStack() as hooks:
+        for module in searched if layer is None else [modules[layer]]:
+            hooks.enter_context(module.register_forward_hook(hold_map if layer is None else hold))
         yield kept
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def grad_cam(output: Float[Tensor, "B C Y X"], gradient: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B Y X"]:

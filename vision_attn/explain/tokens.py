@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -57,12 +57,11 @@ def map_shapes(model: nn.Module) -> Iterator[MapShapes]:
         shapes.append((output.shape[-2], output.shape[-1]))
         shapes.first.setdefault(shapes[-1], layer)
 
-    hooks = [layer.register_forward_hook(note) for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    try:
+    with ExitStack() as hooks:
+        for layer in model.modules():
+            if isinstance(layer, nn.Conv2d):
+                hooks.enter_context(layer.register_forward_hook(note))
         yield shapes
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def grid_of(tokens: int, shapes: Iterable[tuple[int, int]]) -> Grid | None:

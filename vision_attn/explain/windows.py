@@ -7,7 +7,7 @@ covers the image, and the map is the mean of all rows of plain attention.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -74,19 +74,15 @@ class Windows(NamedTuple):
 def window_layouts(model: nn.Module) -> Iterator[dict[str, Windows]]:
     """Collect how each module that cuts a grid into windows did so, by its name, whenever it is called."""
     layouts: dict[str, Windows] = {}
-    hooks = []
-    for name, module in model.named_modules():
-        if (kind := _kind(module)) is not None:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if (kind := _kind(module)) is not None:
 
-            def note(module: Any, args: tuple, given: dict, _: Any, name: str = name, kind: str = kind) -> None:
-                layouts[name] = _layout(kind, module, args, given)
+                def note(module: Any, args: tuple, given: dict, _: Any, name: str = name, kind: str = kind) -> None:
+                    layouts[name] = _layout(kind, module, args, given)
 
-            hooks.append(module.register_forward_hook(note, with_kwargs=True))
-    try:
+                hooks.enter_context(module.register_forward_hook(note, with_kwargs=True))
         yield layouts
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def last_tokens(model: nn.Module) -> str | None:

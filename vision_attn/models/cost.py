@@ -1,5 +1,6 @@
 """The computational cost of a model: counts the multiply-adds of each layer while the model runs."""
 
+from contextlib import ExitStack
 from math import prod
 from typing import Any
 
@@ -47,18 +48,12 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"] | Images, *
             total += 3 * averages[1:].numel()
 
     count = {nn.Linear: linear, nn.Conv2d: convolution, Retina: retina}
-    hooks = [
-        layer.register_forward_hook(hook)
-        for layer in model.modules()
-        for kind, hook in count.items()
-        if isinstance(layer, kind)
-    ]
-    try:
-        # Attention as plain products: they are counted as such.
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as products:
-            model(images, **options)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    # Attention as plain products: they are counted as such.
+    with ExitStack() as hooks, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as products:
+        for layer in model.modules():
+            for kind, hook in count.items():
+                if isinstance(layer, kind):
+                    hooks.enter_context(layer.register_forward_hook(hook))
+        model(images, **options)
     total += products.flop_counts["Global"][torch.ops.aten.bmm] // 2
     return total // len(images)

@@ -5,32 +5,30 @@ intensities are clipped to 1. A batch is made on the device in a dozen operation
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.data.counted_batches import Counted, slices
 from vision_attn.data.digits.mnist import NUM_VALIDATION, SIDE, DigitBatch, Digits, DigitSource, scaled
-from vision_attn.data.random_streams import FIXED, FRESH, integers, stream
+from vision_attn.data.generated import Generated
+from vision_attn.data.random_streams import integers, stream
 from vision_attn.system.checks import check_range
-from vision_attn.task import SPLITS, equal_part, known_split
 
 
-class Clutter(DigitSource):
+class Clutter(Generated, DigitSource):
     """Canvases with one digit and `pieces` pieces of other digits; `pieces=0` is translated MNIST.
 
     canvas: height and width of the images in pixels.
     pieces, piece: the number of pieces, and their height and width in pixels.
-    epoch_images: images in a training epoch, in batches of `batch_size`; an incomplete last batch is dropped.
+    batch_size, epoch_images: as for `Generated`.
     val_images, test_images: sizes of the fixed sets. They use the digits of the split in order and start again after
         the last. A smaller set is the beginning of a larger one.
     folder, download: as for `MNIST`.
 
-    Training images are new in every epoch; they depend on the seed, the epoch and the index of the batch alone. Digits
-    and pieces come from the same split. The 10,000 test images are the same everywhere; `checksum("test")` returns
+    Digits and pieces come from the same split. The 10,000 test images are the same everywhere; `checksum("test")` gives
 
         canvas=60, pieces=0 (translated)  6b47567899463204
         canvas=60, pieces=4 (cluttered)   ef8b9d70aaabe574
@@ -55,44 +53,23 @@ class Clutter(DigitSource):
         folder: str = "mnist",
         download: bool = False,
     ) -> None:
-        super().__init__(folder=folder, batch_size=batch_size, download=download)
+        DigitSource.__init__(self, folder=folder, batch_size=batch_size, download=download)
+        sizes = {"epoch_images": epoch_images, "val_images": val_images, "test_images": test_images}
+        Generated.__init__(self, batch_size=batch_size, **sizes)
         if canvas < SIDE:
             raise ValueError(f"clutter: canvas={canvas} is smaller than a digit of {SIDE} pixels")
         if pieces < 0 or not 1 <= piece <= SIDE:
             raise ValueError(f"clutter: pieces={pieces} must be at least 0, and piece={piece} from 1 to {SIDE} pixels")
-        if min(val_images, test_images) < 1 or epoch_images < batch_size:
-            raise ValueError(
-                f"clutter: epoch_images={epoch_images} must hold a batch of {batch_size}, and val_images={val_images} "
-                f"and test_images={test_images} must be positive"
-            )
         check_range("Clutter", 1, self.most_pixels, pixels_of_a_batch=batch_size * canvas**2)
         check_range("Clutter", 1, 2**24, digits_and_pieces_of_a_split=(1 + pieces) * max(val_images, test_images))
         self.canvas, self.pieces, self.piece = canvas, pieces, piece
         self.image_shape = (1, canvas, canvas)
-        self.epoch_images = epoch_images
-        self.split_images = {"train": val_images, "val": val_images, "test": test_images}
 
-    def __len__(self) -> int:
-        return self.epoch_images // self.batch_size
-
-    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
-        """New images. Every batch has its own random stream, so that skipping is free."""
-        part = equal_part(self.batch_size, rank, world)
-        for index in range(skip, len(self)):
-            samples = self.sample("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
-            first = (epoch * len(self) + index) * self.batch_size
-            yield self.batch("train", samples[part], range(first, first + self.batch_size)[part])
-
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[DigitBatch]:
-        """Fixed images, the same in every run. "train" yields as many as "val", with training digits."""
-        known_split(name)
-        # Sampled all at once, so that the images do not depend on the batch size.
-        samples = self.sample(name, (FIXED, SPLITS.index(name)), self.split_images[name])
+    def fixed(self, name: str) -> tuple[Int[Tensor, "N columns"], Sequence[int]]:
+        """Uses the digits of the split in order."""
+        samples, ids = super().fixed(name)
         samples[:, 0] = torch.arange(len(samples)) % len(self.digits[name].labels)
-        return slices(
-            lambda part: self.batch(name, samples[part], range(len(samples))[part]),
-            len(samples), self.batch_size, rank=rank, world=world,
-        )  # fmt: skip
+        return samples, ids
 
     def checksum(self, name: str) -> str:
         """Return the first 16 digits of the SHA-256 of a fixed set: all pixels as bytes, then all labels."""

@@ -15,14 +15,14 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
-from vision_attn.data.counted_batches import Counted, slices
 from vision_attn.data.digits.mnist import SIDE, DigitSource
+from vision_attn.data.generated import Generated, taken
 from vision_attn.data.lines.characters import Characters
 from vision_attn.data.lines.strips import Ink, Layout, add_digits, padded_width
-from vision_attn.data.random_streams import FIXED, FRESH, integers, stream
+from vision_attn.data.random_streams import FIXED, integers, stream
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
-from vision_attn.task import SPLITS, Task, equal_part, known_split
+from vision_attn.task import SPLITS, Task
 
 DIGITS = tuple("0123456789")
 MARGIN = 8
@@ -33,7 +33,7 @@ LENGTHS = 1
 """The last number of the random stream of the lengths of a training batch."""
 
 
-class Strings(VocabularySource, DigitSource):
+class Strings(VocabularySource, Generated, DigitSource):
     """Strips of 1 to `lengths[1]` digits, with varying gaps, vertical jitter, overlap and clutter.
 
     say: "read" (from left to right), "reverse" (from right to left) or "sort" (in ascending order).
@@ -45,16 +45,14 @@ class Strings(VocabularySource, DigitSource):
     clutter, piece: pieces of other digits per digit, on average over long strips, and their height and width.
     grow: the number of batches at the start of training over which the largest number of digits grows evenly from
         `lengths[0]` to `lengths[1]`. Attention finds its place in short strings first.
-    epoch_images: strips in a training epoch, in batches of `batch_size`; an incomplete last batch is dropped.
-    val_images, test_images, folder, download: as for `Clutter`.
+    batch_size, epoch_images, val_images, test_images: as for `Generated`. folder, download: as for `MNIST`.
 
     Strips are white on black, in three equal channels. Those of a batch are padded on the right with black to the
     width of the widest. `boxes` of a batch holds the box of the ink of each digit, {digit: boxes in the order in which
     they are said}; sorted equal digits are said from left to right.
 
-    Training strips are new in every epoch; they depend on the seed, the epoch and the index of the batch alone. In
-    every second training batch lengths differ by at most 2, so that models see short strips with padding and without,
-    as a single strip is. A fixed set is ordered by length, longest first.
+    In every second training batch lengths differ by at most 2, so that models see short strips with padding and
+    without, as a single strip is. A fixed set is ordered by length, longest first.
 
     Raises ValueError for sizes and numbers that no strip can be made with.
     """
@@ -80,7 +78,9 @@ class Strings(VocabularySource, DigitSource):
         folder: str = "mnist",
         download: bool = False,
     ) -> None:
-        super().__init__(folder=folder, batch_size=batch_size, download=download)
+        DigitSource.__init__(self, folder=folder, batch_size=batch_size, download=download)
+        sizes = {"epoch_images": epoch_images, "val_images": val_images, "test_images": test_images}
+        Generated.__init__(self, batch_size=batch_size, **sizes)
         for name, (low, high) in {"lengths": lengths, "test_lengths": test_lengths}.items():
             if not 1 <= low <= high <= 100:
                 raise ValueError(f"strings: {name}={[low, high]} must be a smallest and a largest number, 1 to 100")
@@ -94,11 +94,6 @@ class Strings(VocabularySource, DigitSource):
             raise ValueError(f"strings: clutter={clutter} must be from 0 to 10, and piece={piece} from 1 to {SIDE}")
         if grow < 0:
             raise ValueError(f"strings: grow={grow} is a number of batches, and must not be negative")
-        if min(val_images, test_images) < 1 or epoch_images < batch_size:
-            raise ValueError(
-                f"strings: epoch_images={epoch_images} must hold a batch of {batch_size}, and val_images={val_images} "
-                f"and test_images={test_images} must be positive"
-            )
         longest = max(lengths[1], test_lengths[1])
         check_range("Strings", 1, 2**28, pixels_of_a_batch=batch_size * height * longest * (SIDE + max(gap[1], 0)))
         check_range("Strings", 1, 2**24, digits_of_a_split=longest * max(val_images, test_images))
@@ -106,8 +101,6 @@ class Strings(VocabularySource, DigitSource):
         self.grow = grow
         self.lengths = {"train": tuple(lengths), "val": tuple(lengths), "test": tuple(test_lengths)}
         self.image_shape = (3, height, longest * SIDE)
-        self.epoch_images = epoch_images
-        self.split_images = {"train": val_images, "val": val_images, "test": test_images}
         self.vocabulary = Characters(DIGITS)
 
     def prepare(self, task: Task) -> None:
@@ -123,35 +116,19 @@ class Strings(VocabularySource, DigitSource):
     def ink(self) -> dict[str, Ink]:
         return {split: Ink.of(digits) for split, digits in self.digits.items()}
 
-    def __len__(self) -> int:
-        return self.epoch_images // self.batch_size
+    def fresh(self, numbers: tuple[int, ...], number: int) -> Layout:
+        """Every process pads its part to the width of the whole batch."""
+        layout = self.sample("train", numbers, self.batch_size, self.near(number, numbers))
+        return layout._replace(width=np.full_like(layout.width, layout.width.max()))
 
-    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
-        """New strips. Every batch has its own random stream, so that skipping is free."""
-        part = equal_part(self.batch_size, rank, world)
-        for index in range(skip, len(self)):
-            numbers = (FRESH, seed % 2**64, epoch, index)
-            layout = self.layout("train", numbers, self.batch_size, self.near(epoch * len(self) + index, numbers))
-            first = (epoch * len(self) + index) * self.batch_size
-            ids = np.arange(first, first + self.batch_size)
-            yield self.batch("train", layout.take(part), ids[part], padded_width(layout))
-
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
-        """Fixed strips, the same in every run. "train" yields as many as "val", with training digits."""
-        known_split(name)
-        # Laid out all at once, so that the strips do not depend on the batch size.
-        layout = self.layout(name, (FIXED, SPLITS.index(name)), self.split_images[name])
+    def fixed(self, name: str) -> tuple[Layout, Int[np.ndarray, "N"]]:
+        layout, _ = super().fixed(name)
         order = np.argsort(-layout.length, kind="stable")
-
-        def batch(members: slice) -> CaptionBatch:
-            part = layout.take(order[members])
-            return self.batch(name, part, order[members], padded_width(part))
-
-        return slices(batch, len(order), self.batch_size, rank=rank, world=world)
+        return taken(layout, order), order
 
     def references(self) -> Iterator[list[str]]:
         """Transcripts of a batch of training strips. Their digits are all that the vocabulary needs."""
-        layout = self.layout("train", (FIXED, SPLITS.index("train")), self.batch_size)
+        layout = self.sample("train", (FIXED, SPLITS.index("train")), self.batch_size)
         return ([self.transcript("train", layout, strip)[0]] for strip in range(self.batch_size))
 
     def near(self, number: int, numbers: tuple[int, ...]) -> tuple[int, int]:
@@ -165,7 +142,7 @@ class Strings(VocabularySource, DigitSource):
         middle = int(integers(stream(*numbers, LENGTHS), low, high, 1)[0])
         return max(low, middle - 1), min(high, middle + 1)
 
-    def layout(
+    def sample(
         self, name: str, numbers: tuple[int, ...], num_images: int, lengths: tuple[int, int] | None = None
     ) -> Layout:
         """Sample all random choices of `num_images` strips, on the CPU. `lengths`: of the split by default."""
@@ -185,10 +162,10 @@ class Strings(VocabularySource, DigitSource):
         pieces[..., 3] = pieces[..., 3] * np.maximum(width - self.piece, 0)[:, None] // 2**20
         return Layout(length, digit, x, y, width, pieces)
 
-    def batch(self, name: str, layout: Layout, ids: Int[np.ndarray, "B"], width: int) -> CaptionBatch:
+    def batch(self, name: str, layout: Layout, ids: Sequence[int]) -> CaptionBatch:
         """Draw these strips, and write their transcripts. The longest come first."""
-        order = np.argsort(-layout.length, kind="stable")
-        layout, ids = layout.take(order), ids[order]
+        order, width = np.argsort(-layout.length, kind="stable"), padded_width(layout)
+        layout, ids = taken(layout, order), np.asarray(ids)[order]
         said = [self.transcript(name, layout, strip) for strip in range(len(ids))]
         return CaptionBatch(
             images=self.draw(name, layout, width),

@@ -30,9 +30,6 @@ class Layout(NamedTuple):
     pieces: Int[np.ndarray, "B P 5"]
     """Clutter: index of a digit, corner (x, y) of the crop in it, corner (x, y) in the strip."""
 
-    def take(self, part: slice | np.ndarray) -> "Layout":
-        return Layout(*(field[part] for field in self))
-
 
 class Ink(NamedTuple):
     """Where the ink of each digit of a split is in its 28x28 image: left, top, and one past right and bottom."""

@@ -56,9 +56,6 @@ class Arrangement(NamedTuple):
     grain: UInt8[np.ndarray, "B 1 Y X"]
     """Noise of each pixel."""
 
-    def take(self, part: slice) -> "Arrangement":
-        return Arrangement(*(field[part] for field in self))
-
 
 def arrange(bits: np.random.PCG64, num_images: int, split: str, mixture: tuple[float, ...], size: int) -> Arrangement:
     """Sample scenes of `split`: the number of objects, which objects, their relation and their positions.

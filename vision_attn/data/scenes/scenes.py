@@ -11,18 +11,17 @@ from math import inf
 
 import numpy as np
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from torch.nn import functional as F
 
 from vision_attn.contracts import END, PAD
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.counted_batches import Counted, slices
-from vision_attn.data.random_streams import FIXED, FRESH, stream
+from vision_attn.data.generated import Generated
+from vision_attn.data.random_streams import FIXED, stream
 from vision_attn.data.scenes import grammar
 from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, VocabularySource
 from vision_attn.system.checks import check_range
-from vision_attn.task import SPLITS, Static, Task, equal_part, known_split
+from vision_attn.task import SPLITS, Static, Task
 
 REFERENCES = 2000
 """Scenes whose captions stand for those of all training scenes, which are new in every epoch."""
@@ -31,13 +30,13 @@ RELATIONS = ("to the left of", "to the right of"), ("above", "below")
 """Words for before and behind, for each axis."""
 
 
-class Scenes(VocabularySource):
+class Scenes(VocabularySource, Generated):
     """Images of one to three coloured shapes, with five captions each and the boxes of objects by word.
 
     size: height and width of the images in pixels. Objects have sides of 12 to 20 pixels in images of 56, and in
         proportion in others.
     rows: captions per image in a batch, at most five; `references` always holds all five.
-    epoch_images: images in a training epoch, in batches of `batch_size`; an incomplete last batch is dropped.
+    batch_size, epoch_images, val_images, test_images: as for `Generated`.
     mixture: proportions of scenes with one, two and three objects.
 
     Raises ValueError for sizes and numbers that no scene can be drawn with.
@@ -63,19 +62,14 @@ class Scenes(VocabularySource):
             raise ValueError(f"scenes: rows={rows}, but a scene has 1 to {grammar.NUM_CAPTIONS} captions")
         if not (min(mixture) >= 0 and 0 < sum(mixture) < inf):
             raise ValueError(f"scenes: mixture={mixture} must be proportions of scenes with one, two and three objects")
-        if min(batch_size, val_images, test_images) < 1 or epoch_images < batch_size:
-            raise ValueError(
-                f"scenes: batch_size={batch_size}, epoch_images={epoch_images}, val_images={val_images} and "
-                f"test_images={test_images} must be positive, and an epoch must hold at least one batch"
-            )
+        super().__init__(
+            batch_size=batch_size, epoch_images=epoch_images, val_images=val_images, test_images=test_images
+        )
         check_range("Scenes", 40, 512, size=size)
         check_range("Scenes", 1, 2**26, pixels_of_a_batch=batch_size * size**2)
         check_range("Scenes", 1, 100_000, val_images=val_images, test_images=test_images)
         check_range("Scenes", 1, 2**29, pixels_of_a_split=max(val_images, test_images) * size**2)
-        self.size, self.batch_size, self.rows = size, batch_size, rows
-        self.epoch_images = epoch_images
-        self.split_images = {"train": val_images, "val": val_images, "test": test_images}
-        self.mixture = tuple(mixture)
+        self.size, self.rows, self.mixture = size, rows, tuple(mixture)
 
     def prepare(self, task: Task) -> None:
         """Check that the encoder expects images of this size. There is nothing to download or cache."""
@@ -85,55 +79,40 @@ class Scenes(VocabularySource):
                 f"set the source's size to {task.resolution} or the encoder's resolution to {self.size}"
             )
 
-    def __len__(self) -> int:
-        return self.epoch_images // self.batch_size
+    def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:
+        return arrange(stream(*numbers), num_images, name, self.mixture, self.size)
 
-    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
-        """New scenes. Every batch has its own random stream, so that skipping is free."""
-        mine = equal_part(self.batch_size, rank, world)
-        for index in range(skip, len(self)):
-            scenes = self.arrange("train", (FRESH, seed % 2**64, epoch, index), self.batch_size)
-            ids = range(
-                (epoch * len(self) + index) * self.batch_size, (epoch * len(self) + index + 1) * self.batch_size
-            )
-            yield self.batch(scenes.take(mine), ids[mine], longest=self.longest)
+    def train(self, epoch: int, **options: int) -> Iterator[CaptionBatch]:
+        return map(self.at_one_shape, super().train(epoch, **options))
 
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
-        """Fixed scenes, the same in every run. "train" yields as many as "val", with combinations of training."""
-        # Arranged all at once, so that the scenes do not depend on the batch size.
-        ids = range(self.split_images[known_split(name)])
-        scenes = self.arrange(name, (FIXED, SPLITS.index(name)), len(ids))
-        return slices(
-            lambda some: self.batch(scenes.take(some), ids[some]), len(ids), self.batch_size, rank=rank, world=world
-        )
-
-    def arrange(self, split: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:
-        return arrange(stream(*numbers), num_images, split, self.mixture, self.size)
+    def at_one_shape(self, batch: CaptionBatch) -> CaptionBatch:
+        """Pad the rows of a training batch to `longest`, or more: a scene may hold more words than those looked at."""
+        longest = tuple(map(max, self.longest, (batch.words != PAD).sum(dim=2).amax(dim=0).tolist()))
+        words = F.pad(batch.words, (0, longest[0] - batch.words.shape[2]), value=PAD)
+        return batch._replace(words=words, lengths=Static([longest] * len(words)))
 
     @cached_property
     def longest(self) -> tuple[int, ...]:
         """The most words of each row of a scene, longest first, of `REFERENCES` scenes: batches have one shape."""
-        scenes = self.arrange("train", (FIXED, SPLITS.index("train")), REFERENCES)
+        scenes = self.sample("train", (FIXED, SPLITS.index("train")), REFERENCES)
         texts = [captions(scenes, image)[: self.rows] for image in range(REFERENCES)]
         lengths = -np.sort([[-1 - len(text.split()) for text in each] for each in texts])
         return tuple(lengths.max(axis=0).tolist())
 
-    def batch(self, scenes: Arrangement, ids: Sequence[int], longest: tuple[int, ...] | None = None) -> CaptionBatch:
-        """Draw these scenes and write their captions, whose rows are padded to `longest`. Images with the longest
-        caption come first, and so do the longest captions of an image."""
+    def batch(self, name: str, scenes: Arrangement, ids: Sequence[int]) -> CaptionBatch:
+        """Draw these scenes and write their captions. Images with the longest caption come first, and so do the longest
+        captions of an image."""
         references = [captions(scenes, image) for image in range(len(ids))]
         words = [sorted(map(self.encode, texts[: self.rows]), key=len, reverse=True) for texts in references]
         order = sorted(range(len(ids)), key=lambda image: -len(words[image][0]))
-        if longest:  # a scene of training may hold more words than those that were looked at
-            longest = tuple(map(max, longest, *(map(len, rows) for rows in words)))
+        longest = len(words[order[0]][0])
         return CaptionBatch(
             images=torch.from_numpy(draw(scenes, self.size)[order]),
-            words=padded([words[image] for image in order], longest and longest[0]),
+            words=torch.tensor([[row + [PAD] * (longest - len(row)) for row in words[image]] for image in order]),
             ids=tuple(ids[image] for image in order),
             references=tuple(references[image] for image in order),
             files=(None,) * len(order),
             boxes=tuple(boxes(scenes, image, self.size) for image in order),
-            lengths=Static([longest] * len(order)) if longest else None,
         )
 
     def encode(self, caption: str) -> list[int]:
@@ -149,7 +128,7 @@ class Scenes(VocabularySource):
 
     def references(self) -> Iterator[list[str]]:
         """The captions of `REFERENCES` fixed scenes with combinations of training."""
-        scenes = self.arrange("train", (FIXED, SPLITS.index("train")), REFERENCES)
+        scenes = self.sample("train", (FIXED, SPLITS.index("train")), REFERENCES)
         return (captions(scenes, image) for image in range(REFERENCES))
 
 
@@ -169,9 +148,3 @@ def boxes(scenes: Arrangement, image: int, size: int) -> dict[str, list[tuple[fl
         box = tuple(2 * edge / size - 1 for edge in (x, y, x + side, y + side))
         found |= {word: [box] for word in grammar.OBJECTS[scenes.objects[image, slot]].split()}
     return found
-
-
-def padded(words: list[list[list[int]]], longest: int | None = None) -> Int[Tensor, "B R T"]:
-    """Word ids as one tensor, padded to `longest`, by default the length of the first, which is the longest caption."""
-    longest = longest or len(words[0][0])
-    return torch.tensor([[row + [PAD] * (longest - len(row)) for row in rows] for rows in words])

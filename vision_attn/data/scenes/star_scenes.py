@@ -4,7 +4,7 @@ A classifier has to find the star among the others before it can answer, so that
 checked against the star's box.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.data.counted_batches import Counted, slices
-from vision_attn.data.random_streams import FIXED, FRESH, stream, uniform
+from vision_attn.data.generated import Generated
+from vision_attn.data.random_streams import stream, uniform
 from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
 from vision_attn.data.scenes.grammar import COLOURS, MAX_OBJECTS, SHAPES
 from vision_attn.system.checks import check_range
-from vision_attn.task import SPLITS, Source, equal_part, known_split
 
 TARGET = "star"
 
@@ -33,14 +32,13 @@ class TargetBatch(NamedTuple):
     """(x0, y0, x1, y1) in [-1, 1] of the star."""
 
 
-class Targets(Source):
+class Targets(Generated):
     """Scenes of three objects of different colours and shapes, one of them a star; the label is the star's colour.
 
     size: height and width of the images in pixels; objects have sides of 12 to 16 pixels in images of 56.
-    epoch_images: images in a training epoch, in batches of `batch_size`; an incomplete last batch is dropped.
+    batch_size, epoch_images, val_images, test_images: as for `Generated`.
 
-    Training images are new in every epoch; the splits are fixed. Raises ValueError for sizes and numbers that no scene
-    can be drawn with.
+    Raises ValueError for sizes and numbers that no scene can be drawn with.
     """
 
     class_names = tuple(COLOURS)
@@ -55,36 +53,15 @@ class Targets(Source):
         val_images: int = 500,
         test_images: int = 1000,
     ) -> None:
-        if min(batch_size, val_images, test_images) < 1 or epoch_images < batch_size:
-            raise ValueError(
-                f"targets: batch_size={batch_size}, epoch_images={epoch_images}, val_images={val_images} and "
-                f"test_images={test_images} must be positive, and an epoch must hold at least one batch"
-            )
+        super().__init__(
+            batch_size=batch_size, epoch_images=epoch_images, val_images=val_images, test_images=test_images
+        )
         check_range("Targets", 40, 512, size=size)
         check_range("Targets", 1, 2**26, pixels_of_a_batch=batch_size * size**2)
         check_range("Targets", 1, 2**29, pixels_of_a_split=max(val_images, test_images) * size**2)
-        self.size, self.batch_size, self.epoch_images = size, batch_size, epoch_images
-        self.image_shape = (3, size, size)
-        self.split_images = {"train": val_images, "val": val_images, "test": test_images}
+        self.size, self.image_shape = size, (3, size, size)
 
-    def __len__(self) -> int:
-        return self.epoch_images // self.batch_size
-
-    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[TargetBatch]:
-        """New scenes. Every batch has its own random stream, so that skipping is free."""
-        mine = equal_part(self.batch_size, rank, world)
-        for index in range(skip, len(self)):
-            scenes = self.arrange((FRESH, seed % 2**64, epoch, index), self.batch_size)
-            yield self.batch(scenes.take(mine))
-
-    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[TargetBatch]:
-        """Fixed scenes, the same in every run."""
-        # Arranged all at once, so that the scenes do not depend on the batch size.
-        number = self.split_images[known_split(name)]
-        scenes = self.arrange((FIXED, SPLITS.index(name)), number)
-        return slices(lambda some: self.batch(scenes.take(some)), number, self.batch_size, rank=rank, world=world)
-
-    def arrange(self, numbers: tuple[int, ...], num_images: int) -> Arrangement:
+    def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:
         """Sample scenes; their objects are chosen independently of the splits of captions, and the first is a star."""
         bits = stream(*numbers)
         scenes = arrange(bits, num_images, "train", (0.0, 0.0, 1.0), self.size)
@@ -95,7 +72,7 @@ class Targets(Source):
         colours = uniform(bits, num_images, len(COLOURS)).argsort(1)[:, :MAX_OBJECTS]
         return scenes._replace(objects=colours * len(SHAPES) + shapes)
 
-    def batch(self, scenes: Arrangement) -> TargetBatch:
+    def batch(self, name: str, scenes: Arrangement, ids: Sequence[int]) -> TargetBatch:
         corner, side = scenes.corner[:, 0], scenes.side[:, :1]
         edges = np.concatenate([corner, corner + side], axis=1) * (2 / self.size) - 1
         return TargetBatch(

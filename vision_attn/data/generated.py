@@ -1,0 +1,74 @@
+"""Images that are drawn as they are needed: new ones in each epoch of training, and fixed ones for each split."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from vision_attn.data.counted_batches import Counted, slices
+from vision_attn.data.random_streams import FIXED, FRESH
+from vision_attn.task import SPLITS, Batch, Source, equal_part, known_split
+
+
+class Generated(Source):
+    """Base class of such data sets. A subclass samples all random choices of some images, and draws them.
+
+    batch_size, epoch_images: images in a batch and in a training epoch; an incomplete last batch is dropped.
+    val_images, test_images: sizes of the fixed sets.
+
+    Training images depend on the seed, the epoch and the index of the batch alone.
+    """
+
+    def __init__(self, *, batch_size: int, epoch_images: int, val_images: int, test_images: int) -> None:
+        if min(batch_size, val_images, test_images) < 1 or epoch_images < batch_size:
+            raise ValueError(
+                f"{type(self).__name__.lower()}: batch_size={batch_size}, epoch_images={epoch_images}, "
+                f"val_images={val_images} and test_images={test_images} must be positive, and an epoch must hold at "
+                "least one batch"
+            )
+        self.batch_size, self.epoch_images = batch_size, epoch_images
+        self.split_images = {"train": val_images, "val": val_images, "test": test_images}
+
+    def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Any:
+        """The random choices of images of a split, from the random stream of `numbers`: a tensor or a NamedTuple of
+        arrays with a row for each image."""
+        raise NotImplementedError
+
+    def fresh(self, numbers: tuple[int, ...], number: int) -> Any:
+        """The choices of training batch `number`, counted from the start of training."""
+        return self.sample("train", numbers, self.batch_size)
+
+    def fixed(self, name: str) -> tuple[Any, Sequence[int]]:
+        """The choices of a whole fixed set, so that its images do not depend on the batch size, and their ids."""
+        number = self.split_images[name]
+        return self.sample(name, (FIXED, SPLITS.index(name)), number), range(number)
+
+    def batch(self, name: str, samples: Any, ids: Sequence[int]) -> Batch:
+        """Draw the images of these choices."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self.epoch_images // self.batch_size
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        """New images. Every batch has its own random stream, so that skipping is free."""
+        part = equal_part(self.batch_size, rank, world)
+        for index in range(skip, len(self)):
+            number = epoch * len(self) + index
+            samples = self.fresh((FRESH, seed % 2**64, epoch, index), number)
+            ids = range(number * self.batch_size, (number + 1) * self.batch_size)
+            yield self.batch("train", taken(samples, part), ids[part])
+
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[Batch]:
+        """Fixed images, the same in every run. "train" yields as many as "val", made as those of training."""
+        samples, ids = self.fixed(known_split(name))
+
+        def batch(part: slice) -> Batch:
+            return self.batch(name, taken(samples, part), ids[part])
+
+        return slices(batch, len(ids), self.batch_size, rank=rank, world=world)
+
+
+def taken(samples: Any, part: Any) -> Any:
+    """Some of the images of these choices."""
+    return samples[part] if isinstance(samples, Tensor) else type(samples)(*(field[part] for field in samples))
