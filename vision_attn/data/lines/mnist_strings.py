@@ -121,10 +121,10 @@ class Strings(VocabularySource, Generated, DigitSource):
         layout = self.sample("train", numbers, self.batch_size, self.near(number, numbers))
         return layout._replace(width=np.full_like(layout.width, layout.width.max()))
 
-    def fixed(self, name: str) -> tuple[Layout, Int[np.ndarray, "N"]]:
+    def fixed(self, name: str) -> tuple[Layout, Sequence[int]]:
         layout, _ = super().fixed(name)
         order = np.argsort(-layout.length, kind="stable")
-        return taken(layout, order), order
+        return taken(layout, order), order.tolist()
 
     def references(self) -> Iterator[list[str]]:
         """Transcripts of a batch of training strips. Their digits are all that the vocabulary needs."""
