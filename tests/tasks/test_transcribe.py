@@ -131,14 +131,14 @@ def test_runs_that_read_lines_are_not_given_squares(run, tmp_path, capsys) -> No
 
 def die_before(epoch: int, batch: int) -> None:
     """Kill this process when it lays out the training strips of this batch."""
-    layout = Strings.layout
+    sample = Strings.sample
 
-    def layout_or_die(source: Strings, split: str, numbers: tuple[int, ...], *sizes: int):
+    def sample_or_die(source: Strings, split: str, numbers: tuple[int, ...], *sizes: int):
         if numbers[0] == FRESH and numbers[2:] == (epoch, batch):
             os.kill(os.getpid(), signal.SIGKILL)
-        return layout(source, split, numbers, *sizes)
+        return sample(source, split, numbers, *sizes)
 
-    Strings.layout = layout_or_die
+    Strings.sample = sample_or_die
 
 
 @pytest.mark.parametrize("config", ["strings_read_ctc", "strings_read_hard_monotonic"])
