@@ -165,6 +165,10 @@ def test_files_with_columns_are_read(tmp_path: Path, form: str) -> None:
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match="captions is not a readable"):
         read_annotations(path)
+    inside = {"image": [{"bytes": b"\xff\xd8", "path": name} for name in NAMES], "text": NAMES}
+    parquet.write_table(pyarrow.table(inside), path)
+    with pytest.raises(ValueError, match="holds the photographs themselves, .* train on it with --data=.*Shards"):
+        read_annotations(path)
 
 
 def test_addresses_are_not_names_of_files(tmp_path: Path) -> None:

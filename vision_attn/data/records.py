@@ -96,9 +96,14 @@ def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
             with pyarrow.memory_map(str(path)) as file:
                 table = (ipc.open_file if shape == "Arrow" else ipc.open_stream)(file).read_all()
         kept = [field.name for field in table.schema if "binary" not in str(field.type)]
-        return table.select(kept).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} is not a readable {shape} file: {reason_of(error)}") from error
+    if not places_of(kept, ["image"], {}) and places_of(table.column_names, ["image"], {}):
+        raise ValueError(
+            f"{path} holds the photographs themselves, not their names: train on it with "
+            "--data=vision_attn.data.photographs.shards.Shards --data.shards.train=FILE, and so on"
+        )
+    return table.select(kept).to_pylist()
 
 
 def hashed_split(name: str) -> str:

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 def read_splits(
     annotations: str | Mapping[str, str],
-    *,
     split_files: str | Mapping[str, str] | None = None,
+    *,
     columns: Columns | None = None,
     cache: str | None = None,
 ) -> dict[str, Photographs]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vision_attn.contracts import END, Encoder
+from vision_attn.contracts import END
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.grouping import Stratified
 from vision_attn.data.images.crops import random_crops
@@ -108,8 +108,7 @@ class Captions(VocabularySource):
     @cached_property
     def photographs(self) -> dict[str, Photographs]:
         """All photographs with captions, by split, in the order of the annotation files."""
-        options = {"split_files": self.split_files, "columns": self.columns, "cache": self.cache}
-        return read_splits(self.annotations, **options)
+        return read_splits(self.annotations, self.split_files, columns=self.columns, cache=self.cache)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -135,7 +134,8 @@ class Captions(VocabularySource):
         encoder = task.encoder
         if self._prepared is encoder:
             return
-        found = locate(self.photographs, self._folders())
+        images = self.images if isinstance(self.images, dict) else dict.fromkeys(SPLITS, self.images)
+        found = locate(self.photographs, {known_split(split): find(path) for split, path in images.items()})
         cache = None if self.cache is None else Path(self.cache).expanduser()
         frozen = None if cache is None or self.features else encoder.frozen_part()
         if frozen is not None and self.crops < 1 and self._only is None:
@@ -152,7 +152,7 @@ class Captions(VocabularySource):
             views = Views(found, flips=False)
         device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
         if self.features:
-            self._pictures: Features | Pixels | Vectors = self._given(encoder, views)
+            self._pictures: Features | Pixels | Vectors = Vectors.of(views, find(self.features), encoder)
         elif frozen is None:
             self._pictures = pixels(views, encoder.resolution, device, repeated=self._only is None, fit=encoder.fit)
         else:
@@ -165,13 +165,6 @@ class Captions(VocabularySource):
         self._tables: dict[str, CaptionTable] = {}
         self._groups: Stratified | None = None
         self._prepared = encoder
-
-    def _given(self, encoder: Encoder, views: Views) -> Vectors:
-        """The vectors in `features`, for an encoder of their size."""
-        if encoder.trainable:
-            raise ValueError("data.features are not computed again, so the encoder cannot be trained")
-        number = None if encoder.pads else encoder.grid[0] * encoder.grid[1]
-        return Vectors(views, find(self.features), (number, encoder.region_size), list(views.ids()))
 
     @property
     def summary(self) -> str:
@@ -254,8 +247,3 @@ class Captions(VocabularySource):
                 raise ValueError(f"{self.annotations}: no photograph of split {split} can be read; check {where}")
             self._tables[split] = CaptionTable(members, self._rows[split], self.vocabulary, self.max_length)
         return self._tables[split]
-
-    def _folders(self) -> dict[str, Path]:
-        if isinstance(self.images, str):
-            return dict.fromkeys(SPLITS, find(self.images))
-        return {known_split(split): find(path) for split, path in self.images.items()}

@@ -1,5 +1,6 @@
 """Captions to be scored, and the references of their images, from the files of any tool."""
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -8,6 +9,7 @@ from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.records import read_records
 from vision_attn.system.files import brief
 
+log = logging.getLogger(__name__)
 _WRITTEN: tuple[Callable[[str], str], ...] = (
     str,
     str,
@@ -29,22 +31,26 @@ def read_results(path: str | Path) -> dict[int | str, str]:
     if isinstance(content.value, dict):
         raise ValueError(f'{path} is not a results file; expected a list, lines or a table of "image_id" and "caption"')
     captions: dict[int | str, str] = {}
-    for where, image, texts, _ in entries(path, read_records(path, "image", "caption", content=content)):
+    records = read_records(path, "image", "caption", content=content)
+    for where, image, texts, _ in entries(path, records):
         if image in captions:
             raise ValueError(f"{where} is the second caption of image {brief(image)}; give one per image")
         captions[image] = texts[0] if texts else ""
     if not captions:
         raise ValueError(f"{path} holds no captions")
+    log.info("%s: %s, captions of %d images", path, records.shape, len(captions))
     return captions
 
 
 def read_references(path: str | Path) -> list[Photograph]:
     """Read the images that have captions from any annotation file that training reads, whatever their split. Images
     need no file name. Raises ValueError naming the file and the invalid record."""
-    photographs = read_photographs(Path(path), by_id=True).photographs
-    captioned = [photograph for photograph in photographs if photograph.captions]
+    found = read_photographs(Path(path), by_id=True)
+    captioned = [photograph for photograph in found.photographs if photograph.captions]
     if not captioned:
         raise ValueError(f"{path} holds no captions")
+    captions = sum(len(photograph.captions) for photograph in captioned)
+    log.info("%s: %s, %d photographs, %d captions", path, found.shape, len(captioned), captions)
     return captioned
 
 

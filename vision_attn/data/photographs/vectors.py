@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from vision_attn.contracts import Encoder
 from vision_attn.data.images.squares import View, in_threads
 from vision_attn.data.photographs.vector_files import BOXES, HEIGHTS, NAMES, WIDTHS, Entry, arrays_of, place_of
+from vision_attn.data.photographs.views import Views
 
 MULTIPLE = 8
 """Numbers of vectors in a batch are rounded up to a multiple of it, so that batches have few shapes."""
@@ -44,6 +46,14 @@ class Vectors:
                 self.files[number] = None if named in taken else named  # of another photograph, by its name
             if self.files[number] is None:
                 self.unreadable[view.name] = place.missing(view.name, key)
+
+    @classmethod
+    def of(cls, views: Views, path: Path, encoder: Encoder) -> "Vectors":
+        """The vectors at `path`, for an encoder of their size."""
+        if encoder.trainable:
+            raise ValueError("data.features are not computed again, so the encoder cannot be trained")
+        number = None if encoder.pads else encoder.grid[0] * encoder.grid[1]
+        return cls(views, path, (number, encoder.region_size), list(views.ids()))
 
     def space(self, count: int) -> None:
         """Return None: vectors are not written into preallocated memory. See `Features.space`."""
