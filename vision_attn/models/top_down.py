@@ -44,7 +44,7 @@ class TopDown(RecurrentCaptioner):
     x2_t = [z_t, h1_t] (eq. 6). Regions may be those of any encoder; in the paper they are boxes of a detector
     ("bottom-up").
 
-    The forget gates' biases start at 1, as in the authors' code, and so do the LSTMs: from states of zero.
+    As in the authors' code, the biases of the forget gates start at 1, and both LSTMs at states of zero.
 
     Differs from the paper: the first word's embedding is zero, where the authors' code takes that of END; the scores
     have a bias; dropout before W_p.
