@@ -53,7 +53,8 @@ def test_arguments_are_renamed_in_classes_of_this_package_alone() -> None:
     assert moved_option(key, "0.5") == (("task", "model", "context_dropout"), "0.5")
     assert moved({"run": {"rehearse": False, "seed": 1}}) == {"run": {"sanity_check": False, "seed": 1}}
     assert moved_option(("run", "rehearse"), "false") == (("run", "sanity_check"), "false")
-    assert set(ARGUMENTS.values()) == {"context_dropout", "context_dropout_after"}
+    assert set(ARGUMENTS.values()) == {"context_dropout", "context_dropout_after", "split_files"}
+    assert moved_option(("data", "splits"), "a.json") == (("data", "split_files"), "a.json")
     assert moved_option(("data",), "vision_attn.data.mnist.MNIST") == (("data",), "vision_attn.data.digits.mnist.MNIST")
 
 
