@@ -30,9 +30,11 @@ class Stopped(Exception):
 class Stopping(Points):
     """Ends in the middle of its third epoch, as if killed."""
 
+    last = 2
+
     def train(self, epoch, **order):
         for number, batch in enumerate(super().train(epoch, **order)):
-            if epoch == 2 and number == 4:
+            if epoch == self.last and number == 4:
                 raise Stopped
             yield batch
 
@@ -304,6 +306,42 @@ def test_a_finished_run_takes_more_epochs(tmp_path):
     fit(task=Plane, data=Points(), optimizer=adam, run=toy_run(tmp_path / "added", epochs=2))
     fit(task=Plane, data=Points(), optimizer=adam, run=toy_run(tmp_path / "whole", epochs=2))
     assert_same(tmp_path / "added", tmp_path / "whole")
+
+
+def test_a_schedule_spans_the_epochs_that_a_run_has_in_the_end(tmp_path, capsys):
+    """Of the steps that are done, and of those that follow, the second part is that of a run that began so."""
+    added, whole = tmp_path / "added", tmp_path / "whole"
+    train(whole, epochs=5)
+    train(added, epochs=2)
+    capsys.readouterr()
+    train(added, epochs=5)
+    said = "the schedule spans 5 epochs now, and 2 before: the learning rate changes from 0 to "
+    assert said in capsys.readouterr().out
+
+    def rates(folder: Path) -> list[float]:
+        logged = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        return [line["learning_rate"] for line in logged if "learning_rate" in line]
+
+    assert len(rates(added)) == len(rates(whole)) == 15
+    assert rates(added)[6:] == pytest.approx(rates(whole)[6:], rel=1e-12)
+    assert rates(added)[4] < 0.6 * rates(whole)[4]
+    train(added, epochs=5)
+    assert "is finished after epoch 5" in capsys.readouterr().out
+    train(added, epochs=4)
+    assert "is finished after epoch 5" in capsys.readouterr().out
+
+
+def test_a_stopped_run_takes_more_epochs(run, tmp_path):
+    """The schedule of a run that was lengthened is resumed like any other."""
+    shutil.copytree(run, tmp_path / "again")
+    train(run, epochs=5)
+    stopping = Stopping()
+    stopping.last = 3
+    with pytest.raises(Stopped):
+        train(tmp_path / "again", epochs=5, data=stopping)
+    train(tmp_path / "again", epochs=5)
+    assert_same(tmp_path / "again", run)
+    assert json.loads((run / "last" / "position.json").read_text())["plan"]["epochs"] == 5
 
 
 @pytest.mark.parametrize("size, loss", [(1, 2.0), (2, 3.0)])

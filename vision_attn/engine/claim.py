@@ -13,8 +13,8 @@ from vision_attn.system.bounded_yaml import flat
 from vision_attn.system.console import few
 from vision_attn.system.files import replacing
 
-FREE = ("folder", "log_every", "save_every", "show", "device", "wandb", "compile", "capture")
-"""Keys of `run` that may change when a run goes on: they do not change its weights beyond rounding."""
+FREE = ("folder", "epochs", "log_every", "save_every", "show", "device", "wandb", "compile", "capture")
+"""Keys of `run` that may change when a run goes on: they do not change the steps that are done beyond rounding."""
 
 
 def claim(config: Config) -> Path:
@@ -48,8 +48,6 @@ def _keep_to(folder: Path, new: dict) -> None:
     if not written.exists() or not checkpoint.begun(folder):
         return
     old, free = load(written), {f"run.{key}" for key in FREE}
-    if not new.get("schedule"):
-        free.add("run.epochs")
     if "auto" in (flat(each).get("run.precision") for each in (old, new)):  # `fit` compares what it stands for.
         free.add("run.precision")
     keep_to(folder, old, new, free=free)

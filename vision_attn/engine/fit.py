@@ -42,7 +42,8 @@ def fit(
     """Train, and return the metrics of the best weights, which then lie in `run.folder`/best.
 
     Started again with the same arguments, a run that was stopped or killed goes on exactly where its last checkpoint
-    stands, and a finished run returns at once. `schedule` is called with the optimizer and the number of steps, and is
+    stands, and a finished run returns at once; with more epochs, it goes on. `schedule` is called with the optimizer
+    and the number of steps of all epochs, and is
     stepped once per optimiser step. Raises ValueError for what the user can mend: settings that changed since the
     checkpoint, a folder in use, an unknown metric, a loss that is not finite, a full disk. Ctrl-C and SIGTERM save and
     then raise KeyboardInterrupt and SystemExit(143).
@@ -54,12 +55,12 @@ def fit(
         join(run.device) as world,
         lock_folder(folder) if world.is_main else nullcontext(),
     ):
-        if world.broadcast(world.is_main and nothing_left(folder, run, settings(run, schedule))):
+        if world.broadcast(world.is_main and nothing_left(folder, run, settings(run))):
             return world.broadcast(best_metrics(folder) if world.is_main else None)
         position = world.broadcast(checkpoint.find(folder) if world.is_main else None)
         fresh = position is None
-        position = position or Position(settings(run, schedule))
-        keep_to(folder, position.plan, position.plan | settings(run, schedule))
+        position = position or Position(settings(run) | {"epochs": run.epochs if schedule else None})
+        keep_to(folder, position.plan, position.plan | settings(run))
         position.done = False
         seed_all(run.seed)
         model = build(task, data, world, run, fresh=fresh)
@@ -140,13 +141,11 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
     return model
 
 
-def settings(run: Run, schedule: Callable | None) -> dict:
-    """The settings that may not change when a run is resumed. `epochs` is one of them only with a schedule, which
-    spans all epochs.
+def settings(run: Run) -> dict:
+    """The settings that may not change when a run is resumed.
 
     With `precision: auto`, a run keeps what was chosen when it began, also on another device (where
     `computed` may replace bf16).
     """
-    epochs = run.epochs if schedule else None
     precision = {} if run.precision == "auto" else {"precision": run.precision}
-    return dict(seed=run.seed, accumulate=run.accumulate, **precision, warmup=run.warmup, epochs=epochs)
+    return dict(seed=run.seed, accumulate=run.accumulate, **precision, warmup=run.warmup)

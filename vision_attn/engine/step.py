@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ class Step:
         if not self.parameters:
             raise ValueError("the task has no weights to train: every one of its parameters is frozen")
         self.optimizer = fused(with_rates(optimizer, self.parameters, task.rates()))
-        self.schedule = warm(self.optimizer, schedule, warmup=run.warmup, total=total, epochs=run.epochs)
+        self.start_schedule = partial(warm, schedule=schedule, warmup=run.warmup, total=total, epochs=run.epochs)
+        self.schedule = self.start_schedule(self.optimizer)
         if run.precision == "fp16":  # The scaler skips the first steps while it searches for its scale.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=run.precision == "fp16")
@@ -280,6 +282,20 @@ class Step:
         for name in ("schedule", "average"):
             if getattr(self, name) is not None and state[name] is not None:
                 getattr(self, name).load_state_dict(state[name])
+
+    def restart_schedule(self, done: int) -> tuple[float, float]:
+        """Start the schedule again, over the steps of this run, and take it to step `done`, in place of the state that
+        was loaded. Returns the learning rate before and after, that of the first group."""
+        groups = self.optimizer.param_groups
+        old = groups[0]["lr"]
+        for group in groups:
+            group["lr"] = group.pop("initial_lr", group["lr"])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            self.schedule = self.start_schedule(self.optimizer)
+            for _ in range(done):
+                self.schedule.step()
+        return float(old), float(groups[0]["lr"])
 
 
 def distribute(task: Task) -> nn.Module:

@@ -73,6 +73,7 @@ class Training:
         trainer = checkpoint.load_trainer(self.folder / "last")
         try:
             self.step.load_state_dict(trainer["step"])
+            self.stretch()
             self.log.load_state_dict(trainer["log"])
             states = trainer["random"]
             if len(states) == world.size:
@@ -90,6 +91,19 @@ class Training:
                 position.best = position.best_nll = None
                 position.since_best = 0
         position.since_best = world.broadcast(position.since_best)
+
+    def stretch(self) -> None:
+        """Let the schedule of a run that goes on span `run.epochs`, if it began with another number of epochs."""
+        before, run = self.position.plan.get("epochs"), self.run
+        if before in (None, run.epochs) or trained(self.position, run):
+            return
+        old, new = self.step.restart_schedule(self.position.step)
+        self.position.plan["epochs"] = run.epochs
+        if self.world.is_main:
+            say(
+                f"the schedule spans {run.epochs} epochs now, and {before} before: the learning rate changes from"
+                f" {old:.3g} to {new:.3g}"
+            )
 
     def without_best(self) -> str:
         """Return why best/ cannot be used; empty if it can."""
