@@ -3,12 +3,13 @@
 import argparse
 import json
 
+import numpy as np
 import pytest
 
 from vision_attn.commands import score
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.references import matched, read_references, read_results
-from vision_attn.metrics import write_results
+from vision_attn.metrics import Report, write_results
 
 CAPTIONS = {1: "a dog runs", 2: "a cat sleeps on a café chair", 3: "two birds"}
 
@@ -38,6 +39,8 @@ def test_prints_a_table_and_writes_json_beside_the_results(files, capsys):
     written = json.loads((files[0].parent / "captions_metrics.json").read_text())
     assert written.pop("BLEU-1") == pytest.approx(1)
     assert written.pop("CIDEr") > 1
+    low, high = written.pop("intervals")["CIDEr"]
+    assert 0 < low < high
     assert written == {"images": 3, "annotated_images": 4, "failed": {}, "notes": []}
 
 
@@ -59,6 +62,46 @@ def test_a_failed_metric_is_the_exit_status_and_earlier_scores_stay(files, monke
     assert run(*files, "--json") == 1
     assert set(json.loads(capsys.readouterr().out)["failed"]) == {"BLEU-1", "CIDEr"}
     assert written.read_text() == "what an earlier call wrote"
+
+
+def test_several_files_are_compared_on_the_images_of_all(files, tmp_path, capsys):
+    other = tmp_path / "other.jsonl"
+    other.write_text(
+        "".join(json.dumps({"image": i, "caption": c}) + "\n" for i, c in ((2, "a cat"), (1, "a dog runs")))
+    )
+    assert run(files[0], other, files[1]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1:3] == [
+        f"2  {other}",
+        "2 of 4 annotated images have a caption in every file; the others are skipped",
+    ]
+    assert printed[5].split() == ["BLEU-1", "1", "100.00", "100.00", "to", "100.00"]
+    assert printed[6].split()[:2] == ["2", "36.79"] and "-63.21" in printed[6]  # exp(1 - 10 / 5)
+    written = json.loads((tmp_path / "captions_compared.json").read_text())
+    assert [one["results"] for one in written["files"]] == [str(files[0]), str(other)]
+    (difference,) = written["differences"]
+    assert difference["BLEU-1"]["difference"] == pytest.approx(-0.63212, abs=1e-5)
+    low, high = difference["BLEU-1"]["interval"]
+    assert low < -0.64 and high == pytest.approx(0)  # image 1, whose caption is the same, alone
+    assert run(files[0], other, files[1], "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == written
+    with pytest.raises(ValueError, match="score the files one by one"):
+        run(files[0], other, files[1], "--each", tmp_path / "each.jsonl")
+    write_results(other, {4: "a bus"})
+    with pytest.raises(ValueError, match="no image has a caption in every file"):
+        run(files[0], other, files[1])
+
+
+def test_the_table_shows_percent_failures_and_notes():
+    report = Report({"BLEU-1": 0.6703, "BLEU-1-no-brevity": 0.7, "CIDEr": 1.2}, {"METEOR": "it hung"}, ("a remark",))
+    sample = {"BLEU-1": np.linspace(0.6, 0.7, 1001), "CIDEr": np.linspace(1.0, 2.0, 1001)}
+    assert list(score.table([report], [sample])) == [
+        "metric     x 100        95% interval   without brevity penalty",
+        "BLEU-1     67.03      60.25 to 69.75   70.00",
+        "CIDEr     120.00    102.50 to 197.50",
+        "METEOR failed: it hung",
+        "a remark",
+    ]
 
 
 def test_results_of_strange_images(files):

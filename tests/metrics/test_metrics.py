@@ -385,19 +385,6 @@ def test_mistakes_are_named():
         caption_metrics({7: "a"}, {7: ["..."]}, names=["BLEU-1"])
 
 
-def test_table_shows_percent_failures_and_notes():
-    table = Report(
-        {"BLEU-1": 0.6703, "BLEU-1-no-brevity": 0.7, "CIDEr": 1.2}, {"METEOR": "it hung"}, ("a remark",)
-    ).table()
-    assert table.splitlines() == [
-        "metric     x 100   without brevity penalty",
-        "BLEU-1     67.03   70.00",
-        "CIDEr     120.00",
-        "METEOR failed: it hung",
-        "a remark",
-    ]
-
-
 def peaks(*regions: int, of: int = 16) -> torch.Tensor:
     return torch.eye(of)[list(regions)]
 

@@ -7,28 +7,42 @@ id or by its file name, with or without the folder and the ending.
 Prints a table and writes the metrics as JSON, and with --each those of each image. Annotated images without a caption
 are skipped and counted: COCO's own code rejects such files, but a test split usually shares its annotation file with
 the other splits.
+
+Intervals of 95% say how far a metric moves with other images, from 1,000 resampled sets of them. Several RESULTS are
+scored on the images that all of them caption, and compared with the first: a difference whose interval contains 0 may
+be chance.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import check_file
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.references import matched, read_references, read_results
-from vision_attn.metrics import METRICS, caption_metrics, write_each
+from vision_attn.metrics import METRICS, Report, caption_metrics, write_each
 from vision_attn.system.console import say
 from vision_attn.system.files import brief, find, replacing
+
+if TYPE_CHECKING:
+    from numpy import ndarray
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn score`."""
-    parser.usage = "%(prog)s RESULTS REFERENCES [options]"  # names of --metrics would take in what follows
-    parser.add_argument("results", metavar="RESULTS", help='captions: {"image_id":, "caption":}, or image,caption')
+    parser.usage = (
+        "%(prog)s RESULTS [RESULTS ...] REFERENCES [options]"  # names of --metrics would take in what follows
+    )
+    parser.add_argument(
+        "results", nargs="+", metavar="RESULTS", help='captions: {"image_id":, "caption":}, or image,caption'
+    )
     parser.add_argument("annotations", metavar="REFERENCES", help="an annotation file, as train reads it")
     parser.add_argument(
-        "--out", metavar="FILE.json", help="where to write (default: RESULTS_metrics.json next to RESULTS)"
+        "--out",
+        metavar="FILE.json",
+        help="where to write (default: RESULTS_metrics.json next to RESULTS; of several files RESULTS_compared.json)",
     )
     parser.add_argument("--each", type=Path, metavar="FILE.jsonl", help="write the metrics of each image there")
     parser.add_argument("--json", action="store_true", help="print what is written, as a JSON object, not the table")
@@ -38,26 +52,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Score, write and print. Returns 1 if a metric failed. Raises ValueError for errors in the files."""
-    results, annotations = find(arguments.results), find(arguments.annotations)
-    out = Path(arguments.out) if arguments.out else results.with_name(f"{results.stem}_metrics.json")
+    from vision_attn.metrics.bootstrap import resampled
+
+    files, annotations = [find(name) for name in arguments.results], find(arguments.annotations)
+    if arguments.each and len(files) > 1:
+        raise ValueError("--each is of one file of captions: score the files one by one")
+    name = f"{files[0].stem}_{'metrics' if len(files) == 1 else 'compared'}.json"
+    out = Path(arguments.out) if arguments.out else files[0].with_name(name)
     if arguments.out or out.is_dir():
         check_file(out, "--out")
     if arguments.each:
         check_file(arguments.each, "--each")
-    candidates, photographs = read_results(results), read_references(annotations)
-    references = references_of(candidates, photographs, results, annotations)
+    sets, photographs = [read_results(file) for file in files], read_references(annotations)
+    found = [
+        photographs_of(captions, photographs, file, annotations) for captions, file in zip(sets, files, strict=True)
+    ]
+    if len(files) > 1:
+        sets, found = shared(sets, found)
+    references = {image: photograph.captions for image, photograph in found[0].items()}
 
-    report = caption_metrics(candidates, references, names=arguments.metrics, time_limit=arguments.time_limit)
-    content = {**report.metrics, "images": len(candidates), "annotated_images": len(photographs)}
-    content |= {"failed": report.failed, "notes": report.notes}
+    options = {"names": arguments.metrics, "time_limit": arguments.time_limit}
+    reports = [caption_metrics(captions, references, **options) for captions in sets]
+    samples = [resampled(report) for report in reports]
+    content = written_content(files, reports, samples, images=len(references), annotated_images=len(photographs))
     # Written before a line is printed: the reader of what is printed may leave early, as `head` does.
-    written = [out, *([arguments.each] if arguments.each else [])] if report.metrics else []
+    scored = any(report.metrics for report in reports)  # or what an earlier call wrote is worth more
+    written = [out, *([arguments.each] if arguments.each else [])] if scored else []
     try:
-        if report.metrics:  # or what an earlier call wrote is worth more
+        if scored:
             with replacing(out) as temporary:
                 temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
             if arguments.each:
-                write_each(arguments.each, candidates, report.each)
+                write_each(arguments.each, sets[0], reports[0].each)
     except OSError as error:
         option = "--out or --each" if arguments.each else "--out"
         raise ValueError(
@@ -66,18 +92,106 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(json.dumps(content))
     else:
-        coverage = f"{len(candidates):,} of {len(photographs):,} annotated images have a caption"
-        coverage += "; the others are skipped" * (len(candidates) < len(photographs))
+        names = [str(files[0])] if len(files) == 1 else [f"{number}  {file}" for number, file in enumerate(files, 1)]
+        what = "a caption" if len(files) == 1 else "a caption in every file"
+        coverage = f"{len(references):,} of {len(photographs):,} annotated images have {what}"
+        coverage += "; the others are skipped" * (len(references) < len(photographs))
         last = ["", f"written to {' and '.join(map(str, written))}"] if written else ["nothing is written"]
-        for line in (str(results), coverage, "", *report.table().split("\n"), *last):
+        for line in (*names, coverage, "", *table(reports, samples), *last):
             say(line)
-    return 1 if report.failed else 0
+    return 1 if any(report.failed for report in reports) else 0
 
 
-def references_of(
+def written_content(
+    files: Sequence[Path],
+    reports: Sequence[Report],
+    samples: Sequence[Mapping[str, "ndarray"]],
+    **counts: int,
+) -> dict[str, Any]:
+    """What is written as JSON: of one file its metrics, of several a list of these, and differences to the first."""
+    from vision_attn.metrics.bootstrap import interval
+
+    contents = [
+        {**report.metrics, **counts, "intervals": {name: interval(values).tolist() for name, values in sample.items()}}
+        | {"failed": report.failed, "notes": report.notes}
+        for report, sample in zip(reports, samples, strict=True)
+    ]
+    if len(files) == 1:
+        return contents[0]
+    differences = [
+        {
+            name: {
+                "difference": report.metrics[name] - reports[0].metrics[name],
+                "interval": interval(values - samples[0][name]).tolist(),
+            }
+            for name, values in sample.items()
+            if name in samples[0]
+        }
+        for report, sample in zip(reports, samples, strict=True)
+    ]
+    return {
+        "files": [{"results": str(file)} | content for file, content in zip(files, contents, strict=True)],
+        "differences": [
+            {"results": str(file), "minus": str(files[0])} | difference
+            for file, difference in zip(files[1:], differences[1:], strict=True)
+        ],
+    }
+
+
+def table(reports: Sequence[Report], samples: Sequence[Mapping[str, "ndarray"]]) -> Iterator[str]:
+    """The lines of a table of metrics in percent, as in papers, with intervals; then failures and notes. Of several
+    files, each has a row for each metric, with its difference to the first."""
+    from vision_attn.metrics.bootstrap import interval
+
+    def between(values: "ndarray | None") -> str:
+        return f"{'{:.2f} to {:.2f}'.format(*(100 * interval(values))) if values is not None else '':>20}"
+
+    several, first = len(reports) > 1, samples[0]
+    names = [name for name in METRICS if any(name in report.metrics for report in reports)]
+    unpenalised = [name for name in names if name.removesuffix("-no-brevity") in set(names) - {name}]
+    header = f"{'metric':<8}" + " file" * several + f" {'x 100':>7}{'95% interval':>20}"
+    header += f"{'minus 1':>11}{'95% interval':>20}" * several
+    yield header + "   without brevity penalty" * bool(unpenalised)
+    for name in (name for name in names if name not in unpenalised):
+        for number, (report, sample) in enumerate(zip(reports, samples, strict=True)):
+            if name not in report.metrics:
+                continue
+            row = f"{name if report is reports[0] else '':<8}" + f" {number + 1:>4}" * several
+            row += f" {100 * report.metrics[name]:7.2f}{between(sample.get(name))}"
+            if number and name in reports[0].metrics:
+                row += f"{100 * (report.metrics[name] - reports[0].metrics[name]):>+11.2f}"
+                row += between(sample[name] - first[name] if name in sample and name in first else None)
+            else:
+                row += " " * 31 * several
+            if f"{name}-no-brevity" in report.metrics:
+                row += f"   {100 * report.metrics[f'{name}-no-brevity']:.2f}"
+            yield row.rstrip()
+    for number, report in enumerate(reports, 1):
+        file = f"file {number}: " * several
+        yield from (f"{file}{name} failed: {reason}" for name, reason in report.failed.items())
+        yield from (file + note for note in report.notes)
+
+
+def shared(
+    sets: Sequence[Mapping[int | str, str]], found: Sequence[Mapping[int | str, Photograph]]
+) -> tuple[list[dict[int | str, str]], list[dict[int | str, Photograph]]]:
+    """The captions and photographs of the images that all files caption, by the photograph's id, in the same order."""
+    named = [
+        {photographs[image].id: (caption, photographs[image]) for image, caption in captions.items()}
+        for captions, photographs in zip(sets, found, strict=True)
+    ]
+    common = [key for key in named[0] if all(key in other for other in named)]
+    if not common:
+        raise ValueError("no image has a caption in every file: are they of the same split?")
+    return [{key: one[key][0] for key in common} for one in named], [
+        {key: one[key][1] for key in common} for one in named
+    ]
+
+
+def photographs_of(
     candidates: dict[int | str, str], photographs: Sequence[Photograph], results: Path, annotations: Path
-) -> dict[int | str, list[str]]:
-    """The references of each image of the results. Raises ValueError, with a likely reason, if images of the results
+) -> dict[int | str, Photograph]:
+    """The photograph of each image of the results. Raises ValueError, with a likely reason, if images of the results
     are not annotated or are ambiguous."""
     try:
         found = matched(list(candidates), photographs)
@@ -91,4 +205,4 @@ def references_of(
             f"{results}: {len(unknown):,} of {len(candidates):,} captions belong to no image of {annotations},"
             f" such as image_id {brief(unknown[0])}; its images have names such as {like}: is it another split's file?"
         )
-    return {image: found[image].captions for image in candidates}
+    return {image: found[image] for image in candidates}

@@ -45,22 +45,8 @@ class Report(NamedTuple):
     each: Mapping[Hashable, Mapping[str, float | None]] = MappingProxyType({})
     """The metrics of each image, of its caption alone. None for those that failed, and for images left out. CIDEr,
     ROUGE-L and SPICE of the corpus are their means; BLEU and METEOR are computed from sums over all images."""
-
-    def table(self) -> str:
-        """Format the metrics in percent, as in papers, followed by failures and notes."""
-        lines = [f"{'metric':<8} {'x 100':>7}"]
-        plain = [name for name in self.metrics if not name.endswith("-no-brevity")]
-        unpenalised = {name: self.metrics.get(f"{name}-no-brevity") for name in plain}
-        if any(value is not None for value in unpenalised.values()):
-            lines[0] += "   without brevity penalty"
-        for name in plain:
-            lines.append(f"{name:<8} {100 * self.metrics[name]:7.2f}")
-            if unpenalised[name] is not None:
-                lines[-1] += f"   {100 * unpenalised[name]:.2f}"
-        alone = [name for name in self.metrics if name not in plain and name.removesuffix("-no-brevity") not in plain]
-        lines += [f"{name} {100 * self.metrics[name]:7.2f}" for name in alone]
-        lines += [f"{name} failed: {reason}" for name, reason in self.failed.items()]
-        return "\n".join([*lines, *self.notes])
+    counts: Mapping[str, Sequence[Sequence[float]]] = MappingProxyType({})
+    """For "bleu" and "meteor": of each image that is scored, the numbers that are summed; see `bootstrap`."""
 
 
 def caption_metrics(
@@ -97,17 +83,19 @@ def caption_metrics(
     images = [image for image, good in zip(candidates, kept, strict=True) if good]
     alone = [name for name in METRICS if name in wanted and not name.endswith("-no-brevity")]
     each: dict[Hashable, dict[str, float | None]] = {image: dict.fromkeys(alone) for image in candidates}
+    counts: dict[str, Sequence[Sequence[float]]] = {}
     for job, answer in answers.items():
         asked = [name for name in FAMILIES[job] if name in wanted]
         if answer.error is not None:
             failed |= dict.fromkeys(asked, answer.error)
             continue
-        corpus, of_images = answer.value
+        corpus, of_images, sums = answer.value
+        counts |= {job: sums} if sums else {}
         metrics |= {name: round(corpus[name], 9) for name in asked}  # BLEU's smoothing leaves 1e-14
         for name in set(asked) & of_images.keys():
             for image, score in zip(images, of_images[name], strict=True):
                 each[image][name] = round(score, 9)
-    return Report(metrics, failed, tuple(notes), each)
+    return Report(metrics, failed, tuple(notes), each, counts)
 
 
 def choose(names: Iterable[str] | None) -> tuple[Set[str], list[str]]:

@@ -23,6 +23,9 @@ class Scores(NamedTuple):
     corpus: dict[str, float]
     each: dict[str, list[float]]
     """Of each image, in the order of the file."""
+    counts: list[list[float]] = []  # never changed
+    """Of each image, numbers whose sums determine the scores of the corpus, where these are no means; see
+    `bootstrap`."""
 
 
 def one_line(caption: str) -> str:
@@ -66,12 +69,17 @@ def bleu(folder: Path) -> Scores:
     scorer = BleuScorer(n=4)
     for candidate, references in zip(*tokens(folder), strict=True):
         scorer += (candidate, references)
+    counts = []
+    for caption in scorer.ctest:
+        length = caption["testlen"]
+        closest = min((abs(other - length), other) for other in caption["reflen"])[1]
+        counts.append([length, closest, *caption["correct"], *caption["guess"]])
     scores, each = scorer.compute_score(option="closest", verbose=0)
     scorer.special_reflen = 0  # with references of length 0, no candidate is too short
     unpenalised, _ = scorer.recompute_score(option="closest")
     named = {f"BLEU-{n}": score for n, score in enumerate(scores, 1)}
     named |= {f"BLEU-{n}-no-brevity": score for n, score in enumerate(unpenalised, 1)}
-    return Scores(named, {f"BLEU-{n}": scores for n, scores in enumerate(each, 1)})
+    return Scores(named, {f"BLEU-{n}": scores for n, scores in enumerate(each, 1)}, counts)
 
 
 def rouge_l(folder: Path) -> Scores:
@@ -130,7 +138,10 @@ def ask_meteor(process: subprocess.Popen, candidates: list[str], references: lis
         statistics.append(receive())
     send("EVAL", *statistics)
     *each, corpus = [float(receive()) for _ in range(len(candidates) + 1)]
-    return Scores({"METEOR": corpus}, {"METEOR": each})
+    counts = [list(map(float, line.split())) for line in statistics]
+    for one in counts:  # sums over images leave out the one chunk of a caption that matches its reference throughout
+        one[20] *= not (one[20] == 1 and one[21:] == one[:2])
+    return Scores({"METEOR": corpus}, {"METEOR": each}, counts)
 
 
 def without_separator(caption: str) -> str:
