@@ -177,8 +177,6 @@ def test_a_started_run_keeps_its_settings(config_file: Path, trained: Path) -> N
     ) as caught:
         claim(read(config_file, [f"--run.folder={trained}", "--task.hidden=9", "--optimizer.lr=0.5"]))
     assert "optimizer.lr was 0.01, is 0.5" in str(caught.value)
-    with pytest.raises(ValueError, match="run.epochs was 2, is 3"):
-        claim(read(config_file, [f"--run.folder={trained}", "--run.epochs=3"]))
     assert yaml.safe_load((trained / "config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
 
 
@@ -197,11 +195,12 @@ def test_a_run_keeps_the_precision_that_auto_stands_for(config_file: Path) -> No
         claim(read(config_file, [*more, "--run.precision=bf16"]))
 
 
-def test_epochs_may_grow_without_a_schedule(config_file: Path) -> None:
-    config = read(config_file, ["--run.folder=free", "--schedule=null"])
+@pytest.mark.parametrize("schedule", [[], ["--schedule=null"]])
+def test_epochs_may_grow(config_file: Path, schedule: list[str]) -> None:
+    config = read(config_file, ["--run.folder=free", *schedule])
     claim(config)
     fit(**build(config))
-    more = read(config_file, ["--run.folder=free", "--schedule=null", "--run.epochs=3"])
+    more = read(config_file, ["--run.folder=free", *schedule, "--run.epochs=3"])
     claim(more)
     fit(**build(more))
     assert json.loads(Path("free/last/position.json").read_text())["epoch"] == 3
