@@ -51,6 +51,7 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
     from vision_attn.kernels import exponential_triton as exponential
     from vision_attn.kernels import filterbank_triton as filterbank
     from vision_attn.kernels import lstm_triton as lstm
+    from vision_attn.kernels import norm_triton as norm
     from vision_attn.kernels import pointwise_triton as pointwise
     from vision_attn.kernels import window_triton as window
     from vision_attn.kernels import words_triton as write
@@ -73,6 +74,8 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
         "words": lambda: write.write_words(
             logits[:, :3].float(), words[0], words[0, 0], words[0], ended[0], words, scores, 1, 0
         ),
+        "norm": lambda: norm.normalise(cell, cell[0], cell[0], 1e-5, half),
+        "norm, backward": lambda: norm.gradients(gates[:, :512], cell, cell[0], cell[:, :2]),
         "pointwise": lambda: pointwise.tanh_of_sum(gates, gates, cell, half),
         "pointwise, gated": lambda: pointwise.gated(gates[:, :1], gates),
         "pointwise, gated, backward": lambda: pointwise.gated_gradients(gates, gates[:, :1], gates),
@@ -337,6 +340,31 @@ def test_words_of_rows_that_continue_themselves(options, monkeypatch) -> None:
             found.append(decode(captioner, regions, max_words=6, **options))
         assert torch.equal(found[0].words, found[1].words) and (found[0].words > 0).any() == ("never" not in options)
         torch.testing.assert_close(found[0].log_prob, found[1].log_prob)
+
+
+@RUNS
+@pytest.mark.parametrize("rows", [(3,), (30, 10)], ids=str)
+def test_a_normalisation_before_products(rows, monkeypatch) -> None:
+    """With few rows, and with more than there are programs of the backward pass."""
+    from vision_attn.layers.norm import PreNorm
+
+    norm, x = PreNorm(70), 3 * random(*rows, 70) + 1
+    with torch.no_grad():
+        for seed, weight in enumerate(norm.parameters()):
+            weight.copy_(1 + random(70, seed=seed))
+    weights = [weight.detach() for weight in norm.parameters()]
+    found = []
+    for kernel in (False, True):
+        monkeypatch.setattr(choice, "on_gpu", lambda tensor, there=kernel: there)
+
+        def normalised(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+            return (torch.func.functional_call(norm, {"weight": weight, "bias": bias}, (x,)).bfloat16(),)
+
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(values_and_gradients(normalised, x, *weights))
+            assert norm(x).dtype == (torch.bfloat16 if kernel else torch.float32)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(found[1][1:], found[0][1:], rtol=1e-5, atol=1e-4)
 
 
 @RUNS

@@ -52,6 +52,7 @@ ON_GPU = {
     "exponential": Version(NO_FLOAT64, compiled=True),
     "filterbank": Version(FLOAT32),
     "lstm": Version(NO_FLOAT64, compiled=True),
+    "norm": Version(FLOAT32),
     "pointwise": Version(NO_FLOAT64),
     "window": Version(FLOAT32),
     "words": Version(NO_HALF),
@@ -135,6 +136,8 @@ def _kernels(operation: str) -> ModuleType:
             from vision_attn.kernels import exponential_triton as module
         case "lstm":
             from vision_attn.kernels import lstm_triton as module
+        case "norm":
+            from vision_attn.kernels import norm_triton as module
         case "pointwise":
             from vision_attn.kernels import pointwise_triton as module
         case "words":

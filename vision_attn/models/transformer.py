@@ -21,6 +21,7 @@ from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.collected import product_dtype
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear, one_product, side_by_side
+from vision_attn.layers.norm import PreNorm
 from vision_attn.layers.padding import real_regions
 from vision_attn.system.checks import check_range, require
 
@@ -116,7 +117,7 @@ class Layer(nn.Module):
         self.feedforward = nn.Sequential(
             Linear(size, feedforward_size), nn.ReLU(), Dropout(dropout), Linear(feedforward_size, size)
         )  # max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, eq. 2)
-        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
+        self.norms = nn.ModuleList((PreNorm if self.pre else nn.LayerNorm)(size) for _ in range(3))
         self.dropout = Dropout(dropout)
 
     def before(self, block: int, x: Tensor) -> Tensor:
@@ -171,7 +172,7 @@ class Transformer(Captioner):
         self.layers = nn.ModuleList(
             Layer(hidden_size, region_size, num_heads, feedforward_size, dropout, norm) for _ in range(num_layers)
         )
-        self.norm = nn.LayerNorm(hidden_size) if norm == "pre" else nn.Identity()
+        self.norm = PreNorm(hidden_size) if norm == "pre" else nn.Identity()
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(hidden_size, num_words)
         self.output.weight = self.embedding.weight

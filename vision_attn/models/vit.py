@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from vision_attn.contracts import Classifier, ClassifierOutput, one_size
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
+from vision_attn.layers.norm import PreNorm
 from vision_attn.system.checks import check_range, require
 
 
@@ -34,7 +35,7 @@ class Block(nn.Module):
 
     def __init__(self, size: int, num_heads: int, feedforward_size: int):
         super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2))
+        self.norms = nn.ModuleList(PreNorm(size) for _ in range(2))
         self.attention = SelfAttention(size, num_heads)
         self.feedforward = nn.Sequential(Linear(size, feedforward_size), nn.GELU(), Linear(feedforward_size, size))
 
