@@ -37,7 +37,7 @@ EXECUTORS: dict[str, dict] = {
     "vision_attn.metrics.caption_metrics": {},
     "vision_attn.data.digits.mnist.fetch": {"place": "OUTSIDE", "names": ["x"]},
     "vision_attn.data.digits.mnist.datasets.MNIST": {"root": "OUTSIDE", "download": True},
-    "vision_attn.data.vocabulary.Vocabulary": {"tokenizer": "x"},
+    "vision_attn.data.vocabulary.Vocabulary": {"words": "x"},
     "vision_attn.data.vocabulary.Tokenizer": {"identifier": "x"},
     "vision_attn.data.vocabulary.Tokenizer.from_pretrained": {"identifier": "x"},
     "vision_attn.data.photographs.features.Features": {"folder": "OUTSIDE", "residency": "memory", "device": "cpu"},

@@ -4,6 +4,8 @@ RESULTS is JSON in COCO's results format, another list or table of images and ca
 --json`. REFERENCES is any annotation file that `train` reads, such as JSON of COCO, or CSV. Both name an image by its
 id or by its file name, with or without the folder and the ending.
 
+Captions of languages without spaces are split by --words: characters, jieba (Chinese) or fugashi (Japanese).
+
 Prints a table and writes the metrics as JSON, and with --each those of each image. Annotated images without a caption
 are skipped and counted: COCO's own code rejects such files, but a test split usually shares its annotation file with
 the other splits.
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from vision_attn.commands._files import check_file
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.references import matched, read_references, read_results
+from vision_attn.data.words import KINDS, SCORED
 from vision_attn.metrics import METRICS, Report, caption_metrics, write_each
 from vision_attn.system.console import say
 from vision_attn.system.files import brief, find, replacing
@@ -47,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--each", type=Path, metavar="FILE.jsonl", help="write the metrics of each image there")
     parser.add_argument("--json", action="store_true", help="print what is written, as a JSON object, not the table")
     parser.add_argument("--metrics", nargs="+", metavar="NAME", help=f"only these of {', '.join(METRICS)}")
+    parser.add_argument(
+        "--words", choices=SCORED, default="spaces", help="how captions are split into words (default: at spaces)"
+    )
     parser.add_argument("--time-limit", type=float, default=1800.0, metavar="SECONDS", help="for each metric (1800)")
 
 
@@ -71,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
         sets, found = shared(sets, found)
     references = {image: photograph.captions for image, photograph in found[0].items()}
 
-    options = {"names": arguments.metrics, "time_limit": arguments.time_limit}
+    split = KINDS[arguments.words]().scored
+    options = {"names": arguments.metrics, "split": split, "time_limit": arguments.time_limit}
     reports = [caption_metrics(captions, references, **options) for captions in sets]
     samples = [resampled(report) for report in reports]
     content = written_content(files, reports, samples, images=len(references), annotated_images=len(photographs))

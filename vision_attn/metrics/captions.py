@@ -8,7 +8,8 @@ parallel. A metric that fails is listed in `report.failed` and does not affect t
 """
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+import unicodedata
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,8 @@ from typing import NamedTuple
 
 from vision_attn.metrics.isolated import run
 from vision_attn.metrics.java import spice_jars
+from vision_attn.metrics.languages import not_english, unsegmented
+from vision_attn.metrics.scorers import one_line
 from vision_attn.system.files import scratch
 
 ORDERS = (1, 2, 3, 4)
@@ -54,6 +57,7 @@ def caption_metrics(
     references: Mapping[Hashable, Sequence[str]],
     *,
     names: Iterable[str] | None = None,
+    split: Callable[[str], Sequence[str]] | None = None,
     time_limit: int | float = 1800,
 ) -> Report:
     """Score one candidate caption per image against the image's references.
@@ -70,11 +74,21 @@ def caption_metrics(
     check(candidates, references)
     with scratch("vision_attn_metrics") as folder:
         captions = [*candidates.values(), *(caption for image in candidates for caption in references[image])]
-        (folder / "captions.json").write_text(json.dumps(captions), encoding="utf-8")
-        tokens = run(["tokenise"], folder, time_limit=time_limit)["tokenise"]
-        if tokens.error is not None:
-            return Report({}, dict.fromkeys(wanted, f"the tokenizer failed: {tokens.error}"), tuple(notes))
-        kept, more = write_tokens(tokens.value, [len(references[image]) for image in candidates], folder)
+        captions = [unicodedata.normalize("NFC", one_line(caption)) for caption in captions]
+        if split is None:
+            (folder / "captions.json").write_text(json.dumps(captions), encoding="utf-8")
+            answer = run(["tokenise"], folder, time_limit=time_limit)["tokenise"]
+            if answer.error is not None:
+                return Report({}, dict.fromkeys(wanted, f"the tokenizer failed: {answer.error}"), tuple(notes))
+            tokens = answer.value
+            notes += unsegmented(tokens)
+        else:
+            tokens = [" ".join(split(caption)) for caption in captions]
+        if names is None and (reason := not_english(tokens[len(candidates) :], split is not None)):
+            english = [name for name in ("METEOR", "SPICE") if name in wanted]
+            wanted -= {*english}
+            notes.append(f"{' and '.join(english)} left out: {reason}")
+        kept, more = write_tokens(tokens, [len(references[image]) for image in candidates], folder)
         notes += more
         jobs = [job for job, names in FAMILIES.items() if not wanted.isdisjoint(names)]
         answers = run(jobs, folder, time_limit=time_limit)

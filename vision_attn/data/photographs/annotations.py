@@ -17,7 +17,7 @@ from vision_attn.task import SPLITS, known_split
 
 LARGE = 2**24
 """Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
-FORMAT = 3
+FORMAT = 4
 """Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
 JSON = ("COCO's JSON", "Karpathy's JSON")
 """Shapes in which splits are stated, and not chosen by a hash where they are missing."""

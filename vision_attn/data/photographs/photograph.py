@@ -1,6 +1,7 @@
 """A photograph of an annotation file."""
 
 import re
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,11 +36,12 @@ too."""
 
 def one_line(caption: str) -> str:
     """Join the lines of a caption, because line breaks would break the tools that score it, and cut it to `LONGEST`
-    characters, because the tokenizer fails for some captions of millions.
+    characters, because the tokenizer fails for some captions of millions. Compose its letters with their accents (NFC),
+    so that the same word is one word, however it was typed.
 
     A lone surrogate (half a character, such as the JSON escape \\ud800) becomes a space: UTF-8 cannot encode it.
     """
-    return " ".join(_SURROGATE.sub(" ", caption[:LONGEST]).split())
+    return unicodedata.normalize("NFC", " ".join(_SURROGATE.sub(" ", caption[:LONGEST]).split()))
 
 
 def checked_name(path: Path, where: str, value: Any) -> str:

@@ -126,7 +126,7 @@ class Photographs:
         if self.store is None:
             return make()
         folder, split = self.store
-        rules = digest(vocabulary.tokenizer.to_str())[:12]  # the words, and how text is split
+        rules = digest(vocabulary.json())[:12]  # the words, and how text is split
         name = f"{split}-targets-{rules}-{max_length}"
         return _shared(
             folder, "word ids", lambda: Ragged.map(folder, name, np.int32), make, lambda found: found.save(folder, name)

@@ -1,0 +1,94 @@
+"""Captions as characters, as pieces, and as the words of a library."""
+
+import json
+import sys
+import unicodedata
+from types import SimpleNamespace
+
+import pytest
+
+from vision_attn.contracts.written import joined
+from vision_attn.data.photographs.photograph import one_line
+from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
+from vision_attn.data.words import KINDS, Kind, Pieces, segmenter
+
+CAPTIONS = (
+    "一个红色的圆形在左边",
+    "一个红色的方形",
+    "a red circle",
+    "one iPhone 手机 的 两 个",
+    "ไปดี",
+    "l'homme est là",
+    "x",
+)
+
+
+@pytest.mark.parametrize("kind", ("spaces", "characters", "pieces"))
+def test_captions_are_joined_as_they_were_written(kind, tmp_path):
+    written = [*CAPTIONS[:3], "one iphone 手机的两个", *CAPTIONS[4:]]
+    vocabulary = Vocabulary.build(CAPTIONS, words=kind, min_count=1)
+    assert [vocabulary.decode(vocabulary.encode(caption)) for caption in CAPTIONS] == written
+    vocabulary.save(tmp_path / "vocabulary.json")
+    again = Vocabulary.load(tmp_path / "vocabulary.json")
+    assert type(again.kind) is type(vocabulary.kind) and again.words == vocabulary.words
+    assert [*map(again.encode, CAPTIONS)] == [*map(vocabulary.encode, CAPTIONS)]
+    assert json.loads((tmp_path / "vocabulary.json").read_text()).get("words", "spaces") == kind
+
+
+def test_characters_keep_their_marks_and_begin_words():
+    split = KINDS["characters"]().split
+    assert split("Un café, 手机!") == ["▁u", "n", "▁c", "a", "f", "é", "手", "机"]
+    assert split("รู้ 👍🏽 रही") == ["รู้"[:3], "▁👍🏽", "▁र", "ही"]
+    assert joined(split("two dogs, 两只狗")) == "two dogs 两只狗"
+
+
+def test_pieces_are_trained_on_the_captions_and_limited():
+    vocabulary = Vocabulary.build(["low lower lowest", "红色红色"] * 3, words="pieces", min_count=2, max_words=20)
+    assert len(vocabulary) <= 23 and vocabulary.tokens("low")[0].startswith("▁lo") and "红色" in vocabulary.words
+    assert vocabulary.tokens("slow z")[-1] == "<unk>" and vocabulary.encode("z")[-1] == UNKNOWN
+    assert vocabulary.extended(["zebra"]) is vocabulary
+
+
+@pytest.mark.parametrize("merges", ([["▁", "zz"]], [[3, 4]], ["ab"], 5, [["a", "b", "c"]]))
+def test_merges_of_a_file_join_its_pieces(merges, tmp_path):
+    path = tmp_path / "vocabulary.json"
+    Vocabulary.build(["low lower"], words="pieces", min_count=1).save(path)
+    content = json.loads(path.read_text())
+    content["model"]["merges"] = merges
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="vocabulary.json is not a vocabulary.*merges do not join"):
+        Vocabulary.load(path)
+
+
+def test_pieces_are_scored_by_what_does_not_depend_on_them():
+    for captions, found in ((["一个红色的圆形", "两个"], ["红", "色"]), (["a red circle"], None)):
+        scored = Vocabulary.build(captions, words="pieces", min_count=1).kind.scored
+        assert (scored and scored("红色")) == found
+
+
+def test_a_library_splits_when_it_is_asked_and_is_named_where_it_is_missing(monkeypatch, tmp_path):
+    segmenter.cache_clear()
+    monkeypatch.setitem(sys.modules, "jieba", None)
+    with pytest.raises(ValueError, match=r"words=jieba needs the extra \[languages\]: pip install"):
+        Vocabulary.build(["红色"], words="jieba")
+    library = SimpleNamespace(setLogLevel=str, lcut=lambda text: [text[:2], text[2:4], text[4:]])
+    monkeypatch.setitem(sys.modules, "jieba", library)
+    vocabulary = Vocabulary.build(["红色，圆形 cat"], words="jieba", min_count=1)
+    assert vocabulary.tokens("红色圆形Cat") == ["红色", "圆形", "cat"] and vocabulary.words[3:] == [
+        "cat",
+        "圆形",
+        "红色",
+    ]
+    vocabulary.save(tmp_path / "vocabulary.json")
+    assert Vocabulary.load(tmp_path / "vocabulary.json").kind.kind == "jieba"
+    segmenter.cache_clear()
+
+
+def test_letters_are_composed_where_captions_enter():
+    caption = unicodedata.normalize("NFD", "un café  là")
+    assert one_line(caption) == "un café là" != caption
+
+
+def test_every_kind_has_a_class():
+    assert [*KINDS] == [*Kind.__args__] and all(kind.kind == name for name, kind in KINDS.items())
+    assert Pieces().split("a") == ["<unk>", "<unk>"]

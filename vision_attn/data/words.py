@@ -1,0 +1,214 @@
+"""How captions become words: at spaces, by character, by a language's segmenter, or as byte-pair pieces.
+
+Every kind splits the same text: in lower case, in Unicode's compatibility form (NFKC), without punctuation; accents are
+kept. `contracts.written.joined` makes a caption of the words again.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal, get_args
+
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import BPE, WordLevel
+from tokenizers.normalizers import NFKC, Lowercase, Replace
+from tokenizers.normalizers import Sequence as Normalizers
+from tokenizers.pre_tokenizers import Split, WhitespaceSplit
+from tokenizers.trainers import BpeTrainer
+
+from vision_attn.contracts.written import SPACELESS, START
+
+Kind = Literal["spaces", "characters", "jieba", "fugashi", "pieces"]
+SPECIALS = ["<pad>", "<end>", "<unk>"]
+UNKNOWN = 2
+MAX_PIECES = 8000
+"""Pieces of a vocabulary, where `max_words` is not given."""
+
+# Words of Persian and of Indian scripts may contain the two invisible joiners.
+LETTERS = rf"(?:(?![{SPACELESS}])[\p{{L}}\p{{N}}\p{{M}}\u200c\u200d])+"
+PICTOGRAPH = r"\p{Extended_Pictographic}[\ufe0f\p{Emoji_Modifier}]*"
+JOINED_PICTOGRAPHS = rf"{PICTOGRAPH}(?:\u200d{PICTOGRAPH})*"
+FLAG = r"\p{Regional_Indicator}{2}"
+WORD = "|".join(
+    [
+        r"\p{N}+(?:[.,:]\p{N}+)+",  # 3.5  10,000  12:30
+        rf"(?=[\p{{L}}\p{{N}}])[{SPACELESS}]\p{{M}}*",
+        r"(?:qu|\p{L})'(?=\p{L})",  # l'homme, qu'il; but not don't
+        rf"{LETTERS}(?:['-]{LETTERS})*",
+        FLAG,
+        JOINED_PICTOGRAPHS,
+    ]
+)
+NORMALIZER = Normalizers(
+    [
+        # Before NFKC, which would turn a spacing accent used as an apostrophe into a space.
+        Replace(Regex("[\u2018\u2019\u02bc\u00b4`]"), "'"),
+        Replace("\u00ad", ""),  # soft hyphen
+        NFKC(),
+        Replace("\u2010", "-"),
+        Lowercase(),
+    ]
+)
+AT_SPACES = Split(Regex(WORD), behavior="removed", invert=True)
+CHARACTERS = Split(
+    Regex(rf"{START}?(?:{FLAG}|{JOINED_PICTOGRAPHS}|.[\p{{M}}\u200c\u200d]*)"), behavior="removed", invert=True
+)
+
+
+def spans(caption: str) -> tuple[str, list[tuple[str, tuple[int, int]]]]:
+    """The normalised text, and its words at spaces with where each stands in it."""
+    text = NORMALIZER.normalize_str(caption)
+    return text, AT_SPACES.pre_tokenize_str(text)
+
+
+class Words(ABC):
+    """Splits captions into words."""
+
+    kind: Kind
+    content: bool = True
+    """Whether a word says something by itself, as characters and pieces may not."""
+    merges: Sequence[tuple[str, str]] = ()
+    """Of byte-pair pieces."""
+
+    @abstractmethod
+    def split(self, caption: str) -> list[str]:
+        """The words of a caption, known or not."""
+
+    @property
+    def scored(self) -> Callable[[str], list[str]] | None:
+        """How captions are split to be scored; None: as in COCO's code, at spaces, by its tokenizer."""
+        return self.split
+
+    def frequent(self, captions: Iterable[str], min_count: int, max_words: int | None) -> list[str]:
+        """The words that occur at least `min_count` times, by decreasing count, at most `max_words`; equal counts in
+        alphabetical order."""
+        counts = Counter(word for caption in captions for word in self.split(caption))
+        frequent = [word for word, count in counts.items() if count >= min_count]
+        return sorted(frequent, key=lambda word: (-counts[word], word))[:max_words]
+
+    def json(self, ids: dict[str, int]) -> str:
+        """What is kept of a vocabulary with these ids."""
+        model = {"vocab": ids, "merges": self.merges}
+        return json.dumps({"words": self.kind, "model": model}, indent=2, ensure_ascii=False) + "\n"
+
+
+class Spaces(Words):
+    """A word is a run of letters, digits and combining marks, and may contain apostrophes and hyphens. A French or
+    Italian elision ("l'") is its own word; so is each character of a script without spaces, and each emoji."""
+
+    kind = "spaces"
+    scored = None
+
+    def split(self, caption: str) -> list[str]:
+        return [word for word, _ in spans(caption)[1]]
+
+    def json(self, ids: dict[str, int]) -> str:
+        """The standard JSON of the `tokenizers` library."""
+        tokenizer = Tokenizer(WordLevel(ids, unk_token=SPECIALS[UNKNOWN]))
+        tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, AT_SPACES
+        return tokenizer.to_str(pretty=True)
+
+
+class Characters(Words):
+    """A word is a character with its combining marks. In scripts with spaces, the first one of a word is marked."""
+
+    kind = "characters"
+    content = False
+
+    def split(self, caption: str) -> list[str]:
+        return [character for run in _runs(caption) for character, _ in CHARACTERS.pre_tokenize_str(run)]
+
+
+class Segmented(Words):
+    """Words as a library finds them in the text of a language without spaces; it is imported at the first use."""
+
+    def split(self, caption: str) -> list[str]:
+        text = "".join(run.replace(START, " ") for run in _runs(caption))
+        return [word.strip() for word in segmenter(self.kind)(text) if word.strip()]
+
+
+class Jieba(Segmented):
+    """Chinese words."""
+
+    kind = "jieba"
+
+
+class Fugashi(Segmented):
+    """Japanese words: morphemes of MeCab, with the dictionary UniDic."""
+
+    kind = "fugashi"
+
+
+class Pieces(Words):
+    """Byte-pair pieces (Sennrich et al. 2016): of the words of scripts with spaces, and of runs of text without."""
+
+    kind = "pieces"
+    content = False
+
+    def __init__(self, merges: Sequence[tuple[str, str]] = (), ids: dict[str, int] | None = None) -> None:
+        self._model(merges, ids or dict(zip(SPECIALS, range(3), strict=True)))
+
+    def _model(self, merges: Sequence[tuple[str, str]], ids: dict[str, int]) -> None:
+        self.merges = [*merges]
+        self.tokenizer = Tokenizer(BPE(ids, self.merges, unk_token=SPECIALS[UNKNOWN]))
+        self.tokenizer.pre_tokenizer = WhitespaceSplit()
+
+    def split(self, caption: str) -> list[str]:
+        """Characters that were not in the training captions are "<unk>"."""
+        return self.tokenizer.encode(" ".join(_runs(caption)), add_special_tokens=False).tokens
+
+    @property
+    def scored(self) -> Callable[[str], list[str]] | None:
+        """By character where most pieces are of scripts without spaces: scores do not depend on the pieces."""
+        known = [word for word in self.tokenizer.get_vocab() if word not in SPECIALS]
+        spaceless = sum(bool(re.search(f"[{SPACELESS}]", word)) for word in known)
+        return Spaces().split if 2 * spaceless > len(known) else None
+
+    def frequent(self, captions: Iterable[str], min_count: int, max_words: int | None) -> list[str]:
+        """Merge the most frequent pairs, of at least `min_count`, until there are `max_words` (8,000) pieces."""
+        size = len(SPECIALS) + (MAX_PIECES if max_words is None else max_words)
+        trainer = BpeTrainer(vocab_size=size, min_frequency=min_count, special_tokens=SPECIALS, show_progress=False)
+        self.tokenizer.train_from_iterator((" ".join(_runs(caption)) for caption in captions), trainer)
+        model = json.loads(self.tokenizer.to_str())["model"]
+        self._model([(first, second) for first, second in model["merges"]], model["vocab"])
+        return sorted(model["vocab"], key=model["vocab"].__getitem__)[len(SPECIALS) :]
+
+
+KINDS: dict[str, type[Words]] = {each.kind: each for each in (Spaces, Characters, Jieba, Fugashi, Pieces)}
+SCORED = tuple(kind for kind in get_args(Kind) if kind != "pieces")
+"""The kinds that need no training."""
+
+
+def _runs(caption: str) -> list[str]:
+    """The text of a caption as runs of characters without spaces between them; one of a script with spaces is a word,
+    and begins with `START`."""
+    runs: list[str] = []
+    before = False
+    for word, _ in spans(caption)[1]:
+        spaceless = bool(re.match(f"[{SPACELESS}]", word))
+        if runs and (before and spaceless or runs[-1].endswith("'")):  # an elision
+            runs[-1] += word
+        else:
+            runs.append(word if spaceless else START + word)
+        before = spaceless
+    return runs
+
+
+@cache
+def segmenter(kind: str) -> Callable[[str], list[str]]:
+    """The function of a library that splits a text. Raises ValueError naming the extra where it is missing."""
+    try:
+        if kind == "jieba":
+            jieba: Any = import_module("jieba")
+            jieba.setLogLevel("WARNING")
+            return jieba.lcut
+        tagger = import_module("fugashi").Tagger()
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(
+            f"words={kind} needs the extra [languages]: pip install 'vision_attn[languages]' ({error})"
+        ) from error
+    return lambda text: [word.surface for word in tagger(text)]
