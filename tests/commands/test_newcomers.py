@@ -203,6 +203,20 @@ def test_a_long_metric_is_waited_for_aloud() -> None:
 # Which photographs are meant
 
 
+def test_captions_are_written_into_a_table_that_score_reads(tmp_path: Path, say, capsys) -> None:
+    names = ["a, b.png", 'half "quoted".png', "plain.png"]
+    paint(*(tmp_path / name for name in names))
+    say(["a dog", "two, dogs", ""])
+    table = tmp_path / "new" / "captions.csv"
+    assert main(["caption", "run", str(tmp_path), "--csv", str(table)]) == 0
+    written = read_results(table)
+    assert [(Path(name).name, text) for name, text in written.items()] == list(
+        zip(names, ["a dog", "two, dogs", ""], strict=True)
+    )
+    assert main(["caption", "run", str(tmp_path), f"--csv={tmp_path}"]) == 1
+    assert "is a folder: --csv must name a file" in capsys.readouterr().err
+
+
 def test_a_folder_tells_what_it_skips_and_recursive_descends(tmp_path: Path, say, capsys) -> None:
     (tmp_path / "b" / "c").mkdir(parents=True)
     (tmp_path / "a").mkdir()

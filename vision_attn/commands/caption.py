@@ -8,17 +8,18 @@ what could not be read (exit status 1), files that are no images, captions witho
 everywhere. Needs the run's best/ alone, not the data it was trained on.
 
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
-captions that differ more. --out draws the best. Keys of decoding can be set too, such as --task.min_words=12.
+captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of decoding can be set too, such as --task.min_words=12.
 """
 
 import argparse
+import csv
 import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._files import add_image_arguments, images_of
+from vision_attn.commands._files import add_image_arguments, check_file, images_of
 from vision_attn.commands._hints import shown
 from vision_attn.commands._run_options import (
     SHIPPED,
@@ -28,7 +29,7 @@ from vision_attn.commands._run_options import (
     open_with,
 )
 from vision_attn.system.console import complain, progress, say
-from vision_attn.system.files import shipped
+from vision_attn.system.files import replacing, shipped
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.results.decoded import CaptionResult
@@ -43,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser, "caption", image="a photograph", out=out, json="log p of each word")
     parser.add_argument(
         "--with", action="append", default=[], dest="others", metavar="RUN", help="caption with an ensemble of this too"
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write image,caption there: the best of each photograph"
     )
     parser.add_argument("--captions", type=int, default=1, metavar="N", help="captions of each photograph, best first")
     strategies = parser.add_mutually_exclusive_group()
@@ -65,6 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Caption all that can be read; the exit status is 1 when something could not be."""
     arguments.folder, arguments.images = run_and_images(arguments)
+    if arguments.csv:
+        check_file(arguments.csv, "--csv")
     model, options = open_with(arguments), decoding(arguments)
     best: list[CaptionResult] = []
     fewer = 0
@@ -81,6 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
             fewer += len(several) < arguments.captions
         if arguments.out and (drawable := readable_again(best, found.complaints)):
             complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable)}")
+        if arguments.csv:
+            write_table(arguments.csv, best)
         if fewer:
             complain(f"{fewer} of {len(best)} photographs have fewer than {arguments.captions} different captions")
         found.notes.extend(remarks(best))
@@ -121,6 +129,17 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.captions == 1 and arguments.strategy == "diverse":
         raise ValueError("--diverse is for several captions: add --captions N")
     return {"captions": arguments.captions, "strategy": arguments.strategy, **given}
+
+
+def write_table(path: Path, results: Sequence[Any]) -> None:
+    """Write `image,caption` for each result, in UTF-8; bytes of names that are none are written as escapes."""
+    with (
+        replacing(path) as temporary,
+        open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(("image", "caption"))
+        rows.writerows((result.file, result.text) for result in results)
 
 
 def readable_again(results: Sequence[Any], complaints: list[str]) -> list[Any]:
