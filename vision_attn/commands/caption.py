@@ -8,7 +8,8 @@ what could not be read (exit status 1), files that are no images, captions witho
 everywhere. Needs the run's best/ alone, not the data it was trained on.
 
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
-captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of decoding can be set too, such as --task.min_words=12.
+captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of
+decoding can be set too, such as --task.min_words=12.
 """
 
 import argparse
