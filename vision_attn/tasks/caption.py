@@ -19,6 +19,7 @@ from vision_attn.criteria.reinforce_attention import ReinforceAttention
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.vocabulary import UNKNOWN
+from vision_attn.data.word_vectors import start_embedding
 from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.layers.padding import rounded
 from vision_attn.layers.ragged import row_lengths
@@ -52,6 +53,8 @@ class Captioning(Task):
     diversity: of diverse captions, how much less likely a word counts for each caption that has just used it, in nats.
     temperature: of sampled captions; below 1, likely words are likelier.
     top_p: of sampled captions, the share of probability that the likeliest words have of which one is sampled.
+    word_vectors: a file of GloVe's text format, whose vectors are the start of the embedding; not of a run
+        that starts from another.
     validate_with: the caption metrics computed in training; `evaluate` with a folder computes all.
     """
 
@@ -77,6 +80,7 @@ class Captioning(Task):
         temperature: float = 1.0,
         top_p: float = 1.0,
         content_once: bool = False,
+        word_vectors: str | None = None,
         validate_with: list[str] = ["BLEU-4", "CIDEr"],  # noqa: B006 (never changed)
     ):
         super().__init__()
@@ -99,6 +103,9 @@ class Captioning(Task):
             looks = "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention"
             name = type(self.model).__name__
             raise ValueError(f"{name} samples where to look, and no criterion trains that: add {looks}")
+        if word_vectors is not None and not isinstance(getattr(self.model, "embedding", None), nn.Embedding):
+            raise ValueError(f"task.word_vectors: {type(self.model).__name__} has no `embedding` of words")
+        self.word_vectors = word_vectors
         self.evaluators = evaluators or {}
         self.validate_with = list(validate_with)
 
@@ -123,6 +130,8 @@ class Captioning(Task):
 
     def initialise(self) -> None:
         self.encoder.initialise()
+        if self.word_vectors is not None:
+            start_embedding(self.model.embedding, self.vocabulary, self.word_vectors)
 
     def restart(self, before: Mapping[str, Any]) -> None:
         self.model.restart()
