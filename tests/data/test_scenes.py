@@ -10,7 +10,7 @@ import torch
 
 from vision_attn.data.scenes import scenes
 from vision_attn.data.scenes.canvas import SAMPLES, arrange, background, covers, draw, side_range, stamps
-from vision_attn.data.scenes.grammar import COLOURS, OBJECTS, SHAPES, combinations_of
+from vision_attn.data.scenes.grammar import COLOURS, LANGUAGES, OBJECTS, SHAPES, combinations_of, object_name
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.task import Task
 
@@ -235,7 +235,7 @@ def test_words_are_sorted_targets():
 def test_vocabulary_is_complete_and_travels(tmp_path):
     source = Scenes(val_images=100)
     spoken = {word for batch in source.split("val") for refs in batch.references for c in refs for word in c.split()}
-    assert spoken == set(source.vocabulary.words[3:]) and Scenes.content_words <= spoken
+    assert spoken == set(source.vocabulary.words[3:]) and source.content_words <= spoken
     source.export(tmp_path)
     other = Scenes()
     other.vocabulary.words.reverse()  # restoring replaces what was there
@@ -267,3 +267,33 @@ def test_an_encoder_of_another_size_is_refused():
     with pytest.raises(ValueError, match="size=56, but the encoder takes 224 pixels"):
         Scenes().prepare(Large())
     Scenes(size=224).prepare(Large())
+
+
+@pytest.mark.parametrize(
+    ("language", "words"), (("chinese", "characters"), ("chinese", "pieces"), ("hebrew", "pieces"))
+)
+def test_other_languages_say_the_same(language, words, tmp_path):
+    options = {"val_images": 40, "size": 40, "batch_size": 20}
+    source = Scenes(language=language, words=words, max_words=60, **options)
+    english = next(iter(Scenes(**options).split("val")))
+    batch = next(iter(source.split("val")))
+    known = dict(zip(english.ids, zip(english.references, english.boxes, strict=True), strict=True))
+    decoded = source.vocabulary.decode
+    for image, boxes, references in zip(batch.ids, batch.boxes, batch.references, strict=True):
+        texts, theirs = known[image]
+        assert sorted(boxes.values()) == sorted(theirs.values()) and boxes.keys() <= source.content_words
+        for text, caption in zip(texts, references, strict=True):
+            assert decoded(source.encode(caption)) == caption
+            order = [caption.index(name) for name in spoken_of(text, language)]
+            assert order == sorted(order)  # objects are named in the same order
+    source.export(tmp_path)
+    again = Scenes()
+    again.restore(tmp_path)
+    assert again.vocabulary.encode(references[0]) == source.vocabulary.encode(references[0])
+    assert len({*LANGUAGES[language].colours, *LANGUAGES[language].shapes}) == len(COLOURS) + len(SHAPES)
+
+
+def spoken_of(text: str, language: str) -> list[str]:
+    """The names, in a language, of the objects of an English caption, in its order."""
+    found = sorted((text.index(name), index) for index, name in enumerate(OBJECTS) if name in text)
+    return [object_name(language, index) for _, index in found]

@@ -1,16 +1,21 @@
 """Captions as characters, as pieces, and as the words of a library."""
 
 import json
+import re
 import sys
 import unicodedata
 from types import SimpleNamespace
 
 import pytest
+import torch
+from PIL import Image
 
-from vision_attn.contracts.written import joined
+from vision_attn.contracts.written import SPACELESS, joined
 from vision_attn.data.photographs.photograph import one_line
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.data.words import KINDS, Kind, Pieces, segmenter
+from vision_attn.viz.attention import write_sheet
+from vision_attn.viz.page import PageItem, write_page
 
 CAPTIONS = (
     "一个红色的圆形在左边",
@@ -92,3 +97,22 @@ def test_letters_are_composed_where_captions_enter():
 def test_every_kind_has_a_class():
     assert [*KINDS] == [*Kind.__args__] and all(kind.kind == name for name, kind in KINDS.items())
     assert Pieces().split("a") == ["<unk>", "<unk>"]
+
+
+def test_a_page_and_a_sheet_join_what_belongs_together(tmp_path):
+    words = ["▁two", "▁do", "gs", "狗", "在"]
+    picture = Image.new("RGB", (64, 64))
+    write_page(tmp_path / "page.html", [PageItem("x", picture, words, torch.rand(5, 2, 2))])
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    shown = re.sub("<[^>]*>", "", re.search(r'<p class="caption".*?</p>', page, re.DOTALL)[0])
+    assert shown == "two dogs 狗在" and 'alt="two dogs 狗在"' in page
+    described = write_sheet(tmp_path / "sheet.png", picture, words, None)
+    assert Image.open(described).text["Description"] == "two dogs 狗在"
+
+
+def test_the_exported_program_joins_as_the_vocabulary_does():
+    pytest.importorskip("onnxruntime")
+    from vision_attn.export.caption_onnx import written
+
+    for words, gap in ((["a", "手", "机"], " "), (["▁a", "b", "▁c"], "")):
+        assert written(words, {"gap": gap, "spaceless": SPACELESS}) == joined(words)

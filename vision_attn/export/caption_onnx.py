@@ -1,6 +1,7 @@
 """Caption photographs with onnxruntime alone, word by word: python caption.py photo.jpg ..."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -65,6 +66,13 @@ def search(step: Callable[[dict], dict], held: dict, facts: dict) -> list[int]:
     return words[:-1] if words[-1:] == [1] else words
 
 
+def written(words, facts):
+    """The caption of these words: characters and pieces are joined, and scripts without spaces have none."""
+    letter = f"[{facts['spaceless']}]"
+    text = facts["gap"].join(words).replace("\u2581", " ").strip()
+    return re.sub(f"(?<={letter}) (?={letter})", "", text)
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
@@ -85,5 +93,5 @@ if __name__ == "__main__":
             continue
         held = call(start, call(encoder, {"images": np.array(square).transpose(2, 0, 1)[None]}))
         words = search(partial(call, step), held, facts)
-        print(name, " ".join(facts["words"][word] for word in words), sep="\t")
+        print(name, written([facts["words"][word] for word in words], facts), sep="\t")
     sys.exit(unreadable)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import Encoder, Nested
 from vision_attn.contracts.nested import tensors_of, with_tensors
+from vision_attn.contracts.written import SPACELESS
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.models.draw import DRAW
 from vision_attn.models.ram import RAM
@@ -196,6 +197,8 @@ def _write_captioner(task: Captioning, folder: Path) -> None:
     content = {
         "parts": ["encoder", "start", "step"],
         "words": list(task.vocabulary.words),
+        "gap": " " if task.vocabulary.kind.content else "",
+        "spaceless": SPACELESS,
         "never": [UNKNOWN],
         "once": task.content_ids if task.decoding.content_once else [],
         "beams": task.decoding.beams,

@@ -1,6 +1,6 @@
 """Evaluators of captioners. Each collects one group of metrics, batch by batch."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vision_attn.contracts import PAD, Evaluator, Results
 from vision_attn.contracts.places import Extent
+from vision_attn.contracts.written import shown
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
 from vision_attn.metrics.coco_results import EACH, write_each, write_results
@@ -51,12 +52,13 @@ class ReferenceLikelihood(Evaluator):
 
 class CaptionScores(Evaluator):
     """BLEU, METEOR, ROUGE-L and CIDEr of decoded captions (`names` selects some), the share of identical captions
-    and, without `names`, that of captions that repeat a content word.
+    and, without `names` and `split`, that of captions that repeat a content word.
     A failed metric is NaN, with the reason in `notes`. `write` saves captions.json, in COCO's results format, and
     scores.jsonl, the metrics of each image."""
 
-    def __init__(self, names: Iterable[str] | None = None) -> None:
-        self.names = None if names is None else list(names)
+    def __init__(self, names: Iterable[str] | None = None, split: Callable[[str], Sequence[str]] | None = None) -> None:
+        """`split`: how captions become words; None: at spaces, as in COCO's code."""
+        self.names, self.split = None if names is None else list(names), split
         self.candidates: dict[int | str, str] = {}
         self.references: dict[int | str, list[str]] = {}
         self.notes: list[str] = []
@@ -67,12 +69,12 @@ class CaptionScores(Evaluator):
             self.candidates[image], self.references[image] = caption.text, references
 
     def compute(self) -> dict[str, float]:
-        report = caption_metrics(self.candidates, self.references, names=self.names)
+        report = caption_metrics(self.candidates, self.references, names=self.names, split=self.split)
         self.each = report.each
         self.notes = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
         metrics = report.metrics | dict.fromkeys(report.failed, float("nan")) | same_caption(self.candidates.values())
         if self.names is None:
-            metrics |= repetition(self.candidates.values())
+            metrics |= repetition(self.candidates.values()) if self.split is None else {}
             self.notes += (*report.notes, *sameness(metrics))
         return metrics
 
@@ -133,7 +135,7 @@ class Pointing(Evaluator):
                 weights = caption.seen if mode else caption.alpha.flatten(1)
                 key = (mode, grid, caption.extent)
                 correctness = self.correctness.setdefault(key, AttentionCorrectness(grid, caption.extent))
-                correctness.update(caption.words, weights, boxes, content=results.content_words)
+                correctness.update([*map(shown, caption.words)], weights, boxes, content=results.content_words)
 
     def compute(self) -> dict[str, float]:
         metrics: dict[str, float] = {}

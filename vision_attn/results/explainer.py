@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vision_attn.configuration.trust import as_packages
 from vision_attn.contracts import Classifier, Fit
+from vision_attn.contracts.written import joined
 from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.looks import Method, look
@@ -80,7 +81,7 @@ class ExplanationResult(InteractiveResult):
         """What the model answered, in a line."""
         words, log_prob = self.words, self.log_prob
         if self.kind == "captioner":
-            return " ".join(words)
+            return joined(words)
         if log_prob is None:
             return ", ".join(words)
         return ", ".join(f"{word} ({math.exp(value):.2f})" for word, value in zip(words, log_prob, strict=True))

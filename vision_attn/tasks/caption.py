@@ -88,6 +88,8 @@ class Captioning(Task):
             beams, max_words, min_words, no_repeat, length_power, diversity, temperature, top_p, content_once
         )
         self.vocabulary = source.vocabulary
+        if content_once and not self.vocabulary.kind.content:
+            raise ValueError("task.content_once is for words, and data.words makes parts of words: leave one out")
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
         self.model = model(len(self.vocabulary), encoder.region_size)
@@ -282,7 +284,7 @@ class Captioning(Task):
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
-        scores = CaptionScores(None if full else self.validate_with)
+        scores = CaptionScores(None if full else self.validate_with, self.vocabulary.kind.scored)
         return [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
 
     @torch.no_grad()

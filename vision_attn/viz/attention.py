@@ -11,6 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from vision_attn.contracts.places import WHOLE, Extent, cell, positions
+from vision_attn.contracts.written import joined, shown
 from vision_attn.metrics.variety import is_content
 from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
@@ -130,9 +131,9 @@ def attention_sheet(
         pictures = [glowing(plain, lit)]
         if regions is not None:
             pictures.insert(0, squared(plain, cell(int(regions[step]), *alpha.shape[1:], extent)))
-        above, *below = (boxed(drawn, (boxes or {}).get(word, ())) for drawn in pictures)
-        panels.append(Panel(above, word, note, *below))
-    caption = (" ".join(words) or "no words") if caption is None else caption
+        above, *below = (boxed(drawn, (boxes or {}).get(shown(word), ())) for drawn in pictures)
+        panels.append(Panel(above, shown(word), note, *below))
+    caption = (joined(words) or "no words") if caption is None else caption
     return sheet(
         panels, caption=caption, title=title, remark=_remark(words, alpha, log_prob, boxes or {}), legend=LEGEND
     )
@@ -155,7 +156,7 @@ def _remark(
 ) -> str:
     """The legend of the notes and boxes, with how many maps are nearly even or zero; empty if there is none of it."""
     found = ["p: probability"] * (alpha is not None and log_prob is not None and len(words) > 0)
-    found += ["boxes: objects of which a word is true"] * any(boxes.get(word) for word in words)
+    found += ["boxes: objects of which a word is true"] * any(boxes.get(shown(word)) for word in words)
     if alpha is not None:
         zero = weights(alpha).flatten(1).amax(dim=1) == 0
         kinds = {"zero, so the picture is dark": zero, "even (no region stands out)": even(alpha)}
@@ -169,7 +170,7 @@ def write_sheet(
     """Write `attention_sheet(picture, words, alpha, **options)` as a PNG, which also holds the words as its
     description. Returns its path."""
     drawn, described = attention_sheet(picture, words, alpha, **options), PngInfo()
-    described.add_text("Description", " ".join(words).encode("utf-8", errors="replace").decode())
+    described.add_text("Description", joined(words).encode("utf-8", errors="replace").decode())
     return save_picture(path, drawn, pnginfo=described)
 
 

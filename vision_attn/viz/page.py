@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts.places import WHOLE, Extent, cell, centres
+from vision_attn.contracts.written import gaps, joined, shown
 from vision_attn.viz.attention import SPREAD, check, even, sharpest_word, weights
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted, save_page
 
@@ -109,10 +110,12 @@ def _guide(items: Sequence[PageItem], unit: Unit) -> str:
 
 
 def _figure(number: int, item: PageItem, unit: Unit) -> str:
-    caption, drawn = " ".join(item.words), max(item.picture.size) <= DRAWN
+    caption, drawn = joined(item.words), max(item.picture.size) <= DRAWN
     kinds = " ".join(["drawn"] * drawn + ["hard"] * (item.regions is not None))
     rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[1:]
-    words = " ".join(_words(number, item, unit)) or '<span class="none">no words</span>'
+    between = [" "] * len(item.words) if unit == "character" else gaps(item.words)
+    words = "".join(word + gap for word, gap in zip(_words(number, item, unit), between, strict=True)).rstrip()
+    words = words or '<span class="none">no words</span>'
     name, play = escape(item.title), _PLAY.format(unit) if len(item.words) > 1 and item.alpha is not None else ""
     rest = None if item.alpha is None or unit == "character" else sharpest_word(item.words, item.alpha)
     attributes = f' class="{kinds}"' * bool(kinds) + (f' data-rest="{rest + 1}"' if rest is not None else "")
@@ -181,7 +184,7 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
     The tab key reaches one word of a caption; the arrow keys move between words.
     """
     if item.alpha is None:
-        yield from map(escape, item.words)
+        yield from map(escape, map(shown, item.words))
         return
     alpha, layers = weights(item.alpha), None if item.layers is None else _layers(item.layers)
     for step, word in enumerate(item.words):
@@ -189,7 +192,7 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
         if layers is not None:
             heads = f' data-layers="{_encoded(b"".join(_heads(layer[step]) for layer in layers))}"'
         told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step], item.extent)}"
-        boxes = list((item.boxes or {}).get(word, ()))
+        boxes = list((item.boxes or {}).get(shown(word), ()))
         if unit == "character":
             before = item.words[:step].count(word)
             boxes = boxes[before : before + 1]
@@ -202,7 +205,7 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
         yield (
             f'<span class="word" id="image-{number}-word-{step + 1}" role="button" tabindex="{0 if step == 0 else -1}"'
             f' aria-pressed="false" data-map="{bits}"{heads} data-told="{escape(told)}"'
-            f' data-boxes="{_boxes(boxes)}">{escape(word)}</span>'
+            f' data-boxes="{_boxes(boxes)}">{escape(shown(word))}</span>'
         )
 
 

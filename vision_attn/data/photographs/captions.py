@@ -24,6 +24,7 @@ from vision_attn.data.photographs.store import Photographs, locate
 from vision_attn.data.photographs.vectors import Vectors
 from vision_attn.data.photographs.views import Views
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
+from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
 from vision_attn.system.files import find
@@ -45,6 +46,7 @@ class Captions(VocabularySource):
         split_files: str | dict[str, str] | None = None,
         columns: dict[str, str | int] | None = None,
         vocabulary: str | None = None,
+        words: Kind = "spaces",
         min_count: int = 5,
         max_words: int | None = None,
         max_length: int = 30,
@@ -68,7 +70,9 @@ class Captions(VocabularySource):
             split_files: a list of names or ids for each split, or one JSON file {split: [names or ids]}.
             columns: the names of the columns image, caption and split where they are not recognised; of a table without
                 a header their numbers, from 1.
-            vocabulary: a saved vocabulary; None: build one from the training captions.
+            vocabulary: a saved vocabulary, which splits captions in its own way; None: build one from the training
+                captions.
+            words: how captions become words: see `data.words`.
             min_count: the minimum number of occurrences of a word in the training captions.
             max_words: the maximum number of words; None: no limit.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
@@ -92,7 +96,7 @@ class Captions(VocabularySource):
         self.images, self.annotations = images, images if annotations is None else annotations
         self.split_files, self.columns = split_files, columns
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
-        self.max_length, self.rows = max_length, rows
+        self.words, self.max_length, self.rows = words, max_length, rows
         self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
         self.cache, self.residency, self.flips, self.verify = cache, residency, flips, verify
         check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
@@ -116,7 +120,7 @@ class Captions(VocabularySource):
         if self.vocabulary_file:
             return Vocabulary.load(find(self.vocabulary_file))
         captions = self._members("train").captions.all_texts()
-        return Vocabulary.build(captions, min_count=self.min_count, max_words=self.max_words)
+        return Vocabulary.build(captions, words=self.words, min_count=self.min_count, max_words=self.max_words)
 
     def references(self) -> Iterator[tuple[str, ...]]:
         return (tuple(photograph.captions) for photograph in self._members("train"))

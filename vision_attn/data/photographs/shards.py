@@ -23,6 +23,7 @@ from vision_attn.data.images.squares import in_threads, read_image
 from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.shard_files import Sample, count, expanded, matching, read
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
+from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
 from vision_attn.system.files import find
@@ -66,6 +67,7 @@ class Shards(VocabularySource):
         caption: str = "caption",
         vocabulary: str | None = None,
         vocabulary_images: int = 200_000,
+        words: Kind = "spaces",
         min_count: int = 5,
         max_words: int | None = None,
         max_length: int = 30,
@@ -87,6 +89,7 @@ class Shards(VocabularySource):
                 the name `caption`).
             vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images`
                 photographs of training. Its words occur there at least `min_count` times, `max_words` of them at most.
+            words: how captions become words: see `data.words`; a saved vocabulary has its own way.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
                 end. `references` keep all.
             batch_size: photographs of a batch, over all processes together.
@@ -104,7 +107,7 @@ class Shards(VocabularySource):
         self.shards, self.epoch_images = shards, epoch_images
         self.fields = photograph, caption
         self.vocabulary_file, self.vocabulary_images = vocabulary, vocabulary_images
-        self.min_count, self.max_words, self.max_length = min_count, max_words, max_length
+        self.words, self.min_count, self.max_words, self.max_length = words, min_count, max_words, max_length
         self.batch_size, self.rows, self.shuffle, self.flips, self.crops = batch_size, rows, shuffle, flips, crops
         self._resolution: int | None = None
         self._fit: Fit = "centre"
@@ -124,7 +127,7 @@ class Shards(VocabularySource):
         if self.vocabulary_file:
             return Vocabulary.load(find(self.vocabulary_file))
         captions = chain.from_iterable(self.references())
-        return Vocabulary.build(captions, min_count=self.min_count, max_words=self.max_words)
+        return Vocabulary.build(captions, words=self.words, min_count=self.min_count, max_words=self.max_words)
 
     def references(self) -> Iterator[tuple[str, ...]]:
         samples = chain.from_iterable(map(self._read, self._paths("train")))

@@ -11,6 +11,8 @@ from zlib import crc32
 
 import numpy as np
 
+from vision_attn.data.scenes.languages import CHINESE, HEBREW, Language, Name
+
 COLOURS = {
     "red": (226, 54, 54),
     "green": (58, 176, 74),
@@ -73,6 +75,10 @@ FORMS = {
         "here are a {b} and a {c} {far} a {a}": 1.0,
     },
 }
+ENGLISH = Language(
+    tuple(COLOURS), SHAPES, "{colour} {shape}", {each: each for each in OPPOSITE}, {n: (*f,) for n, f in FORMS.items()}
+)
+LANGUAGES: dict[Name, Language] = {"english": ENGLISH, "chinese": CHINESE, "hebrew": HEBREW}
 NUM_CAPTIONS = 5
 MAX_OBJECTS = 3
 WEIGHTS = np.array([list(forms.values()) for forms in FORMS.values()])
@@ -116,24 +122,39 @@ def combinations_of(split: str, num_objects: int) -> np.ndarray:
     return np.array([(i, j, k) for i, j in sorted(pairs) for k in range(i) if {(k, i), (k, j)} <= pairs])
 
 
+def content_words(language: Name, index: int) -> tuple[str, str]:
+    """The words that name the colour and the shape of an object."""
+    words, (colour, shape) = LANGUAGES[language], divmod(index, len(SHAPES))
+    return words.colours[colour][: words.letters], words.shapes[shape][: words.letters]
+
+
 @cache
-def sentences(num_objects: int, relation: str, across: str) -> tuple[str, ...]:
+def object_name(language: Name, index: int) -> str:
+    words, (colour, shape) = LANGUAGES[language], divmod(index, len(SHAPES))
+    return words.object.format(colour=words.colours[colour], shape=words.shapes[shape])
+
+
+@cache
+def sentences(language: Name, num_objects: int, relation: str, across: str) -> tuple[str, ...]:
     """The templates with their relations filled in; {a}, {b} and {c} remain."""
-    words = {"near": relation, "far": OPPOSITE.get(relation, ""), "across": across}
-    return tuple(form.format(a="{a}", b="{b}", c="{c}", **words) for form in FORMS[num_objects])
+    forms, relations = LANGUAGES[language].forms, LANGUAGES[language].relations
+    words = {"near": relations[relation], "far": relations[OPPOSITE[relation]], "across": relations[across]}
+    return tuple(form.format(a="{a}", b="{b}", c="{c}", **words) for form in forms[num_objects])
 
 
-def captions_of(objects: Sequence[str], relation: str, across: str, forms: Sequence[int]) -> list[str]:
+def captions_of(
+    objects: Sequence[int], relation: str, across: str, forms: Sequence[int], language: Name = "english"
+) -> list[str]:
     """Captions of a scene in which `objects[0]` is in `relation` to all others, and `objects[1]` is `across`
-    `objects[2]`. `forms`: the templates to use, by index."""
-    names = dict(zip("abc", objects, strict=False))
-    templates = sentences(len(objects), relation, across)
+    `objects[2]`. `objects`, `forms`: the objects and the templates to use, by index."""
+    names = dict(zip("abc", (object_name(language, index) for index in objects), strict=False))
+    templates = sentences(language, len(objects), relation, across)
     return [templates[form].format(**names) for form in forms]
 
 
-def all_captions() -> Iterator[str]:
+def all_captions(language: Name = "english") -> Iterator[str]:
     """Captions with every template, relation, colour and shape, roughly as often as in scenes. For the vocabulary."""
     for (number, forms), relation, across in product(FORMS.items(), OPPOSITE, ("to the left of", "above")):
         for start in range(0, len(OBJECTS), 2):
-            names = [OBJECTS[(start + 7 * other) % len(OBJECTS)] for other in range(number)]
-            yield from captions_of(names, relation, across, range(len(forms)))
+            objects = [(start + 7 * other) % len(OBJECTS) for other in range(number)]
+            yield from captions_of(objects, relation, across, range(len(forms)), language)

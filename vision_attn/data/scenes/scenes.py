@@ -20,6 +20,7 @@ from vision_attn.data.random_streams import FIXED, stream
 from vision_attn.data.scenes import grammar
 from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, VocabularySource
+from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.task import SPLITS, Static, Task
 
@@ -38,11 +39,13 @@ class Scenes(VocabularySource, Generated):
     rows: captions per image in a batch, at most five; `references` always holds all five.
     batch_size, epoch_images, val_images, test_images: as for `Generated`.
     mixture: proportions of scenes with one, two and three objects.
+    language: of the captions: see `data.scenes.languages`.
+    words, max_words: how captions become words (`data.words`), and how many there are at most.
 
     Raises ValueError for sizes and numbers that no scene can be drawn with.
     """
 
-    content_words: frozenset[str] = frozenset(grammar.COLOURS) | frozenset(grammar.SHAPES)
+    content_words: frozenset[str]
     """The words that name objects; `boxes` of a batch has those that occur in the scene."""
 
     def __init__(
@@ -55,6 +58,9 @@ class Scenes(VocabularySource, Generated):
         val_images: int = 500,
         test_images: int = 1000,
         mixture: tuple[float, float, float] = (0.15, 0.6, 0.25),
+        language: grammar.Name = "english",
+        words: Kind = "spaces",
+        max_words: int | None = None,
     ) -> None:
         if size < 40:
             raise ValueError(f"scenes: size={size} leaves no room for three objects; choose at least 40 pixels")
@@ -70,6 +76,9 @@ class Scenes(VocabularySource, Generated):
         check_range("Scenes", 1, 100_000, val_images=val_images, test_images=test_images)
         check_range("Scenes", 1, 2**29, pixels_of_a_split=max(val_images, test_images) * size**2)
         self.size, self.rows, self.mixture = size, rows, tuple(mixture)
+        self.language, self.words, self.max_words = language, words, max_words
+        named = (grammar.content_words(language, index) for index in range(len(grammar.OBJECTS)))
+        self.content_words = frozenset(word for words in named for word in words)
 
     def prepare(self, task: Task) -> None:
         """Check that the encoder expects images of this size. There is nothing to download or cache."""
@@ -95,14 +104,14 @@ class Scenes(VocabularySource, Generated):
     def longest(self) -> tuple[int, ...]:
         """The most words of each row of a scene, longest first, of `REFERENCES` scenes: batches have one shape."""
         scenes = self.sample("train", (FIXED, SPLITS.index("train")), REFERENCES)
-        texts = [captions(scenes, image)[: self.rows] for image in range(REFERENCES)]
-        lengths = -np.sort([[-1 - len(text.split()) for text in each] for each in texts])
+        texts = [captions(scenes, image, self.language)[: self.rows] for image in range(REFERENCES)]
+        lengths = -np.sort([[-len(self.encode(text)) for text in each] for each in texts])
         return tuple(lengths.max(axis=0).tolist())
 
     def batch(self, name: str, scenes: Arrangement, ids: Sequence[int]) -> CaptionBatch:
         """Draw these scenes and write their captions. Images with the longest caption come first, and so do the longest
         captions of an image."""
-        references = [captions(scenes, image) for image in range(len(ids))]
+        references = [captions(scenes, image, self.language) for image in range(len(ids))]
         words = [sorted(map(self.encode, texts[: self.rows]), key=len, reverse=True) for texts in references]
         order = sorted(range(len(ids)), key=lambda image: -len(words[image][0]))
         longest = len(words[order[0]][0])
@@ -112,39 +121,43 @@ class Scenes(VocabularySource, Generated):
             ids=tuple(ids[image] for image in order),
             references=tuple(references[image] for image in order),
             files=(None,) * len(order),
-            boxes=tuple(boxes(scenes, image, self.size) for image in order),
+            boxes=tuple(boxes(scenes, image, self.size, self.language) for image in order),
         )
 
     def encode(self, caption: str) -> list[int]:
-        """Word ids of a caption, END included. Equal to `vocabulary.encode` for captions of plain words, and many times
-        faster."""
-        index = self.vocabulary.index
-        return [*(index.get(word, UNKNOWN) for word in caption.split()), END]
+        """Word ids of a caption, END included. English captions are plain words, and split many times faster than by
+        `vocabulary.encode`."""
+        index, plain = self.vocabulary.index, self.vocabulary.kind.kind == "spaces" and self.language == "english"
+        words = caption.split() if plain else self.vocabulary.tokens(caption)
+        return [*(index.get(word, UNKNOWN) for word in words), END]
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """All words of the grammar, or the vocabulary that `restore` read."""
-        return Vocabulary.build(grammar.all_captions(), min_count=1)
+        texts = grammar.all_captions(self.language)
+        return Vocabulary.build(texts, words=self.words, min_count=1, max_words=self.max_words)
 
     def references(self) -> Iterator[list[str]]:
         """The captions of `REFERENCES` fixed scenes with combinations of training."""
         scenes = self.sample("train", (FIXED, SPLITS.index("train")), REFERENCES)
-        return (captions(scenes, image) for image in range(REFERENCES))
+        return (captions(scenes, image, self.language) for image in range(REFERENCES))
 
 
-def captions(scenes: Arrangement, image: int) -> list[str]:
+def captions(scenes: Arrangement, image: int, language: grammar.Name = "english") -> list[str]:
     """The five captions of an image."""
-    objects = [grammar.OBJECTS[index] for index in scenes.objects[image, : scenes.num_objects[image]]]
+    objects = scenes.objects[image, : scenes.num_objects[image]].tolist()
     axis = int(scenes.axis[image])
     relation, across = RELATIONS[axis][scenes.behind[image]], RELATIONS[1 - axis][0]
-    return grammar.captions_of(objects, relation, across, scenes.forms[image].tolist())
+    return grammar.captions_of(objects, relation, across, scenes.forms[image].tolist(), language)
 
 
-def boxes(scenes: Arrangement, image: int, size: int) -> dict[str, list[tuple[float, float, float, float]]]:
+def boxes(
+    scenes: Arrangement, image: int, size: int, language: grammar.Name = "english"
+) -> dict[str, list[tuple[float, float, float, float]]]:
     """The box of the object that each content word names: (x0, y0, x1, y1) in [-1, 1]."""
     found = {}
     for slot in range(scenes.num_objects[image]):
         (x, y), side = scenes.corner[image, slot].tolist(), int(scenes.side[image, slot])
         box = tuple(2 * edge / size - 1 for edge in (x, y, x + side, y + side))
-        found |= {word: [box] for word in grammar.OBJECTS[scenes.objects[image, slot]].split()}
+        found |= {word: [box] for word in grammar.content_words(language, int(scenes.objects[image, slot]))}
     return found
