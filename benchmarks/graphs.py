@@ -38,8 +38,8 @@ def photographs(source: Captions, task: Task) -> Found:
     size = len(groups[0].members)
     order = rng.permutation(len(lengths))[: len(groups) * size].reshape(-1, size)
     before = 1 - lengths[order].sum() / (lengths[order].max(axis=(1, 2)).sum() * size * source.rows)
-    share = f"{padding(groups, lengths):.1%} ({before:.1%})" if task.given else "no words"
-    return [group.shape if task.given else None for group in groups], share
+    share = f"{padding(groups, lengths):.1%} ({before:.1%})" if task.criteria.given else "no words"
+    return [group.shape if task.criteria.given else None for group in groups], share
 
 
 def generated(batches: Iterable[Any], task: Task) -> Found:

@@ -292,7 +292,7 @@ def test_a_criterion_of_ones_own_has_a_loss_and_names_of_its_own(source, batch, 
     term = Term(task.model)
     term.found = found
     term.forward = lambda *_: found  # as without checks of types
-    task.given = [*task.given, term]
+    task.criteria.given = [*task.criteria.given, term]
     with pytest.raises(ValueError, match=said):
         task(*batch)
 

@@ -97,7 +97,13 @@ def plain_greedy(models, views, max_words):
 
 def test_an_ensemble_of_all_families_equals_a_plain_loop(regions):
     """Each member sees its own regions and features of the annotation vectors."""
-    shares = [Share(5, slice(0, 4)), Share(3, slice(1, 4)), Share(4, slice(0, 2)), Share(5, slice(2, 3))]
+    shares = [
+        Share(5, slice(0, 4)),
+        Share(3, slice(1, 4)),
+        Share(4, slice(0, 2)),
+        Share(5, slice(2, 3)),
+        Share(5, slice(0, 3)),
+    ]
     models = [member(family, seed, share.features.stop - share.features.start)
               for seed, (family, share) in enumerate(zip(FAMILIES, shares, strict=True))]  # fmt: skip
     decoded = greedy(Ensemble(models, shares, same_regions=False), regions, max_words=8)
@@ -119,15 +125,15 @@ def _part(regions, share):
 def test_beams_keep_the_state_of_every_member(regions):
     """`forward` on the result of a beam search says the same, with the mean of the members' maps."""
     models = [member(family, seed) for seed, family in enumerate(FAMILIES)]
-    whole = Ensemble(models, [EVERYTHING] * 4, same_regions=True)
+    whole = Ensemble(models, [EVERYTHING] * len(models), same_regions=True)
     assert whole.max_length == 12, "that of the Transformer; the others have no limit"
     decoded = beam_search(whole, regions, beams=4, max_words=9, no_repeat=2, length_power=0.5)
     caption = whole(regions, decoded.words)
     torch.testing.assert_close(decoded.log_prob, caption.log_prob, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(decoded.alpha, caption.alpha, rtol=1e-3, atol=1e-4)
     each = [model(regions, decoded.words) for model in models]
-    torch.testing.assert_close(caption.alpha, sum(one.alpha for one in each if one.alpha is not None) / 3)
-    mean = sum(one.log_prob.exp() for one in each) / 4
+    torch.testing.assert_close(caption.alpha, sum(one.alpha for one in each if one.alpha is not None) / 4)
+    mean = sum(one.log_prob.exp() for one in each) / len(models)
     torch.testing.assert_close(caption.log_prob, mean.log() * (decoded.words != 0), rtol=1e-4, atol=1e-5)
 
 
@@ -296,7 +302,7 @@ def metrics(folder: Path) -> dict:
 def one_metric() -> Iterator[None]:
     """Evaluations compute BLEU alone, which takes a fraction of the time of all metrics."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vision_attn.tasks.caption.CaptionScores", lambda _: CaptionScores(["BLEU-4"]))
+        patch.setattr("vision_attn.tasks.caption.CaptionScores", lambda *_: CaptionScores(["BLEU-4"]))
         yield
 
 
@@ -424,7 +430,9 @@ def test_the_commands_of_the_docs_run(runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, run in (("mine", runs[0]), ("two", runs[1]), ("three", runs[0])):
         shutil.copytree(run / "best", Path("runs") / name / "best")
-    Image.effect_noise((80, 60), 90).convert("RGB").save("photo.jpg")
+    for photograph in (Path("photo.jpg"), Path("holiday/beach.jpg")):
+        photograph.parent.mkdir(exist_ok=True)
+        Image.effect_noise((80, 60), 90).convert("RGB").save(photograph)
     lines = []
     for command in commands:
         argv = shlex.split(command, comments=True)
@@ -432,6 +440,6 @@ def test_the_commands_of_the_docs_run(runs, tmp_path, monkeypatch, capsys):
         lines.append(len(capsys.readouterr().out.splitlines()))
     captions = [number for command, number in zip(commands, lines, strict=True) if command.startswith("caption")]
     diverse = captions.pop(1)  # of an untrained run, groups find equal captions, which are printed once
-    assert captions == [5, 5, 1, 1] and 1 < diverse <= 5 and len(commands) == 7
+    assert captions == [5, 5, 1, 1, 1] and 1 < diverse <= 5 and len(commands) == 8
     assert (Path("runs/mine/ensemble") / "metrics_test.json").is_file()
     assert metrics(Path("runs/mine"))["no_repeat"] == 3

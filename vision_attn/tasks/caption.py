@@ -13,9 +13,6 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import PAD, Captioner, Criterion, DecodedCaption, Encoder, Evaluator, Fit, Results
 from vision_attn.contracts.criterion import summed
-from vision_attn.criteria.doubly_stochastic import DoublyStochastic
-from vision_attn.criteria.likelihood import Likelihood
-from vision_attn.criteria.reinforce_attention import ReinforceAttention
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.vocabulary import UNKNOWN
@@ -31,6 +28,7 @@ from vision_attn.task import Batch, Source, Static, Task
 from vision_attn.tasks.described import described, different
 from vision_attn.tasks.evaluated import Predicted, evaluated
 from vision_attn.tasks.pictured import pictured
+from vision_attn.tasks.terms import Terms
 from vision_attn.viz.captions import write_pictures
 
 
@@ -95,16 +93,7 @@ class Captioning(Task):
         self.model = model(len(self.vocabulary), encoder.region_size)
         if encoder.pads:
             self.model.leave_out_padding()
-        if criteria is None:
-            criteria = {"likelihood": Likelihood, "penalty": DoublyStochastic, "looks": ReinforceAttention}
-        self.criteria = nn.ModuleDict({name: criterion(self.model) for name, criterion in criteria.items()})
-        self.num_runs = max((criterion.num_runs for criterion in self.criteria.values()), default=1)
-        self.given = [part for part in self.criteria.values() if not part.samples]
-        self.sampling = [part for part in self.criteria.values() if part.samples]
-        if self.model.reinforced and self.given and not any(part.estimates for part in self.given):
-            looks = "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention"
-            name = type(self.model).__name__
-            raise ValueError(f"{name} samples where to look, and no criterion trains that: add {looks}")
+        self.criteria = Terms(self.model, criteria)
         if word_vectors is not None and not isinstance(getattr(self.model, "embedding", None), nn.Embedding):
             raise ValueError(f"task.word_vectors: {type(self.model).__name__} has no `embedding` of words")
         self.word_vectors = word_vectors
@@ -137,11 +126,7 @@ class Captioning(Task):
 
     def restart(self, before: Mapping[str, Any]) -> None:
         self.model.restart()
-        criteria = (before.get("init_args") or {}).get("criteria") or {}
-        had = {part if isinstance(part, str) else part["class_path"] for part in criteria.values()}
-        for criterion in self.criteria.values():
-            if f"{type(criterion).__module__}.{type(criterion).__qualname__}" not in had:
-                criterion.restart(self.model)
+        self.criteria.restart(self.model, before)
 
     def prepare(self, source: Source) -> None:
         for criterion in self.criteria.values():
@@ -149,7 +134,7 @@ class Captioning(Task):
 
     @property
     def fine_tunes(self) -> bool:
-        return bool(self.sampling) and not self.given
+        return bool(self.criteria.sampling) and not self.criteria.given
 
     @property
     def highest_rate(self) -> float | None:
@@ -162,7 +147,7 @@ class Captioning(Task):
 
     @property
     def uncapturable(self) -> str:
-        return "several of its criteria sample captions" if len(self.sampling) > 1 else ""
+        return "several of its criteria sample captions" if len(self.criteria.sampling) > 1 else ""
 
     @torch.no_grad()
     def captured_batch(self, batch: Batch) -> tuple:
@@ -174,11 +159,11 @@ class Captioning(Task):
             most = self.model.max_length or rounded(words.shape[2])
             words = F.pad(words, (0, max(0, min(rounded(words.shape[2]), most) - words.shape[2])))
         sampled: tuple[Tensor, ...] = ()
-        for criterion in self.sampling:
+        for criterion in self.criteria.sampling:
             device = next(self.parameters()).device
             images, crops = images.to(device), None if crops is None else crops.to(device)
             sampled = tuple(criterion.sample(self.model, self.regions(images, crops), batch.references))
-        if not self.given:  # words are not used, and may have any shape
+        if not self.criteria.given:  # words are not used, and may have any shape
             words, lengths = words[:, :1, :1], None
         return images, words, *[None] * 5, lengths, crops, *sampled
 
@@ -198,15 +183,15 @@ class Captioning(Task):
         """`sampled`: what a criterion sampled for this batch, if `captured_batch` did so."""
         regions = self.regions(images, crops)
         terms, statistics = [], {}
-        if self.given:
-            runs = {"runs": self.num_runs} if self.num_runs > 1 else {}
+        if self.criteria.given:
+            runs = {"runs": self.criteria.num_runs} if self.criteria.num_runs > 1 else {}
             with row_lengths(lengths):
                 caption = self.model(regions, words, **runs)
-            words = words.repeat_interleave(self.num_runs, dim=1) if runs else words
-            terms += [criterion.checked(criterion(caption, words)) for criterion in self.given]
+            words = words.repeat_interleave(self.criteria.num_runs, dim=1) if runs else words
+            terms += [criterion.checked(criterion(caption, words)) for criterion in self.criteria.given]
             if caption.alpha is not None:
                 statistics = map_statistics(caption.alpha.detach(), words != PAD)
-        for criterion in self.sampling:
+        for criterion in self.criteria.sampling:
             learned = sampled and criterion.learn(self.model, regions, sampled)
             terms.append(criterion.checked(learned or criterion.explore(self.model, regions, references)))
         return summed([*terms, statistics])

@@ -1,0 +1,38 @@
+"""The criteria of a captioner, whose sum is its loss."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from vision_attn.contracts import Captioner, Criterion
+from vision_attn.criteria.doubly_stochastic import DoublyStochastic
+from vision_attn.criteria.likelihood import Likelihood
+from vision_attn.criteria.reinforce_attention import ReinforceAttention
+
+
+class Terms(nn.ModuleDict):
+    """Criteria by name. By default those of Xu et al. 2015: likelihood, doubly stochastic penalty, and REINFORCE."""
+
+    def __init__(self, model: Captioner, criteria: Mapping[str, Callable[[Captioner], Criterion]] | None):
+        """Raises ValueError if the captioner samples where to look and no criterion trains that."""
+        if criteria is None:
+            criteria = {"likelihood": Likelihood, "penalty": DoublyStochastic, "looks": ReinforceAttention}
+        super().__init__({name: criterion(model) for name, criterion in criteria.items()})
+        self.num_runs = max((criterion.num_runs for criterion in self.values()), default=1)
+        """How often each given caption is run."""
+        self.given = [criterion for criterion in self.values() if not criterion.samples]
+        """Those of given captions."""
+        self.sampling = [criterion for criterion in self.values() if criterion.samples]
+        """Those that sample captions."""
+        if model.reinforced and self.given and not any(criterion.estimates for criterion in self.given):
+            looks = f"--task.criteria.looks={ReinforceAttention.__module__}.{ReinforceAttention.__qualname__}"
+            raise ValueError(f"{type(model).__name__} samples where to look, and no criterion trains that: add {looks}")
+
+    def restart(self, model: Captioner, before: Mapping[str, Any]) -> None:
+        """Restart the criteria that the task whose config was `before` did not have."""
+        criteria = (before.get("init_args") or {}).get("criteria") or {}
+        had = {part if isinstance(part, str) else part["class_path"] for part in criteria.values()}
+        for criterion in self.values():
+            if f"{type(criterion).__module__}.{type(criterion).__qualname__}" not in had:
+                criterion.restart(model)
