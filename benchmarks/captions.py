@@ -22,7 +22,7 @@ import torch
 from benchmarks.measure import resident, table
 from benchmarks.scale import write
 from vision_attn.contracts import Encoder
-from vision_attn.data.photographs import captions as captions_source
+from vision_attn.data.photographs import annotations as annotations_source
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.feature_index import folder_name, make_header
 from vision_attn.data.photographs.store import locate
@@ -101,7 +101,7 @@ def start(folder: str, batches: int) -> dict[str, float]:
     """Prepare the source and draw batches; return seconds, and GB of memory that this process does not share."""
     torch.set_num_threads(1)
     begun = time.perf_counter()
-    captions_source.LARGE = 0  # whatever the number of images
+    annotations_source.LARGE = 0  # whatever the number of images
     data = source(Path(folder))
     data.prepare(Stand())
     stream = chain.from_iterable(data.train(epoch, seed=0) for epoch in count())

@@ -39,7 +39,8 @@ class _Products(TorchDispatchMode):
             return value
         key = value.shape, value.stride(), value.dtype
         if key not in self.numbers:
-            self.numbers[key] = torch.empty_strided(*key[:2], dtype=value.dtype).normal_()
+            storage = 1 + sum((number - 1) * stride for number, stride in zip(*key[:2], strict=True))
+            self.numbers[key] = torch.randn(storage, dtype=value.dtype).as_strided(*key[:2])
         return self.numbers[key]
 
 

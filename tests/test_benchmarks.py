@@ -62,7 +62,7 @@ def test_the_command_says_how_long_each_table_took(monkeypatch, capsys) -> None:
 
 def test_the_start_of_processes_that_share_many_captions(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["captions", "--quick", f"--folder={tmp_path}"])
-    monkeypatch.setattr("vision_attn.data.photographs.captions.LARGE", 0)
+    monkeypatch.setattr("vision_attn.data.photographs.annotations.LARGE", 0)
     many_captions.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert [row.split("|")[1].strip() for row in rows] == ["", "first start", "second start"]

@@ -8,11 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-PURPOSES = {"train": "training", "val": "validation", "test": "testing"}
-"""What each split of a data set is for."""
-
-SPLITS = tuple(PURPOSES)
-"""The names of the splits."""
+from vision_attn.system.splits import PURPOSES, SPLITS
 
 
 def counted(sizes: Mapping[str, int]) -> str:

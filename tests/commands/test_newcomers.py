@@ -117,7 +117,7 @@ def test_messages_of_errors_logging_and_arguments_are_escaped(monkeypatch: pytes
     assert main(["demo"]) == 1
     assert main(["train", "\x1b[2J.yaml"]) == 1
     with pytest.raises(SystemExit):
-        main(["score", "a", "b", "\x1b[2J\nforged"])
+        main(["score", "a", "b", "--\x1b[2J\nforged"])
     root = logging.getLogger("a root")
     monkeypatch.setattr(logging, "root", root)
     console.log_to_terminal()

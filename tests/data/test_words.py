@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from vision_attn.contracts.written import SPACELESS, joined
 from vision_attn.data.photographs.photograph import one_line
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.data.words import KINDS, Kind, Pieces, segmenter
+from vision_attn.system.written import SPACELESS, joined
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import PageItem, write_page
 

@@ -19,7 +19,8 @@ from tests.whole_runs import assert_close, elsewhere, in_two_processes, steps, t
 from vision_attn.attention.reinforce import MovingAverage
 from vision_attn.commands import main
 from vision_attn.configuration.run_folder import open_run
-from vision_attn.data.digits.clutter import FRESH, Clutter
+from vision_attn.data.digits.clutter import Clutter
+from vision_attn.data.random_streams import FRESH
 from vision_attn.metrics.errors import predictions
 from vision_attn.models.policies import Gaussian
 from vision_attn.tasks.classify import Classification

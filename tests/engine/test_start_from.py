@@ -175,7 +175,7 @@ def test_the_same_words_in_another_order_are_no_other_words(tmp_path, capsys):
 def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_run("sat_soft_scenes", tmp_path / "first")
-    start = ["--run.start_from", str(tmp_path / "first")]
+    start = [f"--run.start_from={tmp_path / 'first'}"]
     config = read(CONFIGS / "finetune_photographs.yaml", start)
     options = config.task.arguments
     assert options["encoder"].arguments["region_size"] == 8 and options["model"].arguments["hidden_size"] == 8

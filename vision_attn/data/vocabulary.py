@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.contracts import END, PAD
-from vision_attn.contracts.written import joined
 from vision_attn.data.words import KINDS, SPECIALS, UNKNOWN, WORD, Kind, Pieces, Spaces, Words, spans
 from vision_attn.system.files import read_json, replacing
+from vision_attn.system.written import joined
 from vision_attn.task import Source
 
 MAX_BYTES, MAX_WORDS = 2**26, 500_000
@@ -108,7 +108,7 @@ class Vocabulary:
         return [*ids, END] if len(ids) <= max_length else ids[:max_length]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join the words of `ids` up to the first END: see `contracts.written`."""
+        """Join the words of `ids` up to the first END: see `system.written`."""
         words = []
         for index in ids:
             if index == END:

@@ -1,7 +1,7 @@
 """How captions become words: at spaces, by character, by a language's segmenter, or as byte-pair pieces.
 
 Every kind splits the same text: in lower case, in Unicode's compatibility form (NFKC), without punctuation; accents are
-kept. `contracts.written.joined` makes a caption of the words again.
+kept. `system.written.joined` makes a caption of the words again.
 """
 
 import json
@@ -20,7 +20,7 @@ from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
-from vision_attn.contracts.written import SPACELESS, START
+from vision_attn.system.written import SPACELESS, START
 
 Kind = Literal["spaces", "characters", "jieba", "fugashi", "pieces"]
 SPECIALS = ["<pad>", "<end>", "<unk>"]

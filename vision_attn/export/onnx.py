@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import Encoder, Nested
 from vision_attn.contracts.nested import tensors_of, with_tensors
-from vision_attn.contracts.written import SPACELESS
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.models.draw import DRAW
 from vision_attn.models.ram import RAM
 from vision_attn.system.files import replacing
+from vision_attn.system.written import SPACELESS
 from vision_attn.task import Task
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification

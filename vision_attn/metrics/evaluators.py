@@ -8,11 +8,11 @@ from torch import Tensor
 
 from vision_attn.contracts import PAD, Evaluator, Results
 from vision_attn.contracts.places import Extent
-from vision_attn.contracts.written import shown
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
 from vision_attn.metrics.coco_results import EACH, write_each, write_results
 from vision_attn.metrics.variety import cut_short, is_content, repetition, same_caption, sameness
+from vision_attn.system.written import shown
 
 
 def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from vision_attn.configuration.trust import as_packages
 from vision_attn.contracts import Classifier, Fit
-from vision_attn.contracts.written import joined
 from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.looks import Method, look
@@ -29,6 +28,7 @@ from vision_attn.results.images import SIDE, shown, whole
 from vision_attn.results.result_list import Images, each
 from vision_attn.system.files import shipped
 from vision_attn.system.machine import torch_device
+from vision_attn.system.written import joined
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts.places import WHOLE, Extent, cell, centres
-from vision_attn.contracts.written import gaps, joined, shown
+from vision_attn.system.written import gaps, joined, shown
 from vision_attn.viz.attention import SPREAD, check, even, sharpest_word, weights
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted, save_page
 

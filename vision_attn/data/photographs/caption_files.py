@@ -10,7 +10,7 @@ from vision_attn.data.photographs.photograph import Photograph, checked_name, on
 from vision_attn.data.records import Content, Records, read_content, read_records, split_named
 from vision_attn.data.tables import places_of
 from vision_attn.system.files import brief
-from vision_attn.task import SPLITS
+from vision_attn.system.splits import SPLITS
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 """Names of the file in each folder of Hugging Face's imagefolder."""
