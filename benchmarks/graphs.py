@@ -22,6 +22,7 @@ from vision_attn.data.photographs.captions import Captions
 from vision_attn.engine.capture import WARM_UP, signature
 from vision_attn.system.console import say
 from vision_attn.task import Task
+from vision_attn.tasks.caption import Captioning
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 Found = tuple[list, str]
@@ -48,7 +49,7 @@ def generated(batches: Iterable[Any], task: Task) -> Found:
     for batch in batches:
         given = task.captured_batch(batch)
         signatures.append(signature(given))
-        if getattr(task, "given", ()):
+        if isinstance(task, Captioning) and task.criteria.given:
             images, rows, length = given[1].shape
             words += int((batch.words != 0).sum())
             computed += sum(map(sum, batch.lengths)) if batch.lengths else images * rows * length
@@ -59,7 +60,8 @@ def row(config: str, most: int, overrides: list[str]) -> str:
     """A row of the table, of at most this number of batches if they are generated."""
     parts = build(read(CONFIGS / f"{config}.yaml", overrides))
     source, task = parts["data"], parts["task"](parts["data"])
-    for criterion in getattr(task, "sampling", ()):  # the lengths of samples are multiples of four
+    # The lengths of samples are multiples of four.
+    for criterion in task.criteria.sampling if isinstance(task, Captioning) else ():
         criterion.sample = lambda model, regions, references: ()
     if task.uncapturable:
         return f"| `{config}` | not captured: {task.uncapturable} | | | | |"
