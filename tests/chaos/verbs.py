@@ -94,6 +94,6 @@ def without_java(jobs: list[str], folder: Path, *, time_limit: float) -> dict[st
             tokens = json.loads((folder / "tokens.json").read_text())
             shared = sum(len(set(one.split()) & set(those[0].split()))
                          for one, those in zip(tokens["candidates"], tokens["references"], strict=True))  # fmt: skip
-            answers[job] = JobResult(({name: shared / 100 for name in captions.FAMILIES[job]}, {}))
+            answers[job] = JobResult(({name: shared / 100 for name in captions.FAMILIES[job]}, {}, []))
         (folder / f"{job}.json").write_text(json.dumps([answers[job].value, None]))
     return answers
