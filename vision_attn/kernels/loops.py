@@ -6,6 +6,7 @@ operations do the same.
 
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
+
+from vision_attn.kernels.threads import Team
 
 FLAGS = {"reassoc", "contract", "arcp", "nsz"}
 """What the compiler may change: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
@@ -28,10 +31,8 @@ C1, C2, C3 = np.float32(0.6931472), np.float32(0.24022648), np.float32(0.0555033
 C4, C5, C6 = np.float32(0.0096184374), np.float32(0.0013398875), np.float32(0.0001535336)
 """The polynomial of lowest largest error that is 1 + f C1 + f^2 C2 + .. = 2^f for |f| <= 1/2; see `exp2`."""
 
-IN_ONE_THREAD = 2**21
-"""Numbers to compute below which handing parts to threads would take longer than the work."""
-PROCESS = os.getpid()
-"""A forked process does not inherit the threads."""
+IN_ONE_THREAD = 2**18
+"""Numbers to compute below which starting threads would take longer than the work."""
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
@@ -66,8 +67,12 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
     `numbers`: how many numbers are computed in all.
     """
     threads, length = torch.get_num_threads(), len(tensors[0])
-    number, arrays = min(threads, length), [tensor.detach().numpy() for tensor in tensors]
-    if number < 2 or numbers < IN_ONE_THREAD or os.getpid() != PROCESS:
+    number = min(threads, length)
+    alone = number < 2 or numbers < IN_ONE_THREAD or os.getpid() != PROCESS
+    if team is not None and not alone:
+        return team.call(work, number, tensors, threads)
+    arrays = [array(tensor) for tensor in tensors]
+    if alone:
         return work(0, length, *arrays)
     edges = [length * part // number for part in range(number + 1)]
     parts = zip(edges[:-1], edges[1:], strict=True)
@@ -77,6 +82,33 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
         part.result()
 
 
+PROCESS = os.getpid()
+"""A forked process inherits the threads of neither kind."""
+
+
+@compiled
+def _count(first, last, counts):
+    for index in range(first, last):
+        counts[index] += 1
+
+
+def _torch_threads() -> Team | None:
+    """None where these are of another kind, or where functions compiled by numba cannot be called in them."""
+    try:
+        made, counts = Team(), torch.zeros(2, dtype=torch.int64)
+        made.call(_count, 2, [counts], 1)
+    except Exception:  # other versions of numba and of llvmlite may be made otherwise
+        return None
+    return made if counts.tolist() == [1, 1] else None
+
+
+team = _torch_threads() if sys.platform == "linux" else None
+
+
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="loops")
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
