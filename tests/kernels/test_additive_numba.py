@@ -50,6 +50,18 @@ def test_fused_loops_equal_the_formula(shape) -> None:
 
 
 @pytest.mark.parametrize("with_loops", [True, False])
+def test_autocast_leaves_the_score_and_its_gradients_in_float32(with_loops, monkeypatch) -> None:
+    if not with_loops:
+        monkeypatch.setattr(choice, "_loops", lambda operation: None)
+    arguments = inputs(SHAPES[1])
+    expected = gradients(fused, arguments)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradients(fused, arguments)
+    for ours, plainly in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, plainly, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("with_loops", [True, False])
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_exponential_is_clipped_and_so_is_its_gradient(with_loops, turned, monkeypatch) -> None:
     if not with_loops:

@@ -11,15 +11,16 @@ from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
 from vision_attn.layers import ragged
 from vision_attn.layers.linear import Linear
+from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
 B, R, T, L, D, V = 3, 2, 6, 5, 4, 11
 
 
-def build(**options) -> ShowAttendTell:
+def build(captioner: type[RecurrentCaptioner] = ShowAttendTell, **options) -> RecurrentCaptioner:
     torch.manual_seed(0)
     sizes = {"hidden_size": 6, "word_size": 8, "score": partial(Additive, attention_size=7)}
-    model = ShowAttendTell(V, D, **{**sizes, **options}).double().eval()
+    model = captioner(V, D, **{**sizes, **options}).double().eval()
     with torch.no_grad():  # larger than at initialisation, so that mistakes show
         for parameter in model.parameters():
             parameter.mul_(2)

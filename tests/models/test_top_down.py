@@ -6,22 +6,14 @@ import pytest
 import torch
 
 from tests import references
+from tests.models import test_show_attend_tell as show_attend_tell
 from tests.models.test_show_attend_tell import SORTED, UNSORTED, B, D, R, V, draw
 from vision_attn.attention.hard import Hard
-from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
 from vision_attn.layers import ragged
 from vision_attn.models.top_down import TopDown
 
-
-def build(**options) -> TopDown:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 6, "word_size": 8, "score": partial(Additive, attention_size=7)}
-    model = TopDown(V, D, **{**sizes, **options}).double().eval()
-    with torch.no_grad():  # larger than at initialisation, so that mistakes show
-        for parameter in model.parameters():
-            parameter.mul_(2)
-    return model
+build = partial(show_attend_tell.build, TopDown)
 
 
 @pytest.mark.parametrize("lengths", [SORTED, UNSORTED, [[4, 0], [0, 3]]])
