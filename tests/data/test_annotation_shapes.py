@@ -19,11 +19,11 @@ from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.references import read_references, read_results
 from vision_attn.data.text_encoding import read_text
 
-NAMES = [f"{number:02}_dog.jpg" for number in range(12)]
+NAMES = [f"{number:02}_dog.jpg" for number in range(24)]
 TEXTS = ["A dog, a cat and a ball .", 'one "red" dog', "it runs", "dogs | cats; and more"]
 SAID = {name: [f"{text} {number}" for text in TEXTS] for number, name in enumerate(NAMES)}
 PAIRS = [(name, text) for name, texts in SAID.items() for text in texts]
-LISTS = {"train": NAMES[:8], "val": NAMES[8:10], "test": NAMES[10:]}
+LISTS = {"train": NAMES[:16], "val": NAMES[16:20], "test": NAMES[20:]}
 
 
 def table(rows: list[tuple], separator: str = ",") -> str:
@@ -68,7 +68,7 @@ SHAPES = {
     "TSV without a header": "".join(f"{text}\t{name}\n" for name, text in PAIRS),
     "TSV with a header": table([("caption", "split", "image"),
         *((text, split_of(name), name) for name, text in PAIRS)], "\t"),
-    "COCO's JSON": json.dumps(COCO),
+    "COCO's JSON": json.dumps(COCO, indent=1),
     "Karpathy's JSON": json.dumps(KARPATHY, indent=1),
     "JSON": json.dumps([{"image": name, "caption": text} for name, text in PAIRS], indent=1),
     "JSON, objects": json.dumps([{"file": name, "captions": [{"caption": text} for text in texts]}
@@ -84,12 +84,13 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_is_recognised_by_its_content(tmp_path: Path, caplog, shape: str) -> None:
     """The ending says nothing. Also as references."""
+    assert len(SHAPES[shape].splitlines()) >= 20
     (tmp_path / "captions.dat").write_bytes(SHAPES[shape].encode())
     with caplog.at_level(logging.INFO):
         found = read_annotations(tmp_path / "captions.dat")
     assert {one.name: one.captions for members in found.values() for one in members} == SAID
     (said,) = caplog.messages
-    assert said.startswith(f"{tmp_path}/captions.dat: {shape.split(', ')[0]}, 12 photographs, 48 captions, splits ")
+    assert said.startswith(f"{tmp_path}/captions.dat: {shape.split(', ')[0]}, 24 photographs, 96 captions, splits ")
     if said.endswith("as stated"):
         assert {split: [one.name for one in members] for split, members in found.items()} == LISTS
     else:
@@ -107,17 +108,17 @@ def test_results_are_recognised_in_the_same_way(tmp_path: Path, shape: str) -> N
 
 
 def test_an_imagefolder_has_a_file_for_each_split(tmp_path: Path, caplog) -> None:
-    for folder, names in {"train": NAMES[:8], "validation": NAMES[8:10], "test": NAMES[10:]}.items():
+    for folder, names in zip(("train", "validation", "test"), LISTS.values(), strict=True):
         (tmp_path / folder).mkdir()
         rows = [{"file_name": name, "text": text} for name in names for text in SAID[name]]
         (tmp_path / folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with caplog.at_level(logging.INFO):
         found = Captions(images=str(tmp_path)).photographs
-    assert "imagefolder: train 8, val 2, test 2, 12 photographs, 48 captions, splits by folder" in caplog.text
+    assert "imagefolder: train 16, val 4, test 4, 24 photographs, 96 captions, splits by folder" in caplog.text
     assert [one.name for one in found["val"]] == [f"validation/{name}" for name in LISTS["val"]]
     assert [one.captions for one in found["test"]] == [SAID[name] for name in LISTS["test"]]
     alone = read_annotations(tmp_path / "train" / "metadata.jsonl")
-    assert sorted(one.name for members in alone.values() for one in members) == NAMES[:8]
+    assert sorted(one.name for members in alone.values() for one in members) == LISTS["train"]
     rows = [(f"{split}/{name}", text) for split in LISTS for name in LISTS[split] for text in SAID[name]]
     (tmp_path / "metadata.csv").write_text(table([("file_name", "text"), *rows]))
     for folder in ("train", "validation", "test"):
@@ -314,7 +315,7 @@ def test_the_commands_of_the_docs_train(tmp_path: Path, monkeypatch, caplog, ann
     write_run("sat_soft_scenes", Path("tiny"))
     with caplog.at_level(logging.INFO):
         assert main([verb, str(ROOT / "configs" / "finetune_photographs.yaml"), *options, *SMALL]) == 0
-    assert f"{annotations}: " in caplog.text and "12 photographs, 48 captions" in caplog.text
+    assert f"{annotations}: " in caplog.text and "24 photographs, 96 captions" in caplog.text
     if "token" in annotations:
         members = Path("runs/mine/best/config.yaml").read_text()
         assert "split_files:" in members and "Flickr_8k.devImages.txt" in members

@@ -10,7 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.photograph import one_line
+from vision_attn.data.photographs.shards import Shards
+from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.data.words import KINDS, Kind, Pieces, segmenter
 from vision_attn.system.written import SPACELESS, joined
@@ -87,6 +90,29 @@ def test_a_library_splits_when_it_is_asked_and_is_named_where_it_is_missing(monk
     vocabulary.save(tmp_path / "vocabulary.json")
     assert Vocabulary.load(tmp_path / "vocabulary.json").kind.kind == "jieba"
     segmenter.cache_clear()
+
+
+def test_a_saved_vocabulary_splits_captions_in_its_own_way(tmp_path):
+    """Another way that is asked for is refused, not ignored; new captions are split as those before."""
+    Vocabulary.build(["红色 circle"], words="characters", min_count=1).save(tmp_path / "vocabulary.json")
+    known = {"vocabulary": str(tmp_path / "vocabulary.json")}
+    for source in (
+        Captions(images="a", words="pieces", **known),
+        Shards(shards={"train": "a.tar"}, words="pieces", **known),
+    ):
+        with pytest.raises(
+            ValueError, match="data.words is pieces, but the vocabulary .*json is of words=characters: "
+        ):
+            _ = source.vocabulary
+        for restored in (source.restore, source.extend):
+            with pytest.raises(ValueError, match="data.words is pieces"):
+                restored(tmp_path)
+    assert Captions(images="a", words="characters", **known).vocabulary.kind.kind == "characters"
+    for words in ("characters", None):
+        assert Scenes(language="chinese", words=words).vocabulary.kind.kind == (words or "spaces")
+        mine = Scenes(language="english", words=words)
+        assert mine.extend(tmp_path)[0] == 11 and mine.vocabulary.kind.kind == "characters"
+        assert {*"▁ed"} - {"▁"} <= {*mine.vocabulary.words} and "red" not in mine.vocabulary.words
 
 
 def test_letters_are_composed_where_captions_enter():

@@ -35,11 +35,12 @@ class Vocabulary:
 
     @classmethod
     def build(
-        cls, captions: Iterable[str], *, words: Kind = "spaces", min_count: int = 5, max_words: int | None = None
+        cls, captions: Iterable[str], *, words: Kind | None = None, min_count: int = 5, max_words: int | None = None
     ) -> "Vocabulary":
         """Keep words that occur at least `min_count` times, at most `max_words`; equal counts in alphabetical order.
-        Of byte-pair pieces these are limits of the merges; every character of the captions is a piece."""
-        kind = KINDS[words]()
+        `words`: how captions are split; None: at spaces. Of byte-pair pieces these are limits of the merges; every
+        character of the captions is a piece."""
+        kind = KINDS[words or Spaces.kind]()
         frequent = kind.frequent(captions, min_count, max_words)
         if len(frequent) > MAX_WORDS - len(SPECIALS):
             raise ValueError(
@@ -124,20 +125,36 @@ class VocabularySource(Source):
     vocabulary_type: type[Vocabulary] = Vocabulary
     """The class of `vocabulary`; `Characters` has the same methods."""
 
+    words: Kind | None = None
+    """How captions become words; None: as a saved vocabulary splits them, or at spaces."""
+
     def export(self, folder: Path) -> None:
         self.vocabulary.save(Path(folder) / "vocabulary.json")
 
     def restore(self, folder: Path) -> None:
-        self.vocabulary = self.vocabulary_type.load(Path(folder) / "vocabulary.json")
+        self.vocabulary = self.saved(Path(folder) / "vocabulary.json")
 
     def extend(self, folder: Path) -> tuple[int, int] | None:
         """Append the words that are new in this data to those of the run in `folder`; None if it has none."""
         path = Path(folder) / "vocabulary.json"
         if not path.is_file():
             return None
-        start = self.vocabulary_type.load(path)
+        start = self.saved(path)
         self.vocabulary = start.extended(self.vocabulary.words)
         return len(start), len(self.vocabulary)
+
+    def saved(self, path: Path) -> Vocabulary:
+        """Load a saved vocabulary, and split captions as it does. Raises ValueError if `words` asks for another way."""
+        vocabulary = self.vocabulary_type.load(path)
+        if isinstance(vocabulary, Vocabulary):
+            kind = vocabulary.kind.kind
+            if self.words not in (None, kind):
+                raise ValueError(
+                    f"data.words is {self.words}, but the vocabulary {path} is of words={kind}: leave data.words out, "
+                    "or the vocabulary"
+                )
+            self.words = kind
+        return vocabulary
 
 
 def _read(path: str | Path) -> tuple[list[str], Words]:

@@ -46,7 +46,7 @@ class Captions(VocabularySource):
         split_files: str | dict[str, str] | None = None,
         columns: dict[str, str | int] | None = None,
         vocabulary: str | None = None,
-        words: Kind = "spaces",
+        words: Kind | None = None,
         min_count: int = 5,
         max_words: int | None = None,
         max_length: int = 30,
@@ -72,7 +72,7 @@ class Captions(VocabularySource):
                 a header their numbers, from 1.
             vocabulary: a saved vocabulary, which splits captions in its own way; None: build one from the training
                 captions.
-            words: how captions become words: see `data.words`.
+            words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
             min_count: the minimum number of occurrences of a word in the training captions.
             max_words: the maximum number of words; None: no limit.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
@@ -118,7 +118,7 @@ class Captions(VocabularySource):
     def vocabulary(self) -> Vocabulary:
         """The vocabulary: restored with a run, read from a file, or built from the training captions."""
         if self.vocabulary_file:
-            return Vocabulary.load(find(self.vocabulary_file))
+            return self.saved(find(self.vocabulary_file))
         captions = self._members("train").captions.all_texts()
         return Vocabulary.build(captions, words=self.words, min_count=self.min_count, max_words=self.max_words)
 

@@ -67,7 +67,7 @@ class Shards(VocabularySource):
         caption: str = "caption",
         vocabulary: str | None = None,
         vocabulary_images: int = 200_000,
-        words: Kind = "spaces",
+        words: Kind | None = None,
         min_count: int = 5,
         max_words: int | None = None,
         max_length: int = 30,
@@ -89,7 +89,7 @@ class Shards(VocabularySource):
                 the name `caption`).
             vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images`
                 photographs of training. Its words occur there at least `min_count` times, `max_words` of them at most.
-            words: how captions become words: see `data.words`; a saved vocabulary has its own way.
+            words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
                 end. `references` keep all.
             batch_size: photographs of a batch, over all processes together.
@@ -125,7 +125,7 @@ class Shards(VocabularySource):
     def vocabulary(self) -> Vocabulary:
         """The vocabulary: restored with a run, read from a file, or built from training captions."""
         if self.vocabulary_file:
-            return Vocabulary.load(find(self.vocabulary_file))
+            return self.saved(find(self.vocabulary_file))
         captions = chain.from_iterable(self.references())
         return Vocabulary.build(captions, words=self.words, min_count=self.min_count, max_words=self.max_words)
 

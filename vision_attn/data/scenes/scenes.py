@@ -40,7 +40,7 @@ class Scenes(VocabularySource, Generated):
     batch_size, epoch_images, val_images, test_images: as for `Generated`.
     mixture: proportions of scenes with one, two and three objects.
     language: of the captions: see `data.scenes.languages`.
-    words, max_words: how captions become words (`data.words`), and how many there are at most.
+    words, max_words: how captions become words (`data.words`; None: at spaces), and how many there are at most.
 
     Raises ValueError for sizes and numbers that no scene can be drawn with.
     """
@@ -59,7 +59,7 @@ class Scenes(VocabularySource, Generated):
         test_images: int = 1000,
         mixture: tuple[float, float, float] = (0.15, 0.6, 0.25),
         language: grammar.Name = "english",
-        words: Kind = "spaces",
+        words: Kind | None = None,
         max_words: int | None = None,
     ) -> None:
         if size < 40:
