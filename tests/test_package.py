@@ -3,6 +3,7 @@
 import email
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import yaml
 
 from tests.untrained import SIZES
+from vision_attn import __version__
 from vision_attn.commands import _hints, main
 from vision_attn.commands.keys import GENERAL, descriptions
 
@@ -25,13 +28,18 @@ ADDRESS = "https://example.org/vision_attn"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """The site-packages of a new environment, into which pip has installed the wheel and nothing else. It borrows what
-    the package depends on from this environment. Without hatchling, these tests are skipped."""
+    """The site-packages of a new environment, into which pip has installed the wheel and nothing else: the wheel of
+    the sdist, as of a release. It borrows what the package depends on from this environment. Without hatchling, these
+    tests are skipped."""
     wheels = pytest.importorskip("hatchling.builders.wheel", reason=NEEDED)
-    dist, home = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("home")
+    sdists = pytest.importorskip("hatchling.builders.sdist", reason=NEEDED)
+    source, dist, home = (tmp_path_factory.mktemp(name) for name in ("source", "dist", "home"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VISION_ATTN_REPOSITORY", ADDRESS)
-        list(wheels.WheelBuilder(str(ROOT)).build(directory=str(dist), versions=["standard"]))
+        (archive,) = sdists.SdistBuilder(str(ROOT)).build(directory=str(source), versions=["standard"])
+        shutil.unpack_archive(archive, source)
+        unpacked = source / f"vision_attn-{__version__}"
+        list(wheels.WheelBuilder(str(unpacked)).build(directory=str(dist), versions=["standard"]))
     venv.create(home, with_pip=False)
     (site,) = (Path(path) for path in home.glob("lib/python*/site-packages"))
     pip = [
@@ -94,6 +102,17 @@ def test_the_wheel_is_typed_and_says_where_the_project_is(installed) -> None:
     assert all(link.startswith(ADDRESS) for link in links)
     readme = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
     assert len(readme) == len(links) and not any(link.startswith("http") for link in readme)
+    assert metadata["Version"] == __version__
+    rendered = pytest.importorskip("readme_renderer.markdown").render(metadata.get_payload())
+    assert rendered and "<table>" in rendered and f'src="{ADDRESS}/raw/main/docs/pictures/scene.png"' in rendered
+
+
+def test_the_citation_and_the_changelog_are_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()  # which the format requires
+    assert citation["version"] == __version__
+    releases = re.findall(r"^## \[(\d.*)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == (__version__, str(citation["date-released"]))
 
 
 def test_the_sdist_is_complete() -> None:
