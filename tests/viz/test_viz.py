@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vision_attn.viz import attention
+from vision_attn.viz import attention, typeface
 from vision_attn.viz import sheet as drawing
 from vision_attn.viz.attention import RIM, attention_sheet, cell, light, squared, write_sheet
 from vision_attn.viz.page import PageItem, write_page
@@ -291,12 +291,16 @@ def test_captions_from_right_to_left_run_from_right_to_left():
     assert right_to_left("12 שלום") and not right_to_left("dog سگ") and not right_to_left("12")
 
 
-def test_accents_go_before_letters_do(monkeypatch):
-    """Without a typeface that has the letter, é is set as e."""
+def test_accents_go_before_letters_do(monkeypatch, capsys):
+    """Without a typeface that has the letter, é is set as e; a letter without a base becomes a box; a line says so."""
     monkeypatch.setattr(Typeface, "FILES", ("no-such-typeface.ttf",))
+    monkeypatch.setattr(typeface, "_said", set())
     accented = attention_sheet(grey(), ["café"], even(1))
     assert accented.tobytes() == attention_sheet(grey(), ["cafe"], even(1)).tobytes()
+    assert not capsys.readouterr().err
     attention_sheet(grey(), ["犬"], even(1))
+    attention_sheet(grey(), ["猫"], even(1))
+    assert capsys.readouterr().err.count("boxes in place of letters such as 犬") == 1
 
 
 def test_long_captions_are_broken_between_words_and_lose_none():
@@ -307,6 +311,9 @@ def test_long_captions_are_broken_between_words_and_lose_none():
     widths = [type_.width(line, 30) for line in lines]
     assert max(widths) <= 600 and min(widths) > 0.5 * max(widths)
     assert type_.wrapped("", 30, 600) == []
+    lines = type_.wrapped("一个绿色圆形。" * 20 + " abc", 30, 300)
+    assert "".join(lines).replace(" ", "") == "一个绿色圆形。" * 20 + "abc" and len(lines) > 3
+    assert not any(line.startswith("。") or "…" in line for line in lines)
     assert type_.width(type_.shortened("w" * 500, 30, 100), 30) <= 100
 
 

@@ -1,13 +1,21 @@
 """Text in pictures: the choice of a typeface, and measuring, cutting and wrapping text in it.
 
 Pillow's built-in typeface has only plain Latin letters. For other text, a typeface installed on the machine is used;
-letters that none of them has lose their accents, or appear as empty boxes.
+letters that none of them has lose their accents, or appear as empty boxes, and a message says so.
 """
 
+import re
 import unicodedata
 from functools import lru_cache
 
 from PIL import ImageFont
+
+from vision_attn.system.console import complain
+
+_CHINESE = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_UNIT = re.compile(rf"\s*(?:[{_CHINESE}][、。，：；！？）」』ー]*|[^\s{_CHINESE}]+)")
+"""What stays on one line, with the space before it: a word, or a letter of Chinese or Japanese, without spaces."""
+_said: set[str] = set()
 
 
 class Typeface:
@@ -28,6 +36,8 @@ class Typeface:
                 self.file, self.missing = file, missing
         bare = {letter: _bare(letter) for letter in self.missing}
         self.instead = {ord(letter): base for letter, base in bare.items() if not _missing(self.file, frozenset(base))}
+        if boxes := sorted(letter for letter in self.missing if ord(letter) not in self.instead):
+            _say_missing(boxes[0])
 
     def font(self, size: int) -> ImageFont.FreeTypeFont:
         return _font(self.file, size)
@@ -50,19 +60,18 @@ class Typeface:
         lines = self._filled(text, size, room)
         for part in range(97, 50, -3):
             tighter = self._filled(text, size, room * part / 100)
-            if len(tighter) != len(lines) or " ".join(tighter) != " ".join(lines):  # one more line, or a cut word
+            if len(tighter) != len(lines) or _bunched(tighter) != _bunched(lines):  # one more line, or a cut word
                 break
             lines = tighter
         return lines
 
     def _filled(self, text: str, size: int, room: float | int) -> list[str]:
         lines: list[str] = []
-        for word in self._set(text).split():
-            longer = f"{lines[-1]} {word}" if lines else word
-            if lines and self.width(longer, size) <= room:
-                lines[-1] = longer
+        for unit in _UNIT.findall(self._set(text)):
+            if lines and self.width(lines[-1] + unit, size) <= room:
+                lines[-1] += unit
             else:
-                lines.append(self.shortened(word, size, room))
+                lines.append(self.shortened(unit.strip(), size, room))
         return lines
 
     def _set(self, text: str) -> str:
@@ -82,6 +91,21 @@ def _plain(text: str) -> str:
 def _bare(letter: str) -> str:
     """Return `letter` without its accents: e for é."""
     return "".join(c for c in unicodedata.normalize("NFKD", letter) if not unicodedata.combining(c)) or letter
+
+
+def _bunched(lines: list[str]) -> str:
+    return "".join(lines).replace(" ", "")
+
+
+def _say_missing(letter: str) -> None:
+    """Say, once for each script, that pictures show boxes."""
+    script = unicodedata.name(letter, "unnamed").split()[0]
+    if script not in _said:
+        _said.add(script)
+        complain(
+            f"pictures show boxes in place of letters such as {letter}: install a typeface that has them, such as "
+            "Noto Sans; pages show them if the browser has one"
+        )
 
 
 @lru_cache(maxsize=256)
