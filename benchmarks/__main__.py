@@ -15,6 +15,7 @@ from benchmarks.glimpse import glimpse
 from benchmarks.gpu.kernels import kernels
 from benchmarks.gpu.speeds import gpu
 from benchmarks.loaders import loaders
+from benchmarks.parts import parts
 from benchmarks.peers import peers
 from benchmarks.ram import ram
 from benchmarks.reinforce import variance
@@ -45,7 +46,12 @@ TABLES = {
     "gpu": gpu,
     "kernels": kernels,
     "peers": peers,
+    "parts": parts,
 }
+
+
+APART = "compiled", "parts"
+"""Tables that are made only when they are named: they compile or train for an hour."""
 
 
 def main() -> None:
@@ -53,10 +59,12 @@ def main() -> None:
     parser.add_argument(
         "tables",
         nargs="*",
-        help=f"which of {', '.join(TABLES)} (default: all that this machine can run, except compiled)",
+        help=f"which of {', '.join(TABLES)} (default: all that this machine can run, except {' and '.join(APART)})",
     )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    parser.add_argument("--repeats", type=int, default=3, help="measurements of each side, after a warm-up")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="measurements of each side, after a warm-up; seeds of parts"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, once: tests that it runs, measures nothing")
     options = parser.parse_args()
     unknown = [name for name in options.tables if name not in TABLES]
@@ -65,7 +73,7 @@ def main() -> None:
     if options.threads < 1:
         parser.error(f"--threads is {options.threads}: give 1 or more")
     names = options.tables or [
-        name for name in TABLES if name != "compiled" and (name != "gpu" or torch.cuda.is_available())
+        name for name in TABLES if name not in APART and (name != "gpu" or torch.cuda.is_available())
     ]
     if "gpu" in names and not torch.cuda.is_available():
         parser.error("the table gpu needs a CUDA device, and torch sees none here")

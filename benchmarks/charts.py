@@ -17,6 +17,8 @@ COLOURS = (
 WIDTH, HEIGHT, MARGIN = 560, 420, 70
 FRAME, GRID = "#33373f", "#22262d"
 LETTERS, SMALL = 16, 13
+DOTS = 60
+"""The most points of a line that are drawn one by one; a line of more is a curve."""
 
 
 class Axis(NamedTuple):
@@ -59,6 +61,8 @@ class Chart(NamedTuple):
     lines: dict[str, list[tuple[float, float]]]
     x: Axis
     y: Axis
+    scattered: frozenset[str] = frozenset()
+    """The lines whose points are not connected."""
 
 
 def save(charts: Sequence[Chart], picture: str | Path) -> None:
@@ -139,11 +143,11 @@ def _draw(draw: ImageDraw.ImageDraw, chart: Chart, corner: tuple[int, int]) -> l
     title = f"{chart.y.title}, by {chart.x.title}"
     draw.text((left + WIDTH / 2, top + HEIGHT + 34), title, DARK.ink, font, "mt")
     drawn = []
-    for points, colour in zip(shown.values(), COLOURS, strict=False):
+    for (name, points), colour in zip(shown.items(), COLOURS, strict=False):
         places = [place(*point) for point in points]
-        if len(places) > 1:
+        if len(places) > 1 and name not in chart.scattered:
             draw.line(places, colour, 3, "curve")
-        for x, y in places:
+        for x, y in places if len(places) <= DOTS else ():
             draw.ellipse((x - 4, y - 4, x + 4, y + 4), colour)
         drawn += places
     return drawn

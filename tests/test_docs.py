@@ -42,7 +42,7 @@ NUMBERED = {
     },
     "Vinyals et al. 2015": {"models/show_and_tell.py": [10, 11, 12]},
     "Anderson et al. 2018": {"models/top_down.py": [1, 2, 3, 4, 5, 6, 7]},
-    "Vaswani et al. 2017": {"attention/scores.py": [1], "models/transformer.py": [1, 2]},
+    "Vaswani et al. 2017": {"attention/scores.py": [1], "attention/multi_head.py": [1], "models/transformer.py": [2]},
     "Chorowski et al. 2015": {"attention/scores.py": [8, 9]},
     "Luong et al. 2015": {"attention/scores.py": [8]},
     "Graves et al. 2014": {"attention/scores.py": [5]},

@@ -48,6 +48,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "a cosine": ("sat_soft_scenes", f"{SCORES}.scores.Cosine"),
     "a bilinear score": ("sat_soft_scenes", f"{SCORES}.scores.General"),
     "a score of places": ("sat_soft_scenes", f"{SCORES}.scores.Location", "--task.model.score.num_regions=49"),
+    "an embedding of each place": (
+        "sat_soft_scenes", f"{SCORES}.location.EmbeddedLocation", "--task.model.score.num_regions=49",
+    ),
+    "a score by distance": ("sat_soft_scenes", f"{SCORES}.scores.Kernel", "--task.model.score.learned=true"),
     "a score of content and places": (
         "sat_soft_scenes", f"{SCORES}.scores.ContentLocation", "--task.model.score.grid=[7,7]"
     ),
@@ -66,6 +70,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "self-critical, hard": ("sat_hard_scenes", f"--task.criteria.self_critical={SAMPLED}"),
     "self-critical, a Transformer": ("transformer_scenes", f"--task.criteria.self_critical={SAMPLED}"),
+    "a Transformer of one projection": (
+        "transformer_scenes", "--task.model.shared_values=true", "--task.model.norm=post",
+        "--task.model.positions=none",
+    ),
     "top-down, hard": ("top_down_scenes", "--task.model.attention=vision_attn.attention.hard.Hard",
                        "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention"),
     "self-critical, top-down": ("top_down_scenes", f"--task.criteria.self_critical={SAMPLED}"),

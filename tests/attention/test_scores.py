@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from vision_attn.attention import scores
-from vision_attn.attention.scores import ContentLocation, Cosine, Dot, General, Location, ScaledDot
+from vision_attn.attention.location import EmbeddedLocation
+from vision_attn.attention.scores import ContentLocation, Cosine, Dot, General, Kernel, Location, ScaledDot
 from vision_attn.commands import main
 from vision_attn.configuration.config import read
 from vision_attn.configuration.run_folder import open_run
@@ -51,6 +52,16 @@ def location(score: Location, a: Tensor, h: Tensor, previous: Tensor) -> list[Te
     return [score.query.weight[i] @ h + score.query.bias[i] for i in range(len(a))]
 
 
+def kernel(score: Kernel, a: Tensor, h: Tensor, previous: Tensor) -> list[Tensor]:
+    bandwidth = torch.exp(score.log_bandwidth)
+    return [-sum((h_d - a_id) ** 2 for a_id, h_d in zip(a_i, h, strict=True)) / (2 * bandwidth**2) for a_i in a]
+
+
+def embedded_location(score: EmbeddedLocation, a: Tensor, h: Tensor, previous: Tensor) -> list[Tensor]:
+    place = score.query.weight @ h + score.query.bias
+    return [score.positions[i] @ place / math.sqrt(len(place)) for i in range(len(a))]
+
+
 def content_location(score: ContentLocation, a: Tensor, h: Tensor, previous: Tensor) -> list[Tensor]:
     rows, columns = score.grid
     middle = score.filters.kernel_size[0] // 2
@@ -72,6 +83,8 @@ SLOW = {
     cosine: partial(Cosine, H, H, sharpness=3.0),
     general: partial(General, D, H),
     location: partial(Location, D, H, num_regions=L),
+    kernel: partial(Kernel, H, H, bandwidth=1.5, learned=True),
+    embedded_location: partial(EmbeddedLocation, D, H, place_size=3, num_regions=L + 1),
     content_location: partial(ContentLocation, D, H, attention_size=7, num_filters=2, filter_size=3, grid=GRID),
 }
 EVERY = pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.__name__)
@@ -105,6 +118,12 @@ def test_gradients_are_those_of_finite_differences(slow):
     )
 
 
+def test_of_vectors_of_one_length_a_kernel_makes_the_map_of_the_scaled_dot_product():
+    regions, query = torch.nn.functional.normalize(torch.randn(B, L, H).double(), dim=-1), torch.randn(B, R, H).double()
+    maps = [score(query, score.project(regions))[0].softmax(-1) for score in (Kernel(H, H).double(), ScaledDot(H, H))]
+    torch.testing.assert_close(*maps)
+
+
 def test_a_first_map_that_is_missing_counts_as_zero():
     score, regions, query, _ = random_inputs(content_location)
     keys = score.project(regions)
@@ -129,7 +148,7 @@ def test_the_captioner_carries_the_previous_map():
 # What does not fit is refused.
 
 
-@pytest.mark.parametrize("kind", [Dot, ScaledDot, Cosine])
+@pytest.mark.parametrize("kind", [Dot, ScaledDot, Cosine, Kernel])
 def test_sizes_that_cannot_be_compared_are_refused_at_construction(kind):
     complaint = (
         f"^{kind.__name__} compares annotation vectors of size 4 with states of size 5: "
@@ -144,6 +163,11 @@ def test_sizes_that_cannot_be_compared_are_refused_at_construction(kind):
     [
         (lambda: Cosine(H, H, sharpness=0.0), "Cosine: sharpness is 0.0, but must be from"),
         (lambda: ContentLocation(D, H, filter_size=4), "ContentLocation: filter_size=4 must be odd"),
+        (lambda: Kernel(H, H, bandwidth=0.0), "Kernel: bandwidth is 0.0, but must be from"),
+        (
+            lambda: EmbeddedLocation(D, H, num_regions=5).project(torch.zeros(B, L, D)),
+            "EmbeddedLocation was built for num_regions=5, .* have 6",
+        ),
         (lambda: Location(D, H).project(torch.zeros(B, L, D)), "Location was built for num_regions=196, .* have 6"),
         (
             lambda: ContentLocation(D, H, grid=(3, 3)).project(torch.zeros(B, L, D)),

@@ -5,13 +5,22 @@ import torch
 from torch import nn
 
 from tests.models.test_show_attend_tell import SORTED, UNSORTED, B, D, L, R, T, V, draw
+from vision_attn.attention.multi_head import MultiHead
 from vision_attn.attention.scores import ScaledDot
 from vision_attn.decode import beam_search, greedy
-from vision_attn.models.transformer import MultiHead, Transformer, sinusoids
+from vision_attn.models.transformer import Transformer, sinusoids
 
 H = 8
 EVERY = pytest.mark.parametrize(
-    "options", [{}, {"norm": "post"}, {"positions": "learned"}, {"num_heads": 1, "num_layers": 1}], ids=str
+    "options",
+    [
+        {},
+        {"norm": "post"},
+        {"positions": "learned"},
+        {"num_heads": 1, "num_layers": 1},
+        {"positions": "none", "shared_values": True},
+    ],
+    ids=str,
 )
 
 

@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageColor
 
-from benchmarks import lengths
+from benchmarks import kernel_regression, lengths
 from benchmarks.charts import COLOURS, HEIGHT, MARGIN, WIDTH, Axis, Chart, _emptiest, save, short
 
 
@@ -60,3 +61,16 @@ def test_errors_by_length(tmp_path):
     assert Image.open(tmp_path / "chart.png").size[1] == HEIGHT + 2 * MARGIN
     with pytest.raises(SystemExit, match="NAME=FOLDER"):
         lengths.main(str(tmp_path / "chart.png"))
+
+
+def test_kernel_regression_is_its_formula_and_the_learned_bandwidth_is_better(tmp_path, capsys):
+    x, y = kernel_regression.sample()
+    at, bandwidth = torch.tensor([0.5, 4.0]), 0.3
+    found = kernel_regression.regress(kernel_regression.Kernel(1, 1, bandwidth=bandwidth), at, x, y)
+    kernel = torch.exp(-((at[:, None] - x) ** 2) / (2 * bandwidth**2))
+    torch.testing.assert_close(found.value, (kernel * y).sum(dim=1) / kernel.sum(dim=1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.alpha, kernel / kernel.sum(dim=1, keepdim=True), rtol=1e-4, atol=1e-5)
+    kernel_regression.main(str(tmp_path / "picture.png"))
+    errors = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(errors) == 4 and errors[0] == min(errors)
+    assert Image.open(tmp_path / "picture.png").size == (2 * (WIDTH + MARGIN) + MARGIN, HEIGHT + 2 * MARGIN)

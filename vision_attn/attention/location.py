@@ -1,4 +1,4 @@
-"""Scores of columns in a line that use positions: where attention was, or where it should be next."""
+"""Scores that use the positions of regions: each by itself, or where attention was and where it should be next."""
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,36 @@ from vision_attn.contracts.nested import Nested
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
+
+
+class EmbeddedLocation(Score):
+    """Location-based score with an embedding p_i of each position: e_i = p_i . (W h + b) / sqrt(A), independent of the
+    image. It is `Location` with a matrix of rank A, and takes any number of regions up to `num_regions`.
+
+    place_size: A, the size of an embedding.
+    """
+
+    def __init__(self, region_size: int, query_size: int, *, place_size: int = 32, num_regions: int = 196):
+        super().__init__()
+        check_range("EmbeddedLocation", 1, 2**20, place_size=place_size, num_regions=num_regions)
+        self.query = Linear(query_size, place_size)
+        self.positions = nn.Parameter(torch.randn(num_regions, place_size))
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 0"]:
+        """Return empty keys: only the number of regions matters. Raises ValueError if it is above `num_regions`."""
+        if regions.shape[1] > len(self.positions):
+            raise ValueError(
+                f"EmbeddedLocation was built for num_regions={len(self.positions)}, but images have {regions.shape[1]}"
+            )
+        return regions[..., :0]
+
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        require("query", query, "B R H", "float", hint=ROWS)
+        require("keys", keys, "B L 0", "float", B=query.shape[0], hint=UNPROJECTED)
+        places = self.positions[: keys.shape[1]]
+        return self.query(query) @ places.mT / places.shape[1] ** 0.5, None
 
 
 class GaussianMixture(Score):

@@ -163,6 +163,35 @@ class Cosine(Dot):
         return F.normalize(at_least_float32(vectors), dim=-1, eps=self.SHORTEST).to(vectors.dtype)
 
 
+class Kernel(Dot):
+    """Score by distance, e_i = -|h - a_i|^2 / (2 b^2): with `Soft`, alpha_i = K(h - a_i) / sum_j K(h - a_j) of a
+    Gaussian kernel K, the weights of kernel regression (Nadaraya 1964; Watson 1964).
+
+    bandwidth: b, the distance at which a region counts for 0.61 of one at h. None: D^(1/4), with which e_i is the
+        scaled dot product minus the terms |a_i|^2 / (2 sqrt(D)) and, the same for all regions, |h|^2 / (2 sqrt(D)). So
+        of annotation vectors of one length, both make the same map.
+    learned: whether b is learned, through its logarithm.
+    """
+
+    def __init__(self, region_size: int, query_size: int, *, bandwidth: float | None = None, learned: bool = False):
+        super().__init__(region_size, query_size)
+        bandwidth = region_size**0.25 if bandwidth is None else bandwidth
+        check_range("Kernel", 1e-3, 1e6, bandwidth=bandwidth)
+        log_bandwidth = torch.tensor(float(bandwidth)).log()
+        if learned:
+            self.log_bandwidth = nn.Parameter(log_bandwidth)
+        else:
+            self.register_buffer("log_bandwidth", log_bandwidth, persistent=False)
+
+    def forward(
+        self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        products, carry = super().forward(query, keys)
+        of_query, of_keys = (at_least_float32(part).square().sum(dim=-1) for part in (query, keys))
+        distance = of_query[..., None] + of_keys[:, None] - 2 * products
+        return -distance * (-2 * self.log_bandwidth).exp() / 2, carry
+
+
 class General(Dot):
     """Bilinear score, e_i = h^T W a_i (Luong et al. 2015, "general"): a dot product after a learned map, so that
     annotation vectors and states may have any sizes."""

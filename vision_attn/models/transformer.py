@@ -13,14 +13,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.attention.soft import attended, normalised
+from vision_attn.attention.multi_head import MultiHead
 from vision_attn.contracts import AttentionMap, Caption, Captioner
 from vision_attn.kernels.choice import is_cuda
 from vision_attn.layers import ragged
 from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.collected import product_dtype
 from vision_attn.layers.dropout import Dropout
-from vision_attn.layers.linear import Linear, one_product, side_by_side
+from vision_attn.layers.linear import Linear, one_product
 from vision_attn.layers.norm import PreNorm
 from vision_attn.layers.padding import real_regions
 from vision_attn.system.checks import check_range, require
@@ -45,75 +45,24 @@ class Memory(NamedTuple):
     """Which regions are not padding; None: all."""
 
 
-class MultiHead(nn.Module):
-    """Multi-head attention: each head is a scaled dot-product attention, softmax(Q K^T / sqrt(d)) V (Vaswani et al.
-    2017, eq. 1), over d = H / (number of heads) features of the projections Q, K and V (section 3.2.2).
-
-    Differs from the paper: the projections have biases.
-    """
-
-    def __init__(self, size: int, key_size: int, num_heads: int):
-        super().__init__()
-        self.num_heads = num_heads
-        self.query = Linear(size, size)  # W^Q
-        self.key = Linear(key_size, size)  # W^K
-        self.value = Linear(key_size, size)  # W^V
-        self.output = Linear(size, size)  # W^O
-
-    def split(self, x: Float[Tensor, "N S H"]) -> Float[Tensor, "N K S d"]:
-        """The features of each head, in an order in which they are multiplied without being copied again."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).contiguous()
-
-    def remember(self, x: Float[Tensor, "N S M"]) -> tuple[Float[Tensor, "N K S d"], Float[Tensor, "N K S d"]]:
-        """The keys and values of what is attended to."""
-        key, value = side_by_side([self.key, self.value], x)
-        return self.split(key), self.split(value)
-
-    def within(self, x: Float[Tensor, "N S H"], visible: Tensor) -> Float[Tensor, "N S H"]:
-        """Self-attention of x, without its weights; on a GPU by one kernel. `visible`, (N, S, S): whether a word sees
-        another, or on a GPU 0 if it does and -inf if not."""
-        parts = side_by_side([self.query, self.key, self.value], x)
-        if not is_cuda(x):
-            query, keys, values = (self.split(part) for part in parts)
-            return self.combined(*self.weighed(query, keys, values, visible))[0]
-        heads = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
-        context = F.scaled_dot_product_attention(*heads, attn_mask=visible.unsqueeze(-3))
-        return self.output(context.transpose(1, 2).flatten(2))
-
-    def forward(
-        self,
-        query: Float[Tensor, "N Q H"],
-        keys: Float[Tensor, "N K S d"],
-        values: Float[Tensor, "N K S d"],
-        visible: Bool[Tensor, "*N #Q S"] | None = None,
-    ) -> tuple[Float[Tensor, "N Q H"], Float[Tensor, "N K Q S"]]:
-        """`keys` and `values` are those that `remember` returned. Returns the output and the weights of every head."""
-        return self.combined(*self.weighed(self.split(self.query(query)), keys, values, visible))
-
-    def weighed(self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The context of every head, and its weights."""
-        scores, size = query @ keys.mT, query.shape[-1]
-        if visible is not None:
-            scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)
-        if is_cuda(query):
-            parts = attended(scores.flatten(0, 1), values.flatten(0, 1), size**-0.5)
-            return tuple(part.unflatten(0, query.shape[:2]) for part in parts)
-        alpha = normalised(scores / size**0.5)
-        return alpha.to(values.dtype) @ values, alpha
-
-    def combined(self, context: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        return self.output(context.transpose(1, 2).flatten(2)), alpha
-
-
 class Layer(nn.Module):
     """Masked self-attention, cross-attention and a feed-forward network, each in a residual block with layer
     normalisation before it ("pre", Xiong et al. 2020) or after the sum ("post", the paper)."""
 
-    def __init__(self, size: int, region_size: int, num_heads: int, feedforward_size: int, dropout: float, norm: str):
+    def __init__(
+        self,
+        size: int,
+        region_size: int,
+        num_heads: int,
+        feedforward_size: int,
+        dropout: float,
+        norm: str,
+        shared_values: bool,
+    ):
         super().__init__()
         self.pre = norm == "pre"
-        self.to_words = MultiHead(size, size, num_heads)
-        self.to_regions = MultiHead(size, region_size, num_heads)
+        self.to_words = MultiHead(size, size, num_heads, shared_values=shared_values)
+        self.to_regions = MultiHead(size, region_size, num_heads, shared_values=shared_values)
         self.feedforward = nn.Sequential(
             Linear(size, feedforward_size), nn.ReLU(), Dropout(dropout), Linear(feedforward_size, size)
         )  # max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, eq. 2)
@@ -134,8 +83,10 @@ class Transformer(Captioner):
     """`num_layers` decoder layers of width `hidden_size` with `num_heads` heads; the embedding is also the output layer
     (section 3.4).
 
-    positions: "sinusoidal" (the paper, section 3.5) or "learned".
+    positions: "sinusoidal" (the paper, section 3.5), "learned", or "none": the order of words then shows in the mask
+        alone.
     norm: "pre" (trains without a long warm-up) or "post" (the paper).
+    shared_values: whether values are the keys; see `MultiHead`.
     max_length: the largest number of words in a caption, END included; also the size of the cache.
 
     The map of a word is the mean of the cross-attention of all heads of all layers; `step` returns each head too.
@@ -152,7 +103,8 @@ class Transformer(Captioner):
         feedforward_size: int = 2048,
         dropout: float = 0.1,
         norm: Literal["pre", "post"] = "pre",
-        positions: Literal["sinusoidal", "learned"] = "sinusoidal",
+        positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal",
+        shared_values: bool = False,
         max_length: int = 64,
     ):
         super().__init__()
@@ -168,10 +120,9 @@ class Transformer(Captioner):
         if positions == "learned":
             self.positions = nn.Parameter(0.02 * torch.randn_like(table))
         else:
-            self.register_buffer("positions", table, persistent=False)
-        self.layers = nn.ModuleList(
-            Layer(hidden_size, region_size, num_heads, feedforward_size, dropout, norm) for _ in range(num_layers)
-        )
+            self.register_buffer("positions", table * (positions != "none"), persistent=False)
+        sizes = hidden_size, region_size, num_heads, feedforward_size
+        self.layers = nn.ModuleList(Layer(*sizes, dropout, norm, shared_values) for _ in range(num_layers))
         self.norm = PreNorm(hidden_size) if norm == "pre" else nn.Identity()
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(hidden_size, num_words)
@@ -254,14 +205,15 @@ class Transformer(Captioner):
         require("regions", regions, "B L D", "float", D=self.region_size)
         real = real_regions(regions)[:, None] if self.pads else None
         looks = [layer.to_regions for layer in self.layers]
-        parts = [part for look in looks for part in (look.key, look.value)]
+        parts = [part for look in looks for part in look.projections]
         product = one_product(parts, regions)
         if product is None:
             each = [looks[0].split(part(regions)) for part in parts]
         else:  # one copy for all of them
             heads = product.unflatten(-1, (len(parts), looks[0].num_heads, -1))  # (B, L, parts, K, d)
             each = heads.permute(2, 0, 3, 1, 4).contiguous().unbind()
-        return Memory(tuple(each[::2]), tuple(each[1::2]), real)
+        number = len(looks[0].projections)
+        return Memory(tuple(each[::number]), tuple(each[number - 1 :: number]), real)
 
     def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*steps H"]) -> Float[Tensor, "*rows H"]:
         """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""

@@ -1,0 +1,78 @@
+"""Multi-head attention of a Transformer (Vaswani et al., NIPS 2017)."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.attention.soft import attended, normalised
+from vision_attn.kernels.choice import is_cuda
+from vision_attn.layers.linear import Linear, side_by_side
+
+
+class MultiHead(nn.Module):
+    """Multi-head attention: each head is a scaled dot-product attention, softmax(Q K^T / sqrt(d)) V (Vaswani et al.
+    2017, eq. 1), over d = H / (number of heads) features of the projections Q, K and V (section 3.2.2).
+
+    shared_values: whether the values are the keys, V = K: one projection for where to look and for what is seen, as a
+        memory without separate values has. Differs from the paper, where it is False.
+
+    Differs from the paper: the projections have biases.
+    """
+
+    def __init__(self, size: int, key_size: int, num_heads: int, *, shared_values: bool = False):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = Linear(size, size)  # W^Q
+        self.key = Linear(key_size, size)  # W^K
+        self.value = None if shared_values else Linear(key_size, size)  # W^V
+        self.output = Linear(size, size)  # W^O
+
+    @property
+    def projections(self) -> list[Linear]:
+        """The layers of keys and of values; one if they share it."""
+        return [self.key] if self.value is None else [self.key, self.value]
+
+    def split(self, x: Float[Tensor, "N S H"]) -> Float[Tensor, "N K S d"]:
+        """The features of each head, in an order in which they are multiplied without being copied again."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).contiguous()
+
+    def remember(self, x: Float[Tensor, "N S M"]) -> tuple[Float[Tensor, "N K S d"], Float[Tensor, "N K S d"]]:
+        """The keys and values of what is attended to."""
+        parts = [self.split(part) for part in side_by_side(self.projections, x)]
+        return parts[0], parts[-1]
+
+    def within(self, x: Float[Tensor, "N S H"], visible: Tensor) -> Float[Tensor, "N S H"]:
+        """Self-attention of x, without its weights; on a GPU by one kernel. `visible`, (N, S, S): whether a word sees
+        another, or on a GPU 0 if it does and -inf if not."""
+        parts = side_by_side([self.query, *self.projections], x)
+        if not is_cuda(x):
+            query, *remembered = (self.split(part) for part in parts)
+            return self.combined(*self.weighed(query, remembered[0], remembered[-1], visible))[0]
+        query, *heads = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
+        context = F.scaled_dot_product_attention(query, heads[0], heads[-1], attn_mask=visible.unsqueeze(-3))
+        return self.output(context.transpose(1, 2).flatten(2))
+
+    def forward(
+        self,
+        query: Float[Tensor, "N Q H"],
+        keys: Float[Tensor, "N K S d"],
+        values: Float[Tensor, "N K S d"],
+        visible: Bool[Tensor, "*N #Q S"] | None = None,
+    ) -> tuple[Float[Tensor, "N Q H"], Float[Tensor, "N K Q S"]]:
+        """`keys` and `values` are those that `remember` returned. Returns the output and the weights of every head."""
+        return self.combined(*self.weighed(self.split(self.query(query)), keys, values, visible))
+
+    def weighed(self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The context of every head, and its weights."""
+        scores, size = query @ keys.mT, query.shape[-1]
+        if visible is not None:
+            scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)
+        if is_cuda(query):
+            parts = attended(scores.flatten(0, 1), values.flatten(0, 1), size**-0.5)
+            return tuple(part.unflatten(0, query.shape[:2]) for part in parts)
+        alpha = normalised(scores / size**0.5)
+        return alpha.to(values.dtype) @ values, alpha
+
+    def combined(self, context: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        return self.output(context.transpose(1, 2).flatten(2)), alpha
