@@ -9,9 +9,11 @@ Loading runs no code of a run folder: see `vision_attn.configuration.run_folder.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from vision_attn.results.explainer import Explainer, is_run_name, open_explainer
+from vision_attn.results.explainer import Explainer, is_run_name
 from vision_attn.results.model import Model, open_model
+from vision_attn.results.pretrained import open_pretrained
 
 __all__ = ["Explainer", "Model", "load"]
 
@@ -22,11 +24,12 @@ def load(
     weights: str | None = None,
     device: str = "auto",
     trust: str | Sequence[str] = (),
+    **settings: Any,
 ) -> Model | Explainer:
     """Open a trained run: its folder, a copy of its `best/`, the name of an included one (`weights/photographs`,
     `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub. Other names are those of
-    models elsewhere, as `vision-attn look` takes them, and open an `Explainer`: a torchvision name, "timm:NAME",
-    "transformers:NAME-or-folder", or "module:function" of a trusted package.
+    models elsewhere: a captioner of "transformers:NAME-or-folder" opens as a run does, others as an `Explainer`, as
+    `vision-attn look` takes them: a torchvision name, "timm:NAME", or "module:function" of a trusted package.
 
     weights: of torchvision and timm, a file, or "none" for random ones; by default the pretrained ones, which are
         downloaded. device: as `run.device`. trust: a package, or several, whose code the run or the model may use.
@@ -34,7 +37,9 @@ def load(
     Raises ValueError saying what is missing.
     """
     if not is_run_name(name):
-        return open_explainer(name, weights=weights, device=device, trust=trust)
+        return open_pretrained(str(name), weights=weights, device=device, trust=trust, **settings)
     if weights is not None:
         raise ValueError(f"{name} holds its weights: leave weights out")
+    if settings:
+        raise ValueError(f"{name} is a run, opened as it was trained: leave {', '.join(settings)} out")
     return open_model(name, device=device, trust=trust)

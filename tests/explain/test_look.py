@@ -22,7 +22,7 @@ from vision_attn import api
 from vision_attn.commands import main
 from vision_attn.commands.look import add_arguments
 from vision_attn.data.scenes.grammar import COLOURS
-from vision_attn.explain import captioners
+from vision_attn.explain import generation
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import Model
 from vision_attn.models.policies import Anywhere
@@ -712,7 +712,7 @@ def test_words_of_a_tokenizer_that_cleans_up_spaces_keep_their_tokens() -> None:
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=True)
     ids = [vocabulary[token] for token in ["a", "dog", "'", "s", "tail", "##s"]]
-    assert captioners._words(fast, ids) == (["a", "dog", "'", "s", "tails"], [[0], [1], [2], [3], [4, 5]])
+    assert generation.words_of(fast, ids) == (["a", "dog", "'", "s", "tails"], [[0], [1], [2], [3], [4, 5]])
 
 
 def test_a_text_for_a_model_without_an_answer_is_refused(photographs: Path) -> None:

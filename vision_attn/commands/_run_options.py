@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vision_attn.commands._hints import meant, options_only
-from vision_attn.system.files import shipped
+from vision_attn.system.files import is_pretrained, shipped
 from vision_attn.system.memory import collected_later
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -16,13 +16,19 @@ SHIPPED = Path("weights/photographs")
 """The captioner that comes with the project."""
 
 
-def add_run_arguments(parser: argparse.ArgumentParser, *, optional: bool = False, captioner: bool = True) -> None:
-    """RUN and the options that every verb on a run takes; other options override the run's config."""
+def add_run_arguments(
+    parser: argparse.ArgumentParser, *, optional: bool = False, captioner: bool = True, pretrained: bool = False
+) -> None:
+    """RUN and the options that every verb on a run takes; other options override the run's config. pretrained: whether
+    captioners of transformers will do."""
     without = f" (default: {SHIPPED}, which is included)"
     parser.add_argument(
         "folder", metavar="RUN", nargs="?" if optional else None,
-        help="the folder of a run, or a copy of its best/" + without * optional,
+        help="the folder of a run, or a copy of its best/"
+        + ", or transformers:NAME-or-folder" * pretrained + without * optional,
     )  # fmt: skip
+    if pretrained:
+        add_prompt(parser)
     if captioner:
         parser.add_argument("--beams", type=int, metavar="N", help="width of the beam search (default: as trained)")
     add_device_and_trust(parser)
@@ -37,6 +43,12 @@ def add_device_and_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """The option of verbs that open captioners of transformers."""
+    text = "of captioners of transformers: the beginning of the caption, or what asks for it"
+    parser.add_argument("--prompt", metavar="TEXT", help=text)
+
+
 def names_after_options(overrides: Sequence[str], wanted: Callable[[str], bool]) -> tuple[list[str], list[str]]:
     """Split `overrides`, where the parser leaves names after an option, into the `wanted` names and the rest."""
     names = [word for word in overrides if not word.startswith("-") and wanted(word)]
@@ -44,8 +56,15 @@ def names_after_options(overrides: Sequence[str], wanted: Callable[[str], bool])
 
 
 def is_run(place: Path) -> bool:
-    """Return whether a folder holds a run, or weights, or what is left of them."""
-    return any((place / name).exists() for name in ("config.yaml", "model.safetensors", "best", "last"))
+    """Return whether a folder holds a run, or weights, or what is left of them; or the name of a pretrained model."""
+    return is_pretrained(place) or any(
+        (place / name).exists() for name in ("config.yaml", "model.safetensors", "best", "last")
+    )
+
+
+def measured_in(name: str) -> Path:
+    """The folder for what `eval` writes about an included run, or a model of another library: they stay as they are."""
+    return Path("runs", Path(name.partition("transformers:")[2] or name).name)
 
 
 def take_images(arguments: argparse.Namespace, verb: str) -> None:
@@ -67,6 +86,8 @@ def open_with(arguments: argparse.Namespace) -> "Model":
         from vision_attn.tasks.ensemble import ensemble
 
         for member in (model, *others):
+            if is_pretrained(member.name):
+                raise ValueError(f"an ensemble is of runs, whose words are the same: {member.name} has others")
             if member.task.verb not in ("caption", "transcribe"):
                 raise ValueError(f"an ensemble is of captioners, but {member.name} holds a {member.task.kind}")
         model.task, model.source = ensemble([model.task, *(member.task for member in others)], model.source)
@@ -81,12 +102,20 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
     from vision_attn.configuration.hub import local
     from vision_attn.configuration.reader import UnknownKey
     from vision_attn.results.model import open_model
+    from vision_attn.tasks.pretrained import Settings
 
     options_only(arguments.overrides)
-    options = {"device": arguments.device, "trust": arguments.trust, "overrides": arguments.overrides}
+    overrides = list(arguments.overrides)
+    if (prompt := vars(arguments).get("prompt")) is not None:
+        if not is_pretrained(folder):
+            raise ValueError(f"--prompt is for captioners of transformers, but {folder} is a run")
+        overrides.append(f"--task.prompt={prompt}")
+    options = {"device": arguments.device, "trust": arguments.trust, "overrides": overrides}
     try:
         model = open_model(folder, **options)
     except UnknownKey as error:  # of an option
+        if is_pretrained(folder):
+            raise ValueError(meant(error, {"task": vars(Settings()), "data": {}}, options=vars(arguments))) from error
         content = load(find_best(Path(local(folder))) / "config.yaml")
         below = {key: content[key] for key in ("task", "data") if key in content}
         raise ValueError(meant(error, below, options=vars(arguments))) from error

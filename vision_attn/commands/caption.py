@@ -1,11 +1,13 @@
 """Caption photographs with a trained run, and draw where each word looked.
 
-Without a RUN, the captioner of photographs in weights/photographs, which is included, writes the captions.
-Prints FILE, a tab and the caption, a line for each photograph; in a folder, all images are captioned, and with
---recursive those of its subfolders too (hidden files are left out, links to folders are not followed). Control
-characters of names are written as escapes such as \\n. What is worth knowing of the whole is said on standard error:
-what could not be read (exit status 1), files that are no images, captions without a word, and the same caption
-everywhere. Needs the run's best/ alone, not the data it was trained on.
+RUN may also be a captioner of transformers: transformers:NAME-or-folder, such as BLIP, with its own settings and
+--prompt; --task.dtype=bfloat16 and --task.device_map=auto say how it is loaded. Without a RUN, the captioner of
+photographs in weights/photographs, which is included, writes the captions. Prints FILE, a tab and the caption, a line
+for each photograph; in a folder, all images are captioned, and with --recursive those of its subfolders too (hidden
+files are left out, links to folders are not followed). Control characters of names are written as escapes such as \\n.
+What is worth knowing of the whole is said on standard error: what could not be read (exit status 1), files that are no
+images, captions without a word, and the same caption everywhere. Needs the run's best/ alone, not the data it was
+trained on.
 
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
 captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of
@@ -40,7 +42,7 @@ MOST = 100  # captions of a photograph
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn caption`."""
-    add_run_arguments(parser, optional=True)
+    add_run_arguments(parser, optional=True, pretrained=True)
     out = ": a PNG for each, and one HTML page"
     add_image_arguments(parser, "caption", image="a photograph", out=out, json="log p of each word")
     parser.add_argument(

@@ -1,8 +1,9 @@
 """Compare runs: their metrics, the keys in which their configs differ, and their curves.
 
 Prints a line for each run: the keys that are not the same in all, the step of the best weights, and the metric that
-selected them, on validation and, where `vision-attn eval` has measured it, on the test split. Runs that differ in their
-seed alone are summed up by the mean and the standard deviation.
+selected them, on validation and, where `vision-attn eval` has measured it, on the test split. A folder that `eval`
+wrote for a model that was not trained here, or the name of the model, transformers:NAME, is compared by its test
+metrics. Runs that differ in their seed alone are summed up by the mean and the standard deviation.
 """
 
 import argparse
@@ -16,8 +17,9 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from vision_attn.commands._files import check_writable
+from vision_attn.commands._run_options import measured_in
 from vision_attn.system.console import complain, say
-from vision_attn.system.files import read_json
+from vision_attn.system.files import is_pretrained, read_json
 
 SEED = "run.seed"
 APART = {"run.folder"}
@@ -57,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.out, "--out")
     runs = [compared(folder) for folder in arguments.runs]
     keys = different(runs)
-    names = arguments.metrics or list(dict.fromkeys(str(one.config.get("run.metric")) for one in runs))
+    chosen = dict.fromkeys(str(one.config.get("run.metric")) for one in runs if one.config.keys() - {SEED})
+    names = arguments.metrics or list(chosen)
     page = None
     if arguments.out:  # before anything is printed, whose reader may leave
         from vision_attn.viz.curves import write_curves
@@ -76,6 +79,13 @@ def compared(folder: Path) -> Compared:
     from vision_attn.system.bounded_yaml import flat, read_yaml
 
     config = folder / "config.yaml" if (folder / "config.yaml").is_file() else folder / "best" / "config.yaml"
+    if is_pretrained(folder):
+        measured = measured_in(str(folder))
+        if not (measured / "metrics_test.json").is_file():
+            raise ValueError(f"{folder} is not measured yet, or not in {measured}: vision-attn eval {folder} ...")
+        folder = measured
+    if not config.is_file() and (test := _read(folder / "metrics_test.json")):  # of a model that was not trained here
+        return Compared(str(test.get("run", folder)), {SEED: test.get("seed")}, {}, test, [], {})
     if not config.is_file():
         raise ValueError(f"{folder} is no run: it holds neither config.yaml nor best/config.yaml")
     return Compared(

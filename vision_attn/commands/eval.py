@@ -5,6 +5,8 @@ scores_SPLIT.jsonl (the metrics of each image; --each writes them elsewhere), in
 the config may be overridden, so that data that moved is found: --data.images=FOLDER.
 Several runs of captioners are an ensemble, which averages their probabilities of each word. Its data and its decoding
 are those of the first, and its results go into the folder ensemble/ of the first.
+A captioner of transformers, transformers:NAME-or-folder, is measured on photographs with captions, such as
+--data.images=FOLDER --data.annotations=FILE, or on other data that --data names.
 
 With several GPUs: torchrun --nproc-per-node=4 eval.py RUN. Each process predicts a part of the split, and the first one
 computes the metrics, which equal those of a single process.
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import check_file, writable
-from vision_attn.commands._run_options import add_run_arguments, is_run, names_after_options, open_with
+from vision_attn.commands._run_options import add_run_arguments, is_run, measured_in, names_after_options, open_with
 from vision_attn.system.console import say
 from vision_attn.system.files import finite, ours, shipped
 from vision_attn.system.machine import processor
@@ -39,7 +41,7 @@ if TYPE_CHECKING:  # or `--help` would import torch
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn eval`."""
-    add_run_arguments(parser)
+    add_run_arguments(parser, pretrained=True)
     parser.add_argument("others", nargs="*", metavar="RUN", help="further captioners, for an ensemble")
     parser.add_argument("--split", default="test", help="train, val or test (default: test)")
     parser.add_argument(
@@ -76,8 +78,10 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     from vision_attn.engine.distributed import seed_all
 
     folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
+    if model.source is None:
+        raise ValueError(f"name the photographs to measure {folders[0]} on: --data.images=FOLDER")
     mine = Path(folders[0]).is_dir() and ours() / "weights" not in Path(folders[0]).resolve().parents
-    place = Path(folders[0]) if mine else Path("runs", Path(folders[0]).name)  # an included one stays as it is
+    place = Path(folders[0]) if mine else measured_in(folders[0])
     joint = len(folders) > 1 and not arguments.out
     out = writable(arguments.out or Path(place, "ensemble" if joint else ""), "--out")
     pictures = out / f"pictures_{arguments.split}"

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from vision_attn.commands._run_options import add_device_and_trust
+from vision_attn.commands._run_options import add_device_and_trust, add_prompt
 from vision_attn.system.console import say
+from vision_attn.system.files import is_pretrained
 
 ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/draw_reader_cluttered100")
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="0.0.0.0 for all (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=7860, metavar="N", help="default: 7860")
+    add_prompt(parser)
     add_device_and_trust(parser)
 
 
@@ -66,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     with make_server([], host=arguments.host, port=arguments.port) as server:  # a port in use is found before loading
         for name, title in zip(names, short_names(names), strict=True):
             file = None if is_run_name(name) else next(given)
-            server.models.append((title, load(name, weights=file, **options)))
+            given_prompt = {"prompt": arguments.prompt} if arguments.prompt and is_pretrained(name) else {}
+            server.models.append((title, load(name, weights=file, **given_prompt, **options)))
         say(f"ready: open http://{arguments.host}:{server.server_port} in a browser; Ctrl-C ends it")
         server.serve_forever()
     return 0

@@ -45,8 +45,8 @@ class DecodedCaption(NamedTuple):
 class Results(NamedTuple):
     """The output of a captioning task for one batch of an evaluation."""
 
-    caption: Caption
-    """Of the references, with teacher forcing."""
+    caption: Caption | None
+    """Of the references, with teacher forcing; None of a captioner whose words are others."""
     described: list[DecodedCaption]
     """The best decoded caption of each image."""
     by_mode: dict[str, list[DecodedCaption]]

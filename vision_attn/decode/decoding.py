@@ -41,15 +41,16 @@ class Decoding:
         check_range("decoding", 0.001, 1000, temperature=self.temperature)
         check_range("decoding", 1e-6, 1, top_p=self.top_p)
 
-    def changed(self, **settings: int | float | bool) -> "Decoding":
+    def changed(self, **settings: int | float | bool | str) -> "Decoding":
         """The same with other `settings`. Raises ValueError for an unknown name, or a number of another kind."""
         kinds = {field.name: field.type for field in fields(self)}
         for name, number in settings.items():
             if name not in kinds:
                 raise ValueError(f"{name} is no setting of decoding{suggest(name, kinds)}")
-            if kinds[name] is bool:
-                if not isinstance(number, bool):
-                    raise ValueError(f"{name} must be True or False, not {number!r}")
+            if kinds[name] in (bool, str):
+                if not isinstance(number, kinds[name]):
+                    wanted = "True or False" if kinds[name] is bool else "text"
+                    raise ValueError(f"{name} must be {wanted}, not {number!r}")
                 continue
             whole = kinds[name] is int
             if isinstance(number, bool) or not isinstance(number, int if whole else int | float):

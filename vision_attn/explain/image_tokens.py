@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vision_attn.explain.recorder import Attention, Record
-from vision_attn.explain.tokens import Grid, grid_of
+from vision_attn.explain.tokens import Grid, Tiles, grid_of
 
 Shapes = Sequence[tuple[int, int]]
 Calls = Mapping[str, Sequence[Attention]]
@@ -19,7 +19,7 @@ class ImageTokens(NamedTuple):
     """Layers that attend to an image in each step of a generation, and its tokens among their keys."""
 
     layers: list[str]
-    grid: Grid
+    grid: Grid | Tiles
     positions: Int[Tensor, "L"] | None = None
     """The keys that are tokens of the image; None: all are."""
     mixing: Float[Tensor, "L N"] | None = None
@@ -39,15 +39,17 @@ def find_tokens(
     *,
     given: int = 0,
     positions: Int[Tensor, "L"] | None = None,
-    queries: tuple[Grid, Float[Tensor, "L N"]] | None = None,
+    grid: Grid | Tiles | None = None,
+    mixing: Float[Tensor, "L N"] | None = None,
 ) -> ImageTokens:
     """Find the layers that attend to the image once per generated token, of two or more.
 
     given: the number of tokens of text before the first generated one.
     positions: the tokens of the image among those of the text; None: they are the keys of cross-attention (BLIP), or
         come before the text (GIT). If layers of cross-attention differ in their grids, that of the last one is taken.
-    queries: of a model that sees the image through learned queries, which have these `positions`: the grid of its
-        patches, and what each query took from them.
+    grid: the places of the tokens on the image; None: the grid is found by their number.
+    mixing: of a model that sees the image through learned queries, which have these `positions`: what each query took
+        from each of the image's tokens, whose `grid` is known.
 
     Raises ValueError if there are no such layers, or the tokens form no grid.
     """
@@ -62,8 +64,7 @@ def find_tokens(
     else:
         last = int(positions.max())
         layers = [name for name, some in each.items() if some[0].maps.shape[-1] > last]
-        grid, mixing = (_whole_grid(len(positions), shapes), None) if queries is None else queries
-        found = ImageTokens(layers, grid, positions, mixing)
+        found = ImageTokens(layers, grid or _whole_grid(len(positions), shapes), positions, mixing)
     if found is None or not found.layers:
         raise ValueError(
             "no layer of this model attends to the image in each step of its generation. Captioners of these kinds "
@@ -105,6 +106,7 @@ def _leading(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
 
 def _whole_grid(number: int, shapes: Shapes) -> Grid:
     grid = grid_of(number, shapes)
-    if grid is None or grid.prefix:
+    known = grid is not None and (grid.rows, grid.columns) in shapes  # or a square is a guess
+    if grid is None or grid.prefix > known:
         raise ValueError(f"the {number} tokens of the image form no grid, so they have no map")
     return grid

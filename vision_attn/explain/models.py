@@ -1,11 +1,11 @@
 """Models of other libraries, opened to be looked into: torchvision, timm, transformers, and functions of one's own."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
+from vision_attn.explain.from_transformers import open_transformers
+from vision_attn.explain.opened import Model, reached
 from vision_attn.explain.sizes import image_size, timm_settings
 from vision_attn.system.console import reason_of, suggest
 from vision_attn.system.files import find
@@ -24,40 +26,29 @@ NONE = "none"
 """The value of `weights` for random weights."""
 
 
-class Model(NamedTuple):
-    """A model in evaluation mode, and how to call it."""
-
-    module: nn.Module
-    kind: str
-    """"classifier": images -> scores of classes. "encoder": no answer. "matcher": images and texts -> similarities.
-    "captioner": images -> words."""
-    inputs: Callable[[Image.Image], dict[str, Tensor]]
-    """A square picture -> the keyword arguments of `module`, for a batch of one."""
-    classes: Sequence[str] = ()
-    processor: Any = None
-    """Of transformers: for texts."""
-    own: bool = False
-    """Whether it is made by a function of the user's, who can tell it the size of its images."""
-
-
-def open_model(name: str, *, weights: str | None = None, trust: bool = False) -> Model:
+def open_model(
+    name: str, *, weights: str | None = None, trust: bool = False, dtype: str = "auto", device_map: str | None = None
+) -> Model:
     """Open `timm:NAME`, `transformers:NAME-or-folder`, `module:function`, or the name of a torchvision model.
 
     weights: a file of weights (safetensors, or a torch file of tensors alone), a name of torchvision's, or "none" for
         random weights; by default the library's pretrained ones, which it downloads. Not for transformers, whose
         folders hold their weights.
-    trust: permits `module:function`, which runs that code. The function takes no arguments and returns a module from
-        images (B, 3, Y, X) to scores of classes; its attributes `resolution`, `mean`, `std` and `classes` are used
-        where they exist. Otherwise the size is the one that the model says (`explain.sizes`), and mean and standard
-        deviation are those of timm's settings, or ImageNet's.
+    dtype, device_map: of transformers: the type of the weights ("auto": as in the file), and where its layers lie, such
+        as "auto", for which it needs the package accelerate.
+    trust: permits `module:function`, and the code of a repository of transformers: it is run. The function takes no
+        arguments and returns a module from images (B, 3, Y, X) to scores of classes; its attributes `resolution`,
+        `mean`, `std` and `classes` are used where they exist. Otherwise the size is the one that the model says
+        (`explain.sizes`), and mean and standard deviation are those of timm's settings, or ImageNet's.
 
     Raises ValueError, which says what to install, name or correct.
     """
+    options = {"dtype": dtype} | ({"device_map": device_map} if device_map else {})
     if weights != NONE:
-        return _opened(name, weights, trust)
+        return _opened(name, weights, trust, options)
     with torch.random.fork_rng(devices=[]):  # the same weights each time
         torch.manual_seed(0)
-        model = _opened(name, weights, trust)
+        model = _opened(name, weights, trust, options)
         if ":" in name and not name.startswith(("timm:", "transformers:")):
             return model  # whose function knows what its weights are
         for layer in model.module.modules():  # libraries begin with an answer of zeros, on which nothing has an effect
@@ -67,7 +58,7 @@ def open_model(name: str, *, weights: str | None = None, trust: bool = False) ->
     return model
 
 
-def _opened(name: str, weights: str | None, trust: bool) -> Model:
+def _opened(name: str, weights: str | None, trust: bool, options: dict[str, Any]) -> Model:
     library, found, rest = name.partition(":")
     if not found:
         return _torchvision(name, weights)
@@ -76,7 +67,7 @@ def _opened(name: str, weights: str | None, trust: bool) -> Model:
     if library == "transformers":
         if weights not in (None, NONE):
             raise ValueError("transformers:FOLDER holds its weights: leave --weights out")
-        return _transformers(rest, random=weights == NONE)
+        return open_transformers(rest, random=weights == NONE, trust=trust, **options)
     if not trust:
         raise ValueError(
             f'{name} runs the code of {library}: add --trust {library} if you trust it (in Python: trust="{library}")'
@@ -122,7 +113,7 @@ def _torchvision(name: str, weights: str | None) -> Model:
     if weights is None or weights in presets:
         path = Path(torch.hub.get_dir()) / "checkpoints" / chosen.url.rsplit("/", 1)[-1]
         hint = f"; put {chosen.url} at {path}, or give --weights FILE"
-        model.load_state_dict(_reached(lambda: chosen.get_state_dict(progress=True, check_hash=True), name, hint))
+        model.load_state_dict(reached(lambda: chosen.get_state_dict(progress=True, check_hash=True), name, hint))
     elif weights != NONE:
         _load(model, weights, name)
     return Model(model.eval(), "classifier", Reader((size, size), preset.mean, preset.std, _argument(model)), classes)
@@ -134,7 +125,7 @@ def _timm(name: str, weights: str | None) -> Model:
     except ImportError as error:
         raise ValueError("models of timm need the package timm: pip install 'vision-attn[hub]'") from error
     hint = "; --weights FILE gives its weights" if weights is None and timm.is_model(name) else ""
-    model = _reached(lambda: timm.create_model(name, pretrained=weights is None), f"timm:{name}", hint)
+    model = reached(lambda: timm.create_model(name, pretrained=weights is None), f"timm:{name}", hint)
     if weights not in (None, NONE):
         _load(model, weights, name)
     settings = timm.data.resolve_model_data_config(model)
@@ -147,54 +138,6 @@ def _timm(name: str, weights: str | None) -> Model:
     _say_if_stretched(f"timm:{name}", size)
     reader = Reader(size, settings["mean"], settings["std"], _argument(model))
     return Model(model.eval(), kind, reader, classes)
-
-
-def _transformers(name: str, *, random: bool) -> Model:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ValueError(
-            "models of transformers need the package transformers: pip install 'vision-attn[hub]'"
-        ) from error
-    transformers.utils.logging.set_verbosity_error()  # it writes bars and advice between our lines
-    transformers.utils.logging.disable_progress_bar()
-    folder = {"local_files_only": True} if Path(name).is_dir() else {}
-    hint = "" if folder else "; transformers:FOLDER opens a folder with its config.json and model.safetensors"
-    config = _reached(lambda: transformers.AutoConfig.from_pretrained(name, **folder), f"transformers:{name}", hint)
-    made = (getattr(config, "architectures", None) or ["none"])[0]
-    constructor = getattr(transformers, made, None)
-    if not (isinstance(constructor, type) and issubclass(constructor, transformers.PreTrainedModel)):
-        raise ValueError(
-            f"transformers:{name}: its config.json names the architecture {made}, which is none of this version"
-        )
-    if random:
-        model = constructor(config)
-    else:
-        options = {"use_safetensors": True, "attn_implementation": "sdpa", **folder}
-        try:
-            model = _reached(lambda: constructor.from_pretrained(name, **options), f"transformers:{name}", hint)
-        except ValueError as error:
-            if "scaled_dot_product_attention" not in str(error):
-                raise
-            options["attn_implementation"] = "eager"
-            model = _reached(lambda: constructor.from_pretrained(name, **options), f"transformers:{name}", hint)
-    kind = "encoder"
-    if made.endswith("ForImageClassification"):
-        kind = "classifier"
-    elif hasattr(model, "get_text_features"):
-        kind = "matcher"
-    elif model.can_generate() or hasattr(model, "text_decoder"):
-        kind = "captioner"
-    reads = transformers.AutoImageProcessor if kind in ("classifier", "encoder") else transformers.AutoProcessor
-    processor = _reached(lambda: reads.from_pretrained(name, **folder), f"transformers:{name}")
-    labels = getattr(config, "id2label", None) or {}
-
-    def inputs(picture: Image.Image) -> dict[str, Tensor]:
-        images = getattr(processor, "image_processor", processor)
-        return {"pixel_values": images(images=picture.convert("RGB"), return_tensors="pt")["pixel_values"]}
-
-    classes = [labels[index] for index in sorted(labels)] if kind == "classifier" else []
-    return Model(model.eval(), kind, inputs, classes, processor)
 
 
 def _function(module: str, function: str, weights: str | None) -> Model:
@@ -245,11 +188,3 @@ def _load(model: nn.Module, weights: str, name: str) -> None:
         model.load_state_dict(state)
     except Exception as error:
         raise ValueError(f"{path} holds no weights of {name}: {reason_of(error)}") from None
-
-
-def _reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:
-    """What `get` returns; whatever another library raises is a ValueError of one line, which ends with `hint`."""
-    try:
-        return get()
-    except Exception as error:
-        raise ValueError(f"{name} cannot be opened: {reason_of(error)}{hint}") from error

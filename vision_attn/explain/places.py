@@ -55,14 +55,20 @@ def extent_of_map(model: Model, others: dict[str, Tensor]) -> Extent:
     return _measured("map", model, map_of)
 
 
-def extent_of_tokens(model: Model, layer: nn.Conv2d | None, call: Callable[[dict[str, Tensor]], object]) -> Extent:
+def extent_of_tokens(
+    model: Model,
+    layer: nn.Conv2d | None,
+    call: Callable[[dict[str, Tensor]], object],
+    size: tuple[int, int] = (RAMP, RAMP),
+) -> Extent:
     """Where patches lie on a picture. Those that `layer` cuts out of the image, as in a ViT, need no measurement; those
     of a convolutional stem (LeViT, PVT) do.
 
     layer: the convolution that makes the patches; None if it is not known. call: runs it, from the inputs of a picture.
+    size: width and height of the picture: how much of it is cropped away depends on its shape.
     """
     if layer is None or (layer.in_channels == 3 and layer.kernel_size == layer.stride):
-        return extent_of_picture(model)
+        return extent_of_picture(model, size)
 
     name = next(name for name, one in model.module.named_modules() if one is layer)
 
@@ -71,20 +77,23 @@ def extent_of_tokens(model: Model, layer: nn.Conv2d | None, call: Callable[[dict
             call(inputs)
         return held.output
 
-    return _measured(layer, model, map_of)
+    return _measured(layer, model, map_of, size)
 
 
-def extent_of_picture(model: Model) -> Extent:
-    """The part of a picture that reaches a model; the whole picture if it takes it in several pieces."""
-    reach = reach_of(model)
+def extent_of_picture(model: Model, size: tuple[int, int] = (RAMP, RAMP)) -> Extent:
+    """The part of a picture of a width and height that reaches a model; the whole picture if it takes it in several
+    pieces."""
+    reach = reach_of(model, size)
     return WHOLE if reach is None else reach.part
 
 
-def reach_of(model: Model) -> Reach | None:
-    """Find out how a square picture reaches a model, from pictures whose brightness grows to the right and to the
-    bottom. None for a model that takes it in several pieces."""
-    ramp = torch.linspace(0, 255, RAMP).round().byte().expand(3, RAMP, RAMP)
-    levels = torch.zeros_like(ramp), torch.full_like(ramp, 255), ramp, ramp.mT
+def reach_of(model: Model, size: tuple[int, int] = (RAMP, RAMP)) -> Reach | None:
+    """Find out how a picture reaches a model, from pictures of the same shape whose brightness grows to the right and
+    to the bottom. None for a model that takes it in several pieces. size: width and height of the picture."""
+    columns, rows = (max(8, round(RAMP * side / max(size))) for side in size)
+    right = torch.linspace(0, 255, columns).round().byte().expand(3, rows, columns)
+    down = torch.linspace(0, 255, rows).round().byte()[:, None].expand(3, rows, columns)
+    levels = torch.zeros_like(right), torch.full_like(right, 255), right, down
     taken = [model.inputs(Image.fromarray(level.permute(1, 2, 0).contiguous().numpy())) for level in levels]
     name = next((name for name, value in taken[0].items() if value.dim() == 4 and value.shape[:2] == (1, 3)), None)
     if name is None:
@@ -96,9 +105,11 @@ def reach_of(model: Model) -> Reach | None:
     return Reach(taken[0], name, white, Extent(x0, y0, x1, y1))
 
 
-def _measured(key: object, model: Model, map_of: Callable[[dict[str, Tensor]], Tensor]) -> Extent:
+def _measured(
+    key: object, model: Model, map_of: Callable[[dict[str, Tensor]], Tensor], size: tuple[int, int] = (RAMP, RAMP)
+) -> Extent:
     """Where the cells of a map lie on a picture, measured once for each `key`."""
-    reach = reach_of(model)
+    reach = reach_of(model, size)
     if reach is None:
         return WHOLE
 

@@ -29,7 +29,7 @@ _one_at_a_time = threading.RLock()
 
 @contextmanager
 def record_attention(
-    model: nn.Module, *, queries: Queries = 0, layers: str = "", gradients: bool = False
+    model: nn.Module, *, queries: Queries = 0, layers: str = "", gradients: bool = False, mean: bool = False
 ) -> Iterator[Record]:
     """Record the attention of `model` within this context, in this thread. Outputs stay the same, bit for bit. Another
     thread that records waits until the context ends, because functions of torch are replaced meanwhile.
@@ -39,13 +39,14 @@ def record_attention(
             in generation gives one row per generated word), or "all" for full maps. Rows are computed in blocks, so
             that a few rows of a long sequence take little memory.
         layers: a regular expression; only modules in whose name it is found are recorded.
-        gradients: also keep the gradient of each map, once `backward` has run.
+        gradients: also keep the gradient of each map, once `backward` has run. Not with `mean`.
+        mean: keep the mean over the heads alone, K = 1: long generations take much less memory.
 
     Raises ValueError for compiled and scripted models, whose operations Python does not see, and if a layer has no
     query of that number.
     """
     _refuse_compiled(model)
-    recorder = Recorder(queries, re.compile(layers), gradients)
+    recorder = Recorder(queries, re.compile(layers), gradients, mean)
     with _one_at_a_time, ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(recorder.enter, name)))

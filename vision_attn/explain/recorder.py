@@ -59,9 +59,9 @@ class Record(list[Attention]):
 class Recorder(TorchFunctionMode):
     """Sees every operation of torch, whatever name it was imported by."""
 
-    def __init__(self, queries: Queries, layers: re.Pattern[str], gradients: bool) -> None:
+    def __init__(self, queries: Queries, layers: re.Pattern[str], gradients: bool, mean: bool = False) -> None:
         super().__init__()
-        self.queries, self.layers, self.gradients = queries, layers, gradients
+        self.queries, self.layers, self.gradients, self.mean = queries, layers, gradients, mean
         self.record = Record()
         self.running: list[tuple[str, nn.Module]] = []
         self.handlers: dict[str, Callable[..., Tensor]] = {
@@ -209,7 +209,7 @@ class Recorder(TorchFunctionMode):
         self, maps: Tensor, rows: list[int], num_queries: int, output: Tensor, slope: Callable[[Tensor], Tensor]
     ) -> None:
         """Add to the record, with the gradient where it is wanted: `slope` of the gradient of `output`."""
-        name = self.running[-1][0]
+        name, maps = self.running[-1][0], maps.mean(dim=1, keepdim=True) if self.mean else maps
         one = Attention(name, sum(other.name == name for other in self.record), maps, tuple(rows), num_queries)
         self.record.append(one)
         if self.gradients and output.requires_grad:

@@ -39,6 +39,22 @@ class Grid(NamedTuple):
         return weights[..., self.prefix :].unflatten(-1, (self.rows, self.columns))
 
 
+class Tiles(NamedTuple):
+    """The patches of an image that is cut into rows x columns tiles of side x side patches, tile by tile, and after
+    them those of the whole image, seen at once."""
+
+    rows: int
+    columns: int
+    side: int
+
+    def picture(self, weights: Float[Tensor, "*rest N"]) -> Float[Tensor, "*rest Y X"]:
+        """The weights of the tiles put together, with those of the whole image spread over them."""
+        tiles, whole = weights.unflatten(-1, (-1, self.side, self.side)).split([self.rows * self.columns, 1], dim=-3)
+        tiles = tiles.unflatten(-3, (self.rows, self.columns)).transpose(-3, -2).flatten(-2).flatten(-3, -2)
+        spread = whole[..., 0, :, :].repeat_interleave(self.rows, -2).repeat_interleave(self.columns, -1)
+        return tiles + spread / (self.rows * self.columns)
+
+
 class MapShapes(list[tuple[int, int]]):
     """The rows and columns of the maps that convolutions returned, in the order of their calls."""
 

@@ -17,21 +17,20 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.configuration.trust import as_packages
 from vision_attn.contracts import Classifier, Fit
 from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.looks import Method, look
-from vision_attn.explain.models import Model, open_model
+from vision_attn.explain.models import Model
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
 from vision_attn.results.result_list import Images, each
 from vision_attn.system.files import shipped
-from vision_attn.system.machine import torch_device
 from vision_attn.system.written import joined
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.pretrained import PretrainedCaptioning
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import GUIDE, PageItem, write_page
 
@@ -167,20 +166,18 @@ def is_run_name(name: str | Path) -> bool:
     return str(name).startswith("hf:") or looks_like_one or os.path.isdir(shipped(name))
 
 
-def open_explainer(
-    name: str | Path, *, weights: str | None = None, device: str = "auto", trust: str | Sequence[str] = ()
-) -> Explainer:
-    """Open a model of another library: see `vision_attn.explain.models.open_model`.
-
-    trust: packages whose code the model may use. Raises ValueError, which says what to install, name or correct.
-    """
-    target = torch_device(device)
-    model = open_model(str(name), weights=weights, trust=str(name).partition(":")[0] in as_packages(trust))
-    return Explainer(str(name), model.kind, _looked_into(model, target), target)
+def explainer_of(model: Model, name: str, device: torch.device) -> Explainer:
+    """Look into a model of another library. Captioners see whole photographs, others the centre square."""
+    fit: Fit = "whole" if model.kind == "captioner" else "centre"
+    model = model.on(device)
+    return Explainer(name, model.kind, lambda picture, **options: look(model, seen_part(picture, fit), **options),
+                     device, fit=fit)  # fmt: skip
 
 
 def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.device) -> Explainer:
     """Look into the run `name`, whose task is on `device`. Raises ValueError if it does not see whole photographs."""
+    if isinstance(task, PretrainedCaptioning):
+        return explainer_of(task.opened, name, device)
     if isinstance(task, Captioning):
         if not task.sees_squares:
             raise ValueError(f"{name} reads lines: vision-attn transcribe --out draws where it looked")
@@ -197,8 +194,7 @@ def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.
         return {"images": _pixels(picture, task.image_shape[1:]) / 255}
 
     names = tuple(getattr(source, "class_names", ()))
-    model = Model(_Scores(task.model), "classifier", inputs, names)
-    return Explainer(name, "classifier", _looked_into(model, device), device)
+    return explainer_of(Model(_Scores(task.model), "classifier", inputs, names), name, device)
 
 
 def sees_photographs(task: Any) -> bool:
@@ -216,14 +212,6 @@ class _Scores(nn.Module):
 
     def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B N"]:
         return self.model(images).log_prob[:, 0, -1]
-
-
-def _looked_into(model: Model, device: torch.device) -> See:
-    """How a model on a device, with its inputs there, looks into the centre square of a photograph."""
-    inputs: Callable[[Image.Image], dict[str, Tensor]] = model.inputs
-    model.module.to(device)
-    model = model._replace(inputs=lambda square: {key: value.to(device) for key, value in inputs(square).items()})
-    return lambda picture, **options: look(model, seen_part(picture, "centre"), **options)
 
 
 def _pixels(picture: Image.Image, size: Sequence[int]) -> Tensor:

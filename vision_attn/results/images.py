@@ -27,8 +27,11 @@ def name_of(image: Picture, number: int) -> str:
     return str(file or f"image {number}")
 
 
-def encoded(image: Picture, resolution: int, fit: Fit) -> UInt8[Tensor, "3 S S"]:
-    """The encoder's input. Files are read as for training. Raises ValueError for what is no image."""
+def encoded(image: Picture, resolution: int | None, fit: Fit) -> UInt8[Tensor, "3 S S"] | Image.Image:
+    """The encoder's input: a square, or the picture as it is where the model takes any size. Files are read as for
+    training. Raises ValueError for what is no image."""
+    if resolution is None:
+        return whole(image, at_least=None)
     if isinstance(image, FILES):
         return read_image(image, resolution, fit)
     return encoder_input(whole(image), resolution, fit)

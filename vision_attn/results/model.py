@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
@@ -14,6 +13,7 @@ from vision_attn.decode import Strategy
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, encoded, whole
 from vision_attn.results.result_list import BATCH, Images, ResultList, each
+from vision_attn.system.files import is_pretrained
 from vision_attn.system.machine import torch_device
 from vision_attn.task import Source
 
@@ -64,7 +64,7 @@ class Model:
         seed: int | None = None,
         placed: bool = True,
         unreadable: list[str] | None = None,
-        **settings: int | float,
+        **settings: int | float | str,
     ) -> Any:
         """Caption an image, or each of several. Returns a `CaptionResult` with `text`, `words`, `log_prob` and `alpha`
         (one map per word), or a list of them.
@@ -74,7 +74,7 @@ class Model:
         placed: whether `extent` tells where maps lie on the image; measured once, which takes as long as encoding 16 to
             48 images.
         settings: of decoding, for this call alone: beams, max_words, min_words, no_repeat, length_power, diversity,
-            temperature, top_p. What they mean: docs/captioning.md.
+            temperature, top_p, and for captioners of transformers prompt. What they mean: docs/captioning.md.
         """
         self._check("caption")
         if captions is None and strategy == "diverse":
@@ -83,8 +83,9 @@ class Model:
             raise ValueError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
         decoding = self.task.decoding.changed(**settings) if settings else None
 
-        def answer(some: Sequence[tuple[str, tuple[Picture, Tensor]]]) -> list[CaptionResult | ResultList]:
-            pixels = torch.stack([pixels for _, (_, pixels) in some]).to(self.device)
+        def answer(some: Sequence[tuple[str, tuple[Picture, Any]]]) -> list[CaptionResult | ResultList]:
+            pixels = [pixels for _, (_, pixels) in some]
+            pixels = pixels if self.task.resolution is None else torch.stack(pixels).to(self.device)
             described = self.task.describe(
                 pixels, 1 if captions is None else captions, strategy, decoding, placed=placed
             )
@@ -94,7 +95,7 @@ class Model:
             ]
             return [several[0] for several in results] if captions is None else results
 
-        def read(image: Picture) -> tuple[Picture, Tensor]:
+        def read(image: Picture) -> tuple[Picture, Any]:
             return image, encoded(image, self.task.resolution, self.task.fit)
 
         seeded = None if seed is None else self.task.seeded(seed)
@@ -179,8 +180,15 @@ class Model:
 def open_model(
     name: str | Path, *, device: str = "auto", trust: str | Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> Model:
-    """Open a run. `overrides` of its config, such as "--task.max_words=12". Raises ValueError saying what is
-    missing."""
+    """Open a run, or a captioner of transformers (`results.pretrained`). `overrides` of its config, such as
+    "--task.max_words=12". Raises ValueError saying what is missing."""
+    if is_pretrained(name):
+        from vision_attn.results.pretrained import open_pretrained
+
+        model = open_pretrained(str(name), device=device, trust=trust, overrides=overrides)
+        if not isinstance(model, Model):
+            raise ValueError(f"{name} is no captioner: vision-attn look {name} IMAGE shows its maps")
+        return model
     target = torch_device(device)
     task, source, config = open_run(local(name), trust=trust, overrides=overrides)
     return Model(task.to(target), config, target, source, str(name))

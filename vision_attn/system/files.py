@@ -241,3 +241,8 @@ def _alive(process: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
+
+
+def is_pretrained(name: str | Path) -> bool:
+    """Whether `name` is that of a model of transformers: "transformers:NAME-or-folder"."""
+    return str(name).startswith("transformers:")

@@ -15,7 +15,6 @@ from vision_attn.kernels.choice import without_loops
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.explainer import Explainer, sees_photographs
 from vision_attn.results.model import Model, open_model
-from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.transcribe import Transcription
 
@@ -34,10 +33,10 @@ def verbs(model: Model | Explainer) -> list[str]:
         return ["look"]
     task = model.task
     found = {
-        "caption": isinstance(task, Captioning),
+        "caption": task.verb in ("caption", "transcribe"),
         "classify": isinstance(task, Classification),
         "digit": isinstance(task, Classification) and takes_digits(task),
-        "look": sees_photographs(task) or (isinstance(task, Captioning) and task.sees_squares),
+        "look": sees_photographs(task) or (task.verb == "caption" and task.sees_squares),
     }
     return [verb for verb, answers in found.items() if answers]
 

@@ -9,16 +9,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vision_attn.contracts import Fit
-from vision_attn.data.images.squares import Pixels, View, in_threads
+from vision_attn.data.images.squares import Pixels, View, WholePictures, in_threads
 
 SHARE = 0.5
 """Of a GPU's free memory that photographs may take; training needs the rest."""
 
 
 def pixels(
-    views: Sequence[View], resolution: int, device: torch.device, *, repeated: bool, fit: Fit = "centre"
+    views: Sequence[View], resolution: int | None, device: torch.device, *, repeated: bool, fit: Fit = "centre"
 ) -> Pixels:
-    """Photographs for an encoder on `device`. repeated: each is needed in many epochs, so a GPU holds them."""
+    """Photographs for an encoder on `device`; without a `resolution`, as they are. repeated: each is needed in many
+    epochs, so a GPU holds them."""
+    if resolution is None:
+        return WholePictures(views)
     if device.type != "cuda" or not repeated:
         return Pixels(views, resolution, fit)
     free, _ = torch.cuda.mem_get_info(device)

@@ -90,6 +90,24 @@ class Pixels:
             return torch.zeros(3, self.resolution, self.resolution, dtype=torch.uint8)
 
 
+class WholePictures(Pixels):
+    """Photographs as they are, for a model that prepares them itself: an array of PIL images."""
+
+    def __init__(self, views: Sequence[View]) -> None:
+        super().__init__(views, 1)
+
+    def gather(self, rows: NDArray[np.int64], space: None = None) -> NDArray[np.object_]:
+        pictures = np.empty(len(rows), dtype=object)
+        pictures[:] = list(in_threads(self._open, [self.views[row] for row in rows.tolist()], ahead=len(rows)))
+        return pictures
+
+    def _open(self, view: View) -> Image.Image:
+        try:
+            return open_photograph(view.file)
+        except ValueError:
+            return Image.fromarray(self._read_view(view).permute(1, 2, 0).numpy())  # which logs it
+
+
 def open_seen(path: str | Path, fit: Fit, at_least: int | None = None) -> Image.Image:
     """Open the part of a photograph that an encoder sees, in its own shape. See `open_photograph`."""
     return seen_part(open_photograph(path, at_least), fit)

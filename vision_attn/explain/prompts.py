@@ -1,0 +1,87 @@
+"""Pictures and prompts as inputs of a captioner of transformers."""
+
+from collections.abc import Sequence
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.explain.models import Model
+
+PROMPTS = {"florence2": "<CAPTION>", "paligemma": "caption en"}
+"""Of models that were trained to answer certain ones, by `model_type`."""
+INSTRUCTION = "Describe this photograph in one sentence."
+"""For models that answer instructions: those with a chat template."""
+PREPENDED = ("florence2",)
+"""Models whose processor puts the tokens of the image before a text by itself, by `model_type`."""
+
+
+def default_prompt(model: Model) -> str:
+    """What asks a model for a caption; empty where none is needed."""
+    chats = getattr(model.processor, "chat_template", None) and image_token(model) is not None
+    return PROMPTS.get(model.module.config.model_type, INSTRUCTION if chats else "")
+
+
+def inputs_of(model: Model, pictures: Sequence[Image.Image], prompt: str = "") -> dict[str, Tensor]:
+    """The arguments of `generate` for pictures, and the text that begins their captions, or asks for them: on the
+    device of the model, and in its precision."""
+    inputs = _processed(model, [picture.convert("RGB") for picture in pictures], prompt)
+    weights = next(weight for weight in model.module.parameters() if not weight.is_meta)
+    return {
+        name: value.to(weights.device, model.module.dtype if value.is_floating_point() else None)
+        for name, value in inputs.items()
+    }
+
+
+def _processed(model: Model, pictures: list[Image.Image], prompt: str) -> dict[str, Tensor]:
+    processor, texts = model.processor, [prompt] * len(pictures)
+    if number := num_queries(model):
+        # The processor puts the tokens of the queries before a text; without one, `generate` does.
+        if not prompt and hasattr(processor, "qformer_tokenizer"):
+            raise ValueError('this model answers an instruction: give it as text, such as "Describe the image."')
+        if prompt:
+            processor.num_query_tokens = number
+            return dict(processor(text=texts, images=pictures, return_tensors="pt"))
+    elif image_token(model) is not None:
+        prompt, options = _asked(model, prompt)
+        # Each image in a list of its own, or a processor may take all of them for those of the first text.
+        texts, nested = [prompt] * len(pictures), [[picture] for picture in pictures]
+        options |= {"padding": True} if len(pictures) > 1 else {}
+        return dict(processor(text=texts, images=nested, return_tensors="pt", **options))
+    inputs = {"pixel_values": torch.cat([model.inputs(picture)["pixel_values"] for picture in pictures])}
+    if prompt:
+        inputs["input_ids"] = _begun(model, prompt).repeat(len(pictures), 1)
+    return inputs
+
+
+def _asked(model: Model, prompt: str) -> tuple[str, dict[str, bool]]:
+    """The text that asks a model which reads the image between words, and options of its processor."""
+    processor, token = model.processor, str(model.processor.image_token)  # which may be an AddedToken
+    if token in prompt or model.module.config.model_type in PREPENDED:
+        return prompt, {}
+    if not getattr(processor, "chat_template", None):
+        return f"{token}{prompt}", {}
+    content = [{"type": "image"}, {"type": "text", "text": prompt}]
+    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    first = processor.tokenizer.bos_token
+    return text, {"add_special_tokens": False} if first and text.startswith(first) else {}
+
+
+def _begun(model: Model, prompt: str) -> Tensor:
+    """The tokens that begin a caption, (1, T). BLIP leaves out the last one, which is the end of a text; others would
+    go on after it."""
+    tokenizer = model.processor.tokenizer
+    ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+    ends = int(ids[0, -1]) in (tokenizer.sep_token_id, tokenizer.eos_token_id)
+    return ids[:, :-1] if ends and model.module.config.model_type != "blip" else ids
+
+
+def image_token(model: Model) -> int | None:
+    """The word that stands for a token of the image in a text."""
+    config = model.module.config
+    return getattr(config, "image_token_id", getattr(config, "image_token_index", None))
+
+
+def num_queries(model: Model) -> int:
+    """How many learned queries stand for an image (Li et al. 2023, "BLIP-2", section 3.1); 0: there are none."""
+    return getattr(model.module.config, "num_query_tokens", None) or 0

@@ -1,0 +1,226 @@
+"""Captioners of transformers as a task: they caption, are evaluated and drawn as those that were trained here."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.contracts import DecodedCaption, Results
+from vision_attn.contracts.places import Extent
+from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.open import open_photograph
+from vision_attn.decode import Decoding, Strategy
+from vision_attn.explain.captioners import MOST_WORDS
+from vision_attn.explain.generation import Generation, Written, generate
+from vision_attn.explain.models import Model
+from vision_attn.explain.places import extent_of_tokens
+from vision_attn.explain.prompts import default_prompt, inputs_of
+from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing
+from vision_attn.task import Source, Task
+from vision_attn.tasks.evaluated import Predicted, evaluated
+from vision_attn.tasks.pictured import PICTURE
+from vision_attn.viz.captions import write_pictures
+
+log = logging.getLogger(__name__)
+
+ROWS = 64
+"""Captions that are generated at once, all beams counted."""
+OPTIONS = {
+    "beams": "num_beams", "max_words": "max_new_tokens", "min_words": "min_new_tokens",
+    "no_repeat": "no_repeat_ngram_size", "length_power": "length_penalty", "temperature": "temperature",
+    "top_p": "top_p",
+}  # fmt: skip
+"""What the settings of decoding are called by `generate`."""
+
+
+@dataclass(frozen=True)
+class Generating(Decoding):
+    """The settings of decoding, of which words are tokens here, and the prompt."""
+
+    prompt: str = ""
+    """The beginning of the caption, or what asks for it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a captioner of transformers is opened, and generates. None: as its own settings say."""
+
+    prompt: str | None = None
+    """The beginning of the caption, or what asks for it."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """The type of its weights; "auto": as in the file."""
+    device_map: str | None = None
+    """Where its layers lie, such as "auto" for several GPUs; it needs the package accelerate."""
+    beams: int | None = None
+    max_words: int | None = None
+    """Of this and the next two, words are tokens."""
+    min_words: int | None = None
+    no_repeat: int | None = None
+    length_power: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """What is not as the model's own settings say."""
+        names = ("prompt", *OPTIONS)
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+class PretrainedCaptioning(Task):
+    """A captioner of transformers. Its pictures are those that its own processor makes of whole photographs, and it
+    generates with its own settings, of which `decoding` changes some. A map is the attention of a word to the image,
+    the mean over heads and layers, as weights that sum to 1."""
+
+    kind = "captioner"
+    verb = "caption"
+    sees_squares = True
+    fit = "whole"
+
+    def __init__(self, model: Model, settings: Settings = Settings(), source: Source | None = None) -> None:
+        super().__init__()
+        self.model, self.opened = model.module, model
+        self.content_words = frozenset() if source is None else source.content_words
+        theirs = generation_config(model.module)
+        numbers = {
+            "beams": theirs.num_beams or 1,
+            "max_words": theirs.max_new_tokens or theirs.max_length or MOST_WORDS,
+            "min_words": theirs.min_new_tokens or 0,
+            "no_repeat": theirs.no_repeat_ngram_size or 0,
+            "length_power": 1.0 if theirs.length_penalty is None else theirs.length_penalty,
+            "temperature": theirs.temperature or 1.0,
+            "top_p": theirs.top_p or 1.0,
+        }
+        numbers["max_words"] = min(numbers["max_words"], 1000)
+        numbers["min_words"] = min(numbers["min_words"], numbers["max_words"])
+        self.own = Generating(**numbers, diversity=0.0, prompt=default_prompt(model))
+        self.decoding = self.own.changed(**settings.decoding)
+        self._told = False
+
+    @property
+    def encoder(self) -> "PretrainedCaptioning":
+        """What a source asks how pictures are read: as they are, and nothing is cached."""
+        return self
+
+    def frozen_part(self) -> None:
+        return None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        settings = {name: value for name, value in asdict(self.decoding).items() if name in (*OPTIONS, "prompt")}
+        return settings | {"dtype": str(self.model.dtype).removeprefix("torch.")}
+
+    def describe(
+        self,
+        images: Sequence[Image.Image],
+        captions: int | None = None,
+        strategy: Strategy = "best",
+        decoding: Generating | None = None,
+        *,
+        placed: bool = True,
+    ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
+        """The best caption of each picture, or a list of `captions` of each: see `Captioning.describe`. There is no
+        strategy "diverse". Raises ValueError for settings that `generate` does not have."""
+        decoding, number = decoding or self.decoding, captions or 1
+        options = self._options(decoding, number, strategy)
+        at_once = max(1, ROWS // max(options.get("num_beams") or decoding.beams, number))
+        found: list[list[DecodedCaption]] = []
+        for first in range(0, len(images), at_once):
+            some = images[first : first + at_once]
+            inputs = inputs_of(self.opened, some, decoding.prompt)
+            generation = generate(self.opened, inputs, mean=True, **options)
+            written = iter(generation.captions)
+            for picture in some:
+                extent = self._extent(generation, inputs, picture.size) if placed and generation.tokens else Extent()
+                found.append([_described(next(written), extent, decoding.length_power) for _ in range(number)])
+            if generation.why_not and not self._told:
+                self._told = True
+                log.warning("captions have no maps: %s", generation.why_not)
+        return found if captions is not None else [several[0] for several in found]
+
+    def _options(self, decoding: Generating, number: int, strategy: Strategy) -> dict[str, Any]:
+        """The arguments of `generate` for what differs from the model's own settings."""
+        given, own = asdict(decoding), asdict(self.own)
+        for name in given.keys() - OPTIONS.keys() - {"prompt"}:
+            if given[name] != own[name]:
+                raise ValueError(f"{name} is no setting of captioners of transformers: they have {', '.join(OPTIONS)}")
+        options = {OPTIONS[name]: given[name] for name in OPTIONS if given[name] != own[name]}
+        theirs = generation_config(self.model)
+        if theirs.max_new_tokens is None and theirs.max_length is None:
+            options["max_new_tokens"] = decoding.max_words
+        if strategy == "diverse":
+            raise ValueError("captioners of transformers have no beams of groups that differ: sample the captions")
+        if strategy == "sampled":
+            options |= {"do_sample": True, "num_beams": 1, "num_return_sequences": number}
+            options |= {"top_k": 0} if theirs.top_k is None else {}
+        elif number > 1:
+            options |= {"num_beams": max(decoding.beams, number), "num_return_sequences": number}
+        return options
+
+    def _extent(self, generation: Generation, inputs: dict[str, Tensor], size: tuple[int, int]) -> Extent:
+        """Where the maps of a picture of this size lie on it, measured once for each shape."""
+        shape = round(size[0] / size[1], 2), generation.tokens.grid
+        if shape not in self._extents:
+            self._extents[shape] = extent_of_tokens(self.opened, *generation.patches(self.opened, inputs), size)
+        return self._extents[shape]
+
+    @cached_property
+    def _extents(self) -> dict[Any, Extent]:
+        return {}
+
+    @torch.no_grad()
+    def predict(self, batch: CaptionBatch, *, full: bool = False) -> Predicted:
+        described = self.describe(list(_pictures(batch.images)), placed=any(boxes is not None for boxes in batch.boxes))
+        return Predicted(batch._replace(images=None), Results(None, described, {}, self.content_words), {}, {})
+
+    def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
+        """The metrics of captions and maps that captioners of this package have; no likelihood of the references, whose
+        words are others."""
+        return evaluated(predictions, [CaptionScores(), CutShort(), Motion(), Pointing()], {}, folder)
+
+    def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
+        """Write a sheet for each image and one page of all."""
+        pictures = [
+            image if file is None else open_photograph(file, at_least=PICTURE)
+            for image, file in zip(_pictures(batch.images), batch.files, strict=True)
+        ]
+        titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
+        described = self.describe(list(_pictures(batch.images)))
+        return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
+
+
+def generation_config(module: Any) -> Any:
+    """The settings with which a model of transformers generates: of the part that does, if it is not the model."""
+    from transformers import GenerationMixin
+
+    if type(module).generate is not GenerationMixin.generate:
+        for name in ("text_decoder", "language_model", "text_model"):
+            if getattr(getattr(module, name, None), "generation_config", None) is not None:
+                return getattr(module, name).generation_config
+    return module.generation_config
+
+
+def _described(written: Written, extent: Extent, length_power: float) -> DecodedCaption:
+    alpha = None
+    if written.maps is not None:
+        alpha = written.maps.mean(dim=(1, 2)).cpu()
+        alpha = alpha / alpha.sum(dim=(1, 2), keepdim=True).clamp(min=1e-20)
+    log_prob = written.token_log_prob
+    score = sum(log_prob) / len(log_prob) ** length_power if log_prob else None
+    return DecodedCaption(
+        written.text, written.words, written.log_prob, alpha, score=score, cut=written.cut, extent=extent
+    )
+
+
+def _pictures(images: Tensor | np.ndarray) -> Iterator[Image.Image]:
+    """The pictures of a batch: as a source of photographs reads them, or drawn ones (B, 3, Y, X)."""
+    for image in images:
+        drawn = isinstance(image, Tensor)
+        yield Image.fromarray(image.permute(1, 2, 0).cpu().numpy()) if drawn else image
