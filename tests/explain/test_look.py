@@ -565,7 +565,10 @@ def test_mistakes_are_one_line(
     [
         ("swin_t", r"cannot be opened: .*; put https://\S+ at .*checkpoints.swin_t-\w+\.pth, or give --weights FILE$"),
         ("timm:vit_tiny_patch16_224", "cannot be opened: .*; --weights FILE gives its weights$"),
-        ("transformers:none/such", "cannot be opened: .*; transformers:FOLDER opens a folder with its config.json"),
+        (
+            "transformers:none/such",
+            "cannot be opened: .*; transformers:FOLDER opens a folder that holds config.json, model.safetensors",
+        ),
     ],
 )
 def test_without_network_it_says_which_file_to_give(

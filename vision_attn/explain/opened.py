@@ -44,4 +44,4 @@ def reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:
     try:
         return get()
     except Exception as error:
-        raise ValueError(f"{name} cannot be opened: {reason_of(error)}{hint}") from error
+        raise ValueError(f"{name} cannot be opened: {reason_of(error).rstrip('.')}{hint}") from error
