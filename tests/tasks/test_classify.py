@@ -282,13 +282,17 @@ def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
     assert "error_mean" not in task.evaluate([batch(40)])
     after = json.loads((tmp_path / "glimpses.json").read_text())["error"]
     assert len(after) == task.model.num_glimpses and after[-1] == whole["error"]
+    told = json.loads((tmp_path / "glimpses.json").read_text())
+    assert told["entropy"][-1] == whole["answer_entropy"] > 0
+    assert sum(told["lowered"]) == pytest.approx(math.log(task.num_classes) - whole["answer_entropy"])
     ways, options = [], task.options
     task.options = lambda way: ways.append(way) or options(way)
     task.evaluate([batch(1)], tmp_path)
     assert ways[1:] == ["mean", "sample", "copies"]  # always in this order, so that samples depend on the seed alone
     reader = Classification(SOURCE, model=partial(DRAWReader, num_glimpses=3, size=4, hidden_size=8)).eval()
     assert not {"error_mean", "error_sample", "error_copies"} & reader.evaluate([batch(9)], tmp_path).keys()
-    assert len(json.loads((tmp_path / "glimpses.json").read_text())["error"]) == 3
+    told = json.loads((tmp_path / "glimpses.json").read_text())
+    assert len(told["error"]) == len(told["share"]) == 3 and sum(told["share"]) == pytest.approx(1)
     connected = Classification(SOURCE, model=FullyConnected).evaluate([batch()], tmp_path)
     assert connected.keys() == {"error", "error_low", "error_high", "pixels", "multiply_adds"}
 

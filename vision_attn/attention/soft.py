@@ -115,6 +115,21 @@ class Soft(Attention):
         return AttentionOutput(*attended(scores, regions, 1 / self.temperature))
 
 
+class EachRegion(Attention):
+    """Row r of an image sees region r, whatever its score: what a captioner would see, had it looked there alone."""
+
+    def forward(
+        self,
+        scores: Float[Tensor, "B L L"],
+        regions: Float[Tensor, "B L D"],
+        expectation_mask: Bool[Tensor, "B"] | None = None,
+        carry: Nested = None,
+    ) -> AttentionOutput:
+        fits(scores, regions)
+        one_hot = torch.eye(regions.shape[1], device=scores.device).expand(len(scores), -1, -1)
+        return AttentionOutput(regions, one_hot, carry=carry)
+
+
 def fits(scores: Tensor, regions: Tensor) -> None:
     """Raise ValueError unless there is a score of each region in each row."""
     require("scores", scores, "B R L", "float", B=regions.shape[0], L=regions.shape[1], hint=": one for each region")

@@ -119,6 +119,11 @@ class Captioner(nn.Module):
         """Context manager: use one of `modes` at test time. The default is for models that keep it in `at_test`."""
         return in_mode(self, mode)
 
+    def seeing_each(self) -> AbstractContextManager[None] | None:
+        """Context manager: `step` takes as many rows as there are regions, and row r sees region r alone instead of a
+        weighted mean of all regions. None, the default, for a captioner that has no such mean."""
+        return None
+
     def restart(self) -> None:
         """Restart the schedules of this model. Called when a run starts from the weights of another run."""
 

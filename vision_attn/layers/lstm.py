@@ -1,5 +1,10 @@
 """One step of an LSTM, for models whose input at each time step depends on the state before."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -7,6 +12,27 @@ from torch.autograd.function import once_differentiable
 
 from vision_attn.kernels.choice import fused
 from vision_attn.layers.precision import at_least_float32
+from vision_attn.system.context import within
+
+
+class CellUpdate(NamedTuple):
+    """One step: c_t = forget * before + written."""
+
+    before: Float[Tensor, "*rows H"]
+    forget: Float[Tensor, "*rows H"]
+    written: Float[Tensor, "*rows H"]
+    """i_t g_t."""
+
+
+_updates: ContextVar[list[CellUpdate] | None] = ContextVar("updates", default=None)
+
+
+@contextmanager
+def recording_updates() -> Iterator[list[CellUpdate]]:
+    """Context manager: yields a list to which `lstm` appends the update of each step, without gradients."""
+    updates: list[CellUpdate] = []
+    with within(_updates, updates):
+        yield updates
 
 
 def lstm(
@@ -20,6 +46,8 @@ def lstm(
     wider, also under autocast: a cell accumulates small changes over many time steps.
     """
     cell = at_least_float32(cell)
+    if not torch.compiler.is_compiling() and (updates := _updates.get()) is not None:
+        updates.append(_update(gates, cell, more))
     fits = gates.shape == (*cell.shape[:-1], 4 * cell.shape[-1])  # fused versions do not check shapes
     if fits and fused("lstm", gates, cell):
         return _Fused.apply(cell, gates, *more)
@@ -32,6 +60,14 @@ def lstm(
     input_gate, forget_gate, output_gate = three.sigmoid().chunk(3, dim=-1)
     cell = forget_gate * cell + input_gate * candidate.tanh()
     return output_gate * cell.tanh(), cell
+
+
+@torch.no_grad()
+def _update(gates: Tensor, cell: Tensor, more: tuple[Tensor, ...]) -> CellUpdate:
+    """The update of the cell by eq. 2, in plain operations."""
+    total = sum(map(at_least_float32, more), start=at_least_float32(gates))
+    input_gate, forget_gate, _, candidate = total.chunk(4, dim=-1)
+    return CellUpdate(cell, forget_gate.sigmoid(), input_gate.sigmoid() * candidate.tanh())
 
 
 class _Cell(torch.autograd.Function):

@@ -1,6 +1,7 @@
 """Errors of classifiers: counted over batches, with their interval, and whether glimpses end on the object."""
 
-from math import sqrt
+from itertools import pairwise
+from math import log, sqrt
 from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -29,6 +30,10 @@ class Counts(NamedTuple):
     on_digit: int | None = None
     confusion: Int[Tensor, "N N"] | None = None
     """How many images of each class got each answer, in a full evaluation; None for more than `MOST` classes."""
+    entropy: Float[Tensor, "T"] | None = None
+    """Of the answer after each glimpse, in nats: the sum over images, in a full evaluation."""
+    shares: Float[Tensor, "states"] | None = None
+    """Of the initial state and of each glimpse in the last cell state: the sum over images; None without an LSTM."""
 
     def plus(self, other: "Counts") -> "Counts":
         """The counts of the batches of both."""
@@ -38,6 +43,19 @@ class Counts(NamedTuple):
 
         wrong = {mode: number + other.wrong[mode] for mode, number in self.wrong.items()}
         return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
+
+
+def after_glimpses(total: Counts, num_classes: int) -> dict[str, list[float]]:
+    """The means over images after each glimpse: `error` in percent; `entropy` of the answer in nats, and by how much
+    the glimpse `lowered` it, the first from that of an even answer; and, of a model with an LSTM, the `share` of each
+    glimpse in the last cell state (`information.cell_shares`), of which the rest is the initial state's."""
+    found = {"error": [100 * number / total.images for number in total.wrong_after.tolist()]}
+    if total.entropy is not None:
+        entropy = (total.entropy / total.images).tolist()
+        found |= {"entropy": entropy, "lowered": [a - b for a, b in pairwise([log(num_classes), *entropy])]}
+    if total.shares is not None:
+        found["share"] = (total.shares[1:] / total.images).tolist()
+    return found
 
 
 def confusion(labels: Int[Tensor, "B"], answers: Int[Tensor, "B"], classes: int) -> Int[Tensor, "N N"] | None:

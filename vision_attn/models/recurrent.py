@@ -1,7 +1,7 @@
 """Captioners with a recurrent state that attends to the regions once for each word: what they share."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.hard import sample
 from vision_attn.attention.scores import Score
-from vision_attn.attention.soft import Attention, AttentionOutput
+from vision_attn.attention.soft import Attention, AttentionOutput, EachRegion
 from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers import ragged
@@ -100,6 +100,14 @@ class RecurrentCaptioner(Captioner):
 
     def in_mode(self, mode: str) -> AbstractContextManager[None]:
         return self.attention.in_mode(mode)
+
+    @contextmanager
+    def seeing_each(self) -> Iterator[None]:
+        attention, self.attention = self.attention, EachRegion()
+        try:
+            yield
+        finally:
+            self.attention = attention
 
     def tie(self) -> None:
         """Let the output layer's weights be the embeddings (Press and Wolf 2017). Called by constructors, at their end.

@@ -22,6 +22,7 @@ from vision_attn.layers.padding import rounded
 from vision_attn.layers.ragged import row_lengths
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
+from vision_attn.metrics.information import MapInformation
 from vision_attn.metrics.variety import is_content
 from vision_attn.system.checks import check_range, require
 from vision_attn.task import Batch, Source, Static, Task
@@ -270,7 +271,8 @@ class Captioning(Task):
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
         scores = CaptionScores(None if full else self.validate_with, self.vocabulary.kind.scored)
-        return [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
+        standard = [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
+        return [*standard, MapInformation()] if full else standard
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:

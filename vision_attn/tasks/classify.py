@@ -13,7 +13,9 @@ from vision_attn.attention.images import Images, Sliced, scaled
 from vision_attn.attention.reinforce import Reinforce
 from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses, Reads, Window
 from vision_attn.data.images.lazy import fitted
-from vision_attn.metrics.errors import Counts, Testing, areal, confusion, predictions, wilson, within
+from vision_attn.layers.lstm import recording_updates
+from vision_attn.metrics.errors import Counts, Testing, after_glimpses, areal, confusion, predictions, wilson, within
+from vision_attn.metrics.information import answer_entropy, shares_of_glimpses
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain
 from vision_attn.system.files import replacing
@@ -83,6 +85,7 @@ class Classification(Task):
                 "your own use --data=vision_attn.data.labelled.labelled_images.LabelledImages"
             )
         self.image_shape, self.class_names = source.image_shape, tuple(source.class_names)
+        self.num_classes = source.num_classes
         self.model = model(source.image_shape, source.num_classes)
         if at_test != "mean" and not self.model.stochastic:
             name = type(self.model).__name__
@@ -164,7 +167,8 @@ class Classification(Task):
         modes: tuple[Testing, ...] = ("mean", "sample", "copies") if full and self.model.stochastic else (self.at_test,)
         counts = Counts(self._cost(batch.images[:1]), len(batch.labels), dict.fromkeys(modes, 0))
         for mode in modes:
-            glance = self.model(batch.images, **self.options(mode))
+            with recording_updates() as updates:
+                glance = self.model(batch.images, **self.options(mode))
             answers = predictions(glance)
             mistakes = answers != batch.labels[:, None]
             counts.wrong[mode] = int(mistakes[:, -1].sum())
@@ -173,6 +177,9 @@ class Classification(Task):
                 counts = counts._replace(confusion=taken)
             if mode == self.at_test and glance.locations is not None:
                 counts = counts._replace(wrong_after=mistakes.sum(dim=0))
+                if full:
+                    shares = shares_of_glimpses(updates, glance.log_prob.shape[2])
+                    counts = counts._replace(entropy=answer_entropy(glance.log_prob).sum(dim=0), shares=shares)
                 areas = areal(batch.boxes)
                 if areas is not None:
                     correct = glance.log_prob[:, :, -1].argmax(dim=-1) == batch.labels[:, None]
@@ -187,8 +194,9 @@ class Classification(Task):
         an answer. For a model that takes glimpses and a source that knows boxes also `last_glimpse_on_digit`: of the
         correct answers, the share whose last glimpse is centred in the box of the digit or object.
 
-        With a folder, also the error of each value of `at_test` if the model samples glimpses; the error after each
-        glimpse, written to glimpses.json; and how many images of each class got each answer, to confusion.json.
+        With a folder, also the error of each value of `at_test` if the model samples glimpses; `answer_entropy`, that
+        of the last answer in nats; the error after each glimpse and what it told (`after_glimpses`), written to
+        glimpses.json; and how many images of each class got each answer, to confusion.json.
         """
         predictions = iter(predictions)
         total = next(predictions, None)
@@ -209,9 +217,11 @@ class Classification(Task):
         if folder is not None:
             if self.model.stochastic:
                 metrics |= {f"error_{mode}": 100 * wrong / total.images for mode, wrong in total.wrong.items()}
+            content = after_glimpses(total, self.num_classes)
+            if "entropy" in content:
+                metrics["answer_entropy"] = content["entropy"][-1]
             with replacing(folder / "glimpses.json") as path:
-                errors = [100 * number / total.images for number in total.wrong_after.tolist()]
-                path.write_text(json.dumps({"error": errors}) + "\n", encoding="utf-8")
+                path.write_text(json.dumps(content) + "\n", encoding="utf-8")
         if total.on_digit is not None:
             metrics["last_glimpse_on_digit"] = total.on_digit / max(1, total.correct_rows)
         return metrics
