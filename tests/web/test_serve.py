@@ -7,10 +7,8 @@ import json
 import math
 import os
 import select
-import shutil
 import socket
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ import torch
 import torchvision
 from PIL import Image, ImageDraw
 
+from tests.browser import NEEDED, PROGRAM, Browser
 from tests.untrained import write_run
 from vision_attn.api import Model, load
 from vision_attn.commands import main
@@ -34,6 +33,7 @@ from vision_attn.explain.looks import look
 from vision_attn.explain.models import open_model
 from vision_attn.models.ram import RAM
 from vision_attn.results.explainer import Explainer
+from vision_attn.system.files import ours
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 from vision_attn.viz.page import PageItem, write_page
@@ -42,7 +42,6 @@ pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette
 from vision_attn.web import make_server, server  # noqa: E402
 
 PHOTOGRAPH = Path(__file__).parents[2] / "docs" / "photographs" / "coffee.jpg"
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +176,12 @@ def test_photographs_to_choose_come_from_memory(served) -> None:
     assert ask(served, "/photographs/coffee.jpg", Host="evil.example").status == 403
 
 
+def test_the_lesson_is_served(served) -> None:
+    answer = ask(served, "/lesson")
+    assert answer.status == 200 and answer.content == (ours() / "docs/lesson/index.html").read_bytes()
+    assert ask(served, "/lesson", b"").status == 405 and b'href="lesson"' in ask(served, "/").content
+
+
 def load_text(served) -> str:
     return served.models[1][1].caption(PHOTOGRAPH).text
 
@@ -296,73 +301,10 @@ def test_other_sites_are_refused(served) -> None:
         make_server([], port=served.server_port)
 
 
-class Browser:
-    """Chromium without a window, spoken to through pipes in its DevTools protocol."""
-
-    def __init__(self, folder: Path) -> None:
-        ours_in, self.out = os.pipe()
-        self.into, ours_out = os.pipe()
-
-        def place() -> None:  # the browser reads from 3 and writes to 4
-            os.dup2(ours_in, 13)
-            os.dup2(ours_out, 14)
-            os.dup2(13, 3)
-            os.dup2(14, 4)
-
-        self.process = subprocess.Popen(
-            [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run",
-             "--disable-dev-shm-usage", "--window-size=1200,1500", f"--user-data-dir={folder}", "about:blank"],
-            preexec_fn=place, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(ours_in)
-        os.close(ours_out)
-        self.number, self.session, self.rest = 0, None, b""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-
-    def call(self, method: str, **parameters: object) -> dict:
-        self.number += 1
-        message = {"id": self.number, "method": method, "params": parameters}
-        message |= {"sessionId": self.session} if self.session else {}
-        os.write(self.out, json.dumps(message).encode() + b"\0")
-        while True:
-            while b"\0" not in self.rest:
-                part = os.read(self.into, 1 << 20)
-                assert part, "the browser has ended"
-                self.rest += part
-            line, _, self.rest = self.rest.partition(b"\0")
-            answer = json.loads(line)
-            if answer.get("id") == self.number:
-                assert "error" not in answer, answer["error"]
-                return answer["result"]
-
-    def run(self, script: str) -> object:
-        """The value of an expression, which may be a promise."""
-        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
-
-    def wait(self, condition: str) -> None:
-        """Until a condition holds; fail after a minute."""
-        look = f"() => {condition} ? done(true) : Date.now() > end ? done(false) : setTimeout(look, 20)"
-        script = f"new Promise(done => {{ const end = Date.now() + 60_000, look = {look}; look(); }})"
-        assert self.run(script), f"in vain: {condition}"
-
-    def screenshot(self, path: Path) -> Path:
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
-        return path
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.out)
-        os.close(self.into)
-
-
 @pytest.fixture
 def browser(tmp_path) -> Iterator[Browser]:
-    if BROWSER is None:
-        pytest.skip("the page is tested in Chromium, which is not installed (apt-get install chromium)")
+    if PROGRAM is None:
+        pytest.skip(NEEDED)
     running = Browser(tmp_path / "profile")
     yield running
     running.close()

@@ -3,7 +3,8 @@
 POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
 takes a `text=`, which may be repeated, and a `method=`. /digit takes a picture of 28 x 28 pixels, and puts it among
 clutter first. The answer is JSON: `{"text":, "page":}` with the result's `record`, or `{"error":}`. GET /photographs
-lists the photographs that come with the package, and /photographs/NAME is one of them.
+lists the photographs that come with the package, and /photographs/NAME is one of them. GET /lesson is the lesson of
+docs/lesson.
 """
 
 import asyncio
@@ -42,6 +43,7 @@ LONGEST = 300.0
 """Seconds until a request must have arrived."""
 PHOTOGRAPHS = "docs/photographs"
 """To click on the page."""
+LESSON = "docs/lesson/index.html"
 LOCAL = ("127.0.0.1", "localhost", "::1")
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -60,7 +62,7 @@ class Server:
         # Read now: no name of a request is ever looked up in the file system.
         self.photographs = {file.name: file.read_bytes() for file in sorted((ours() / PHOTOGRAPHS).glob("*.jpg"))}
         pages = [Route("/", self.page), Route("/models", self.names), Route("/photographs", self.examples)]
-        pages += [Route("/photographs/{name}", self.example)]
+        pages += [Route("/photographs/{name}", self.example), Route("/lesson", self.lesson)]
         asked = [Route(f"/{verb}", self.answer, methods=["POST"]) for verb in OPTIONS]
         app = Starlette(routes=[*pages, *asked], exception_handlers={HTTPException: refusal})
         options = {"log_config": None, "log_level": "error", "access_log": False, "server_header": False}
@@ -97,6 +99,9 @@ class Server:
     async def page(self, _: Request) -> Response:
         page = files("vision_attn.web").joinpath("index.html").read_text(encoding="utf-8")
         return HTMLResponse(page, headers=HEADERS)
+
+    async def lesson(self, _: Request) -> Response:
+        return HTMLResponse(await run_in_threadpool((ours() / LESSON).read_bytes), headers=HEADERS)
 
     async def names(self, _: Request) -> Response:
         return JSONResponse([{"name": name, **described(model)} for name, model in self.models], headers=HEADERS)

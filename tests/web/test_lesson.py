@@ -1,0 +1,268 @@
+"""The lesson: what its pages compute equals what our models compute with the same weights."""
+
+import base64
+import importlib.util
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.browser import NEEDED, PROGRAM, Browser
+from vision_attn.attention.filterbank import Filterbank
+from vision_attn.contracts import Window
+from vision_attn.kernels.choice import without_loops
+from vision_attn.results.model import open_model
+
+LESSON = Path(__file__).parents[2] / "docs" / "lesson"
+PAGE = (LESSON / "index.html").read_text(encoding="utf-8")
+
+
+def imported(name: str) -> ModuleType:
+    """A file of docs/lesson, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"lesson_{name}", LESSON / f"{name}.py")
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make, data = imported("make"), imported("data")
+NUMBERS = make.numbers(PAGE)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    """The lesson, opened from its file."""
+    if PROGRAM is None:
+        pytest.skip(NEEDED)
+    running = Browser(tmp_path_factory.mktemp("profile"))
+    running.call("Page.navigate", url=(LESSON / "index.html").as_uri())
+    running.wait("document.querySelector('nav [aria-current]')")
+    yield running
+    running.close()
+
+
+@cache
+def kept(name: str) -> Any:
+    return json.loads(NUMBERS[name])
+
+
+def weights(of: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: data.unpacked(one) for name, one in of.items()}
+
+
+def digit(label: int, turn: int) -> np.ndarray:
+    pixels = np.frombuffer(base64.b64decode(kept("digits")["pixels"]), np.uint8)
+    return pixels.reshape(10, kept("digits")["each"], 28, 28)[label, turn] / 255
+
+
+def agrees(found: Any, expected: Any) -> None:
+    expected = np.array(expected.detach().tolist()) if isinstance(expected, Tensor) else expected
+    np.testing.assert_allclose(np.array(found, dtype=float), expected, rtol=1e-4, atol=1e-4)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum()
+
+
+def counter(ask: Callable) -> None:
+    model = data.Counter()
+    model.load_state_dict(weights(kept("counter")))
+    opens = [1] * 50 + [0, 1, 0, 0] + [0] * 60
+    said, states = model(torch.tensor([opens]))
+    agrees(ask(opens), torch.cat([said[0, :, None], states[0]], dim=1))
+    assert said[0, 49].item() == pytest.approx(50, abs=0.5)  # beyond the 20 brackets of training
+
+
+@torch.enable_grad()
+def gradients(ask: Callable) -> None:
+    found = ask({"w": -1.3, "f": 0.9, "x": 0.4})
+    states = [torch.tensor(0.1, dtype=torch.float64, requires_grad=True)]
+    for step in range(40):
+        states.append((-1.3 * states[-1] + 0.4 * math.sin(1.7 * step + 0.5)).tanh())
+    slopes = torch.stack(torch.autograd.grad(states[-1], states)).flip(0)
+    np.testing.assert_allclose(found["squashed"], slopes.numpy(), rtol=1e-6)
+    agrees(found["last"], states[-1])
+    np.testing.assert_allclose([found["plain"][-1], found["cell"][-1]], [1.3**40, 0.9**40], rtol=1e-6)
+
+
+def kernel(ask: Callable) -> None:
+    points, bandwidth, query = [[0.5, 1.0], [2.0, -1.0], [2.5, 3.0], [7.0, 2.0]], 0.8, 2.2
+    found = ask({"points": points, "bandwidth": bandwidth, "query": query})
+    x, y = np.array(points).T
+
+    def mean(query: float, x: np.ndarray, y: np.ndarray, bandwidth: float = bandwidth) -> float:
+        weight = np.exp(-((query - x) ** 2) / (2 * bandwidth**2))
+        return (weight * y).sum() / weight.sum()
+
+    def left_out(bandwidth: float) -> float:
+        guesses = [mean(x[i], np.delete(x, i), np.delete(y, i), bandwidth) for i in range(4)]
+        return ((np.array(guesses) - y) ** 2).mean()
+
+    agrees(found["alpha"], softmax(-((query - x) ** 2) / (2 * bandwidth**2)))
+    agrees([found["mean"], found["error"]], [mean(query, x, y), left_out(bandwidth)])
+    step = 1e-6  # the slope by the logarithm of the bandwidth
+    slope = (left_out(bandwidth * math.exp(step)) - left_out(bandwidth * math.exp(-step))) / (2 * step)
+    agrees(found["slope"], slope)
+
+
+def soft(ask: Callable) -> None:
+    model = data.Asked()
+    model.load_state_dict(weights(kept("soft")))
+    board = [[number % 10, number % 4] for number in range(3, 12)]
+    pictures = torch.tensor(np.stack([digit(*one) for one in board])).float()
+    alpha = model(pictures[None], torch.tensor([8]))[0]
+    found = ask({"board": board, "question": 8, "temperature": 1})
+    agrees(found["alpha"], alpha)
+    agrees(found["mean"], alpha @ pictures.flatten(1))
+    assert alpha[5] > 0.9  # the eight
+    warm = ask({"board": board, "question": 8, "temperature": 2.5})
+    agrees(warm["alpha"], softmax(np.array(found["scores"]) / 2.5))
+
+
+@torch.enable_grad()
+def hard(ask: Callable) -> None:
+    scores, rewards, baseline = [0.3, -1.0, 0.8], [2.0, 5.0, -1.0], 1.5
+    found = ask({"scores": scores, "rewards": rewards, "baseline": baseline})
+    e = torch.tensor(scores, dtype=torch.float64, requires_grad=True)
+    alpha = e.softmax(dim=0)
+    exact = torch.autograd.grad(alpha @ torch.tensor(rewards, dtype=torch.float64), e)[0].numpy()
+    agrees(found["gradient"], exact)
+
+    def variance(b: float) -> float:
+        """By going through all samples."""
+        estimates = [(rewards[s] - b) * (np.eye(3)[s] - alpha.detach().numpy()) for s in range(3)]
+        return sum(p * ((one - exact) ** 2).sum() for p, one in zip(alpha.tolist(), estimates, strict=True))
+
+    agrees([found["variance"], found["without"]], [variance(baseline), variance(0)])
+    assert variance(found["best"]) < min(variance(found["best"] - 0.1), variance(found["best"] + 0.1))
+
+
+def filterbank(ask: Callable) -> None:
+    size, stride, sigma, gamma, centre = 5, 3.1, 1.2, 1.5, [9.0, 26.5]  # some filters lie outside of the image
+    settings = {"size": size, "stride": stride, "sigma": sigma, "gamma": gamma}
+    found = ask({"label": 4, "turn": 1, "centre": centre, **settings})
+    bank = Filterbank(1, (1, 28, 28), size=size)
+    window = Window(torch.tensor([[centre]]), *(torch.tensor([[value]]) for value in (stride, sigma, gamma)))
+    across, down = bank.filters(window)
+    agrees(found["across"], across[0, 0])
+    agrees(found["down"], down[0, 0])
+    read = bank.read(torch.tensor(digit(4, 1)).float()[None, None], window)
+    agrees(found["read"], read.flatten())
+    agrees(found["written"], bank.write(read, window).flatten())
+
+
+def ram(ask: Callable) -> None:
+    model = open_model("weights/ram_cluttered60", device="cpu").task.model
+    rounded = weights(kept("ram"))
+    for name, value in model.state_dict().items():
+        if name in rounded:
+            assert (rounded[name] - value).abs().max() <= value.abs().max() / 80, name  # 89 levels
+    model.load_state_dict(rounded, strict=False)
+    image = np.zeros((60, 60))
+    image[3:31, 25:53] = digit(5, 2)
+    image[40:48, 2:10] = digit(8, 0)[10:18, 10:18]
+    images = torch.tensor(image).float()[None, None]
+    expected = model(images, 1, "mean")
+    patches = model.view(images, expected).patches
+    found = ask(image.flatten().tolist())
+    agrees([one["location"] for one in found], expected.locations[0, 0])
+    agrees([one["probabilities"] for one in found], expected.log_prob[0, 0].exp())
+    agrees([one["patches"] for one in found], patches[0].flatten(1))
+    assert found[-1]["probabilities"][5] > 0.9
+
+
+def caption(ask: Callable) -> None:
+    for number, photograph in enumerate(kept("caption")["photographs"]):
+        found = ask({"photograph": number, "word": 1})
+        assert found["words"] == [one["word"] for one in photograph["words"]]
+        rows, columns = photograph["grid"]
+        alpha = np.frombuffer(base64.b64decode(photograph["words"][1]["map"]), np.uint8).reshape(rows, columns)
+
+        def spread(regions: int, low: float, high: float) -> np.ndarray:
+            """Shares of regions, which lie from `low` to `high` in [-1, 1], at 96 places."""
+            at = ((np.arange(96) + 0.5) / 48 - 1 - low) / (high - low) * regions - 0.5
+            weight = np.exp(-((at[:, None] - np.arange(regions)) ** 2) / 0.72)
+            return weight / weight.sum(axis=1, keepdims=True)
+
+        left, top, right, bottom = photograph["extent"]
+        light = spread(rows, top, bottom) @ alpha @ spread(columns, left, right).T
+        agrees(found["mass"], (light / light.max()).sum())
+        assert found["brightest"] == [*divmod(int(light.argmax()), 96)][::-1]
+
+
+CHECKS = [counter, gradients, kernel, soft, hard, filterbank, ram, caption]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_page_computes_what_our_code_computes(browser, check) -> None:
+    with without_loops(), torch.no_grad():  # compiling them takes longer than all of these tests
+        check(lambda given: browser.run(f"lesson.check({check.__name__!r}, {json.dumps(given)})"))
+
+
+PLAY = """
+(() => {
+  const page = document.querySelector("section:not([hidden])"), input = new Event("input");
+  const handle = page.querySelector("[data-handle]");
+  for (const one of page.querySelectorAll("input[type=range]"))
+    for (const value of [one.min, one.max, one.defaultValue]) { one.value = value; one.dispatchEvent(input); }
+  handle?.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowUp", bubbles: true }));
+})()
+"""
+"""Moves the sliders of the page that is shown to their ends, and its first handle."""
+
+
+def test_every_page_draws_and_fits_any_screen(browser) -> None:
+    """Its sliders move, its handles follow arrow keys, and nothing is wider than a telephone; no error on the way."""
+    assert browser.run("Object.keys(lesson.pages)") == [check.__name__ for check in CHECKS]
+    for width in (390, 1280):
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+        for number in range(1, len(CHECKS) + 1):
+            browser.run(f"location.hash = {number}")
+            browser.wait(f"document.querySelector('nav [aria-current]').textContent == '{number}'")
+            wide = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+            scroll, client = browser.run(wide)
+            assert scroll <= client, f"page {number} at {width} pixels"
+            browser.run(PLAY)
+    assert browser.run("lesson.errors") == []
+
+
+def test_arrow_keys_turn_pages(browser) -> None:
+    browser.run("location.hash = 1")
+    browser.wait("document.querySelector('nav [aria-current]').textContent == '1'")
+    press = "document.querySelector('{}').dispatchEvent(new KeyboardEvent('keydown', {{key: '{}', bubbles: true}}))"
+    browser.run(press.format("body", "ArrowRight"))
+    browser.wait("document.querySelector('#gradients:not([hidden])')")
+    browser.run(press.format("#gradients input", "ArrowRight"))  # which moves the slider
+    browser.run(press.format("body", "ArrowLeft"))
+    browser.wait("document.querySelector('#counter:not([hidden])')")
+
+
+def test_the_page_is_written_from_its_parts() -> None:
+    assert make.joined(NUMBERS) == PAGE, "index.html is out of date: run `python docs/lesson/make.py`"
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    """One file, without a server and a network. Links of its text may lead to the web."""
+    text = make.DATA.sub("", PAGE)
+    assert re.findall(r'(?:src|href)="(?!data:|#|https://creativecommons\.org)[^"]*"', text) == []
+    assert not re.search(r"\b(?:fetch|import|XMLHttpRequest|WebSocket)\b\s*\(|@import|url\(", text)
+    for code in re.findall(r"<code>((?:vision_attn|docs|weights)/[\w./]+)</code>", text):
+        assert (LESSON.parents[1] / code).exists(), f"the lesson names {code}"
+    assert len(PAGE.encode()) < 3_000_000
+
+
+def test_levels_of_weights() -> None:
+    weight = torch.tensor([[1.0, -0.5, 0.013], [0.0, 0.0, 0.0]])
+    agrees(data.unpacked(data.packed(weight)), torch.tensor([[1.0, -0.5, 1 / 44], [0, 0, 0]]))
+    assert set(data.LETTERS).isdisjoint('"<\\') and len(set(data.LETTERS)) == 2 * data.HALF + 1
