@@ -1,8 +1,11 @@
 """Annotation vectors that another program computed: read from files, in the place of those of an encoder."""
 
 import json
+import pickle
+import re
 import sys
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -277,6 +280,75 @@ def test_vectors_in_an_hdf5_file(tmp_path, form) -> None:
         Vectors(more, tmp_path / "damaged", (L, D), [77])
 
 
+class Unpickled:
+    """Whose unpickling writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_vectors_in_an_lmdb(tmp_path, folder) -> None:
+    """As ImageCaptioning.pytorch writes them: bytes of .npz files by id, and boxes in an LMDB of their own."""
+    lmdb = pytest.importorskip("lmdb", reason="needs lmdb, of the extra [features]")
+    source, vectors = folder_of(tmp_path)
+    boxes = np.tile(np.array([0, 0, 28, 56], dtype=np.float32), (L, 1))
+    places = {kind: tmp_path / f"bu_{kind}{'' if folder else '.lmdb'}" for kind in ("att", "box")}
+    opened = {kind: lmdb.open(str(place), subdir=folder, map_size=2**20) for kind, place in places.items()}
+    with opened["att"].begin(write=True) as att, opened["box"].begin(write=True) as box:
+        for number in range(6):
+            array = vectors[f"{number}.png"]
+            save = {0: partial(np.savez_compressed, feat=array), 1: partial(np.savez, z=array)}.get(number)
+            (save or (lambda file, array=array: np.save(file, array)))(file := BytesIO())
+            key = f"{number}.npz" if number == 3 else str(number)
+            att.put(key.encode(), file.getvalue())
+            np.save(file := BytesIO(), boxes)
+            box.put(str(number).encode(), file.getvalue())
+        att.put(b"pickle", pickle.dumps(Unpickled(tmp_path / "unpickled")))
+    for each in opened.values():
+        each.close()
+    source.features = str(places["att"])
+    task = Quiet(source, encoder=Precomputed(region_size=D, grid=(1, L)), model=MODELS["soft"])
+    source.prepare(task)
+    for split in ("train", "val", "test"):
+        for batch in source.split(split):
+            for array, file, where in zip(batch.images, batch.files, batch.vectors, strict=True):
+                assert np.array_equal(array.numpy(), vectors[Path(file).name].astype(np.float32))
+                assert read_boxes(where, lambda: (56, 56)).tolist() == [[-1, -1, 0, 1]] * L
+            for picture, described in pictured(batch, task.describe(batch.images), task.encoder):
+                assert picture.size == (56, 56) and not described.alpha[:, :, CELLS // 2 :].any()
+    found = Vectors([View("new.png", "new.png", False, 1)], places["att"], (L, D), [77])
+    assert re.search(r"bu_att\S* has no vectors of new.png or of id 77, but of 0, 1, 2 \.", found.unreadable["new.png"])
+    with pytest.raises(
+        ValueError, match=r"bu_att\S*: pickle: no array can be read \(ValueError: it is a pickle, which cou"
+    ):
+        read_vectors(found.place.by_id("pickle"), (L, D))
+    assert not (tmp_path / "unpickled").exists()
+    (tmp_path / "damaged").write_bytes(bytes(16) + b"\xde\xc0\xef\xbe" + bytes(100))
+    with pytest.raises(ValueError, match="damaged is not a readable LMDB"):
+        Vectors([], tmp_path / "damaged", (L, D), [])
+
+
+def test_lmdb_without_its_library_names_the_extra(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    (tmp_path / "a.lmdb").write_bytes(bytes(16) + b"\xde\xc0\xef\xbe")
+    with pytest.raises(ValueError, match=r"a.lmdb is an LMDB: it needs lmdb, pip install 'vision-attn\[features\]'"):
+        Vectors([], tmp_path / "a.lmdb", (L, D), [])
+
+
+def test_boxes_beside_a_folder_of_vectors(tmp_path) -> None:
+    for kind in ("att", "box"):
+        (tmp_path / f"cocobu_{kind}" / "beach").mkdir(parents=True)
+    np.savez(tmp_path / "cocobu_att" / "beach" / "1.npz", feat=np.ones((2, D)))
+    np.save(tmp_path / "cocobu_box" / "beach" / "1.npy", np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1]]))
+    found = read_boxes(tmp_path / "cocobu_att" / "beach" / "1.npz", lambda: (1, 1))
+    assert found.tolist() == [[-1, -1, 0, 1], [0, -1, 1, 1]]
+    assert read_boxes(tmp_path / "cocobu_att" / "beach" / "1.npz", lambda: (1, 1)) is not None
+
+
 def test_hdf5_without_h5py_names_the_extra(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
@@ -291,7 +363,9 @@ def test_what_does_not_fit_is_said(tmp_path) -> None:
         folder_of(tmp_path / "a", flips=True)
     source, _ = folder_of(tmp_path / "b")
     source.features = str(tmp_path / "b" / "vectors" / "0.npy")
-    with pytest.raises(ValueError, match=r"0.npy is neither a folder of annotation vectors nor an HDF5 file"):
+    with pytest.raises(
+        ValueError, match=r"0.npy is neither a folder of annotation vectors nor an HDF5 file nor an LMDB"
+    ):
         source.prepare(build(source))
 
 

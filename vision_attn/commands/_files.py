@@ -7,16 +7,19 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vision_attn.system.console import complain, printable, progress, to_the_end
 from vision_attn.system.files import scratch
+
+if TYPE_CHECKING:
+    from vision_attn.data.images.open import Encoded
 
 
 class Found(NamedTuple):
     """The images to read, notes and errors; each text is one line."""
 
-    files: list[Path]
+    files: "list[Path | Encoded]"
     notes: list[str]
     complaints: list[str]
 
@@ -33,7 +36,7 @@ def add_image_arguments(parser: argparse.ArgumentParser, verb: str, *, image: st
 @contextmanager
 def images_of(
     arguments: argparse.Namespace, what: str, *, unit: str = "image", endings: Collection[str] | None = None
-) -> Iterator[tuple[Iterator[Path], Found]]:
+) -> Iterator[tuple[Iterator["Path | Encoded"], Found]]:
     """Within this context, the results of all images that a command names are made and printed.
 
     Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
@@ -48,7 +51,7 @@ def images_of(
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive, endings=endings)
 
-    def files() -> Iterator[Path]:
+    def files() -> Iterator["Path | Encoded"]:
         yield from progress(found.files, what=what, unit=unit)
 
     with to_the_end(arguments.out is not None), without_loops(len(found.files) <= BATCH):
@@ -62,13 +65,16 @@ def photographs(places: Iterable[Path], *, recursive: bool = False, endings: Col
 
     Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are
     ignored, links to folders are not followed (they could form a cycle), and files that are not regular (pipes,
-    devices) are skipped with a note.
+    devices) are skipped with a note. Of a dataset (`hub_datasets`), all photographs are returned that it holds.
     """
     from vision_attn.data.images.open import ENDINGS
+    from vision_attn.data.photographs.hub_datasets import is_dataset, photographs_of
 
     found = Found([], [], [])
     for place in places:
-        if os.path.isdir(place):  # Path.is_dir raises for names that are too long
+        if place.suffix.lower() not in ENDINGS and is_dataset(place):
+            found.files.extend(photographs_of(place))
+        elif os.path.isdir(place):  # Path.is_dir raises for names that are too long
             _search(place, recursive, found, ENDINGS if endings is None else endings)
         else:
             found.files.append(place)

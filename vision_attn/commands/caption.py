@@ -105,9 +105,11 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     after an option are left in `arguments.overrides` by the parser, and are taken from there.
     """
     from vision_attn.data.images.open import ENDINGS
+    from vision_attn.data.photographs.hub_datasets import NAME
 
     def image(name: str | Path) -> bool:
-        return Path(name).suffix.lower() in ENDINGS or (os.path.lexists(name) and not is_run(Path(name)))
+        there = os.path.lexists(name) or NAME.fullmatch(str(name))
+        return Path(name).suffix.lower() in ENDINGS or bool(there and not is_run(Path(name)))
 
     places = [Path(arguments.folder), *arguments.images] if arguments.folder else list(arguments.images)
     names, arguments.overrides = names_after_options(arguments.overrides, image)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import check_file
+from vision_attn.data.photographs.hub_datasets import located
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.references import matched, read_references, read_results
 from vision_attn.data.words import KINDS, SCORED
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Score, write and print. Returns 1 if a metric failed. Raises ValueError for errors in the files."""
     from vision_attn.metrics.bootstrap import resampled
 
-    files, annotations = [find(name) for name in arguments.results], find(arguments.annotations)
+    files, annotations = [find(name) for name in arguments.results], located(arguments.annotations)
     if arguments.each and len(files) > 1:
         raise ValueError("--each is of one file of captions: score the files one by one")
     name = f"{files[0].stem}_{'metrics' if len(files) == 1 else 'compared'}.json"

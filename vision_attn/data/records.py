@@ -100,8 +100,8 @@ def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is not a readable {shape} file: {reason_of(error)}") from error
     if not places_of(kept, ["image"], {}) and places_of(table.column_names, ["image"], {}):
         raise ValueError(
-            f"{path} holds the photographs themselves, not their names: train on it with "
-            "--data=vision_attn.data.photographs.shards.Shards --data.shards.train=FILE, and so on"
+            f"{path} holds the photographs themselves, not their names, and {shape} files of that kind are not read: "
+            "write Parquet, or save it with the library datasets (`save_to_disk`)"
         )
     return table.select(kept).to_pylist()
 

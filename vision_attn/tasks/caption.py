@@ -282,7 +282,9 @@ class Captioning(Task):
         with self.model.in_mode("mode") if could else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
         pictures, described = zip(*pictured(batch, described, self.encoder), strict=True)
-        titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
+        titles = [
+            Path(str(file)).name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)
+        ]
         return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
 
     def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:

@@ -7,7 +7,7 @@ from PIL import Image
 
 from vision_attn.contracts import DecodedCaption, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.images.open import open_photograph
+from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import open_seen
 from vision_attn.data.photographs.vector_files import Entry
 from vision_attn.data.photographs.vectors import read_boxes
@@ -35,7 +35,7 @@ def pictured(
 
 
 def _over_objects(
-    described: DecodedCaption, file: Path, vectors: Path | Entry, encoder: Encoder
+    described: DecodedCaption, file: Path | Encoded, vectors: Path | Entry, encoder: Encoder
 ) -> tuple[Image.Image, DecodedCaption]:
     """If the boxes of regions that lie on no grid are known, the whole photograph, with maps over it; if they are not,
     no map. Regions on a grid are drawn as those of any encoder."""

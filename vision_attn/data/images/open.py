@@ -8,7 +8,7 @@ import ctypes
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
@@ -39,11 +39,14 @@ _TRIMMED_ABOVE = 1 << 26
 
 
 class Encoded(NamedTuple):
-    """A photograph in memory, as its file holds it."""
+    """A photograph as its file holds it, without the file."""
 
     name: str
     """For messages."""
-    content: bytes
+    content: bytes | Callable[[], bytes]
+    """The bytes of the file, or what reads them."""
+    size: int | None = None
+    """The number of bytes, where it is known before they are read; -1: there are none."""
 
     def __str__(self) -> str:
         return self.name
@@ -129,7 +132,7 @@ def _lower_bytes(image: ImageFile.ImageFile) -> list[tuple]:
 def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
     """The file of `path`, which `held` closes."""
     if isinstance(path, Encoded):
-        return BytesIO(path.content)
+        return BytesIO(path.content() if callable(path.content) else path.content)
     _refuse_special(path)
     return held.enter_context(open(path, "rb"))  # noqa: SIM115
 

@@ -47,7 +47,7 @@ class View(NamedTuple):
     """A photograph, mirrored or not."""
 
     name: str
-    file: str | Path
+    file: str | Path | Encoded
     mirrored: bool = False
     size: int | None = None
     """Of the file, in bytes, if it is known."""
@@ -108,7 +108,7 @@ class WholePictures(Pixels):
             return Image.fromarray(self._read_view(view).permute(1, 2, 0).numpy())  # which logs it
 
 
-def open_seen(path: str | Path, fit: Fit, at_least: int | None = None) -> Image.Image:
+def open_seen(path: str | Path | Encoded, fit: Fit, at_least: int | None = None) -> Image.Image:
     """Open the part of a photograph that an encoder sees, in its own shape. See `open_photograph`."""
     return seen_part(open_photograph(path, at_least), fit)
 

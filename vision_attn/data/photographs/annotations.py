@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.data.photographs.caption_files import Columns, files_of, read_photographs
+from vision_attn.data.photographs.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
 from vision_attn.data.records import divided, read_content, split_named
@@ -30,16 +31,20 @@ def read_splits(
     *,
     columns: Columns | None = None,
     cache: str | None = None,
+    download: bool = False,
 ) -> dict[str, Photographs]:
     """Read all photographs with captions by split, in the order of the annotation files; see `read_annotations`.
 
-    annotations: a file or a folder, or one for each split. `split_files` are for one file alone.
+    annotations: a file, a folder or a dataset, or one for each split. `split_files` are for one alone. `download`: see
+    `read_photographs`.
 
     With a cache, those of large files are kept there as arrays, which processes share and which are not parsed again;
     what is said of them is then logged only the first time.
     """
     several = isinstance(annotations, Mapping)
-    given = {known_split(split): find(path) for split, path in annotations.items()} if several else find(annotations)
+    given = (
+        {known_split(split): located(path) for split, path in annotations.items()} if several else located(annotations)
+    )
     lists: Path | dict[str, Path] | None = None
     if split_files and not several:
         lists = (
@@ -52,17 +57,19 @@ def read_splits(
         found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
         if several:
             for split, path in given.items():
-                found[split] = read_annotations(path, split=split, columns=columns)[split]
+                found[split] = read_annotations(path, split=split, columns=columns, download=download)[split]
         else:
-            found = read_annotations(given, split_files=lists, columns=columns)
+            found = read_annotations(given, split_files=lists, columns=columns, download=download)
         return {split: Photographs.of(members) for split, members in found.items()}
 
-    files = [file for path in (given.values() if several else [given]) for file in files_of(path)]
+    places = [*given.values()] if several else [given]
+    datasets = [*map(is_dataset, places)]
+    files = [file for path, kept in zip(places, datasets, strict=True) if not kept for file in files_of(path)]
     files += lists.values() if isinstance(lists, dict) else [lists] if lists else []
     for file in files:  # a config may come from anyone, and reading a pipe or a device might never end
         if not file.is_file():
             raise ValueError(f"{file} is not a file")
-    if cache is None or sum(file.stat().st_size for file in files) < LARGE:
+    if cache is None or any(datasets) or sum(file.stat().st_size for file in files) < LARGE:
         return read()
     checksums = [*map(sha256, files)]
 
@@ -82,10 +89,11 @@ def read_annotations(
     split_files: Path | Mapping[str, Path] | None = None,
     split: str | None = None,
     columns: Columns | None = None,
+    download: bool = False,
 ) -> dict[str, list[Photograph]]:
     """Read the photographs of an annotation file by split, in the file's order; "restval" counts as "train".
 
-    path: a file of any shape that `read_photographs` recognises. A line says which it is. `columns`: see there.
+    path: of any shape that `read_photographs` recognises. A line says which it is. `columns`, `download`: see there.
 
     The split of an image is `split` if given (for a file with one split), else it comes from `split_files`, a JSON file
     or a list for each split, else from the image's `split`. Images without a split are left out. Of files other than
@@ -93,7 +101,7 @@ def read_annotations(
     or else a tenth of the images are for validation and a tenth for testing. Raises ValueError naming the file and the
     invalid record.
     """
-    shape, photographs, given, short = read_photographs(path, columns=columns)
+    shape, photographs, given, short = read_photographs(path, columns=columns, download=download)
     names = [photograph.name for photograph in photographs]
     if split is not None:
         named, by = [split] * len(photographs), split

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vision_attn.data.photographs.hub_datasets import is_dataset, read_rows
 from vision_attn.data.photographs.image_lists import coco, coco_by_id, expected, karpathy
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
 from vision_attn.data.records import Content, Records, read_content, read_records, split_named
@@ -63,15 +64,23 @@ def _titled(files: list[Path]) -> list[Path]:
     return [file for file in files if file.stem in TITLES or file.name.endswith(".token.txt")]
 
 
-def read_photographs(path: Path, *, columns: Columns | None = None, by_id: bool = False) -> Annotated:
-    """Read all photographs of an annotation file, or of a folder with one, in its order.
+def read_photographs(
+    path: Path, *, columns: Columns | None = None, by_id: bool = False, download: bool = False
+) -> Annotated:
+    """Read all photographs of an annotation file, of a folder with one, or of a dataset (`hub_datasets`), in its order.
 
     columns: the names of columns or keys that are not recognised, for image, caption and split.
     by_id: take every image that has a caption, also if the file does not list it or gives it no file name. Its name is
         then empty: it has captions to compare with, but no photograph to train on.
+    download: download a dataset of the hub, if it is not on this machine.
 
     Raises ValueError naming the file and the invalid record.
     """
+    if is_dataset(path):
+        rows = read_rows(path, columns or {}, download=download)
+        found = _listed(path, Content("dataset", [row.fields for row in rows]), {}, by_id)
+        inside = {row.fields["image"]: row.file for row in rows}
+        return found._replace(photographs=[one._replace(file=inside.get(one.name)) for one in found.photographs])
     files = files_of(path)
     read = [_read(file, columns or {}, by_id) for file in files]
     if files[0].name not in METADATA or files == [path]:

@@ -59,14 +59,16 @@ class Captions(VocabularySource):
         crops: float = 1.0,
         verify: bool = False,
         features: str | None = None,
+        download: bool = False,
     ) -> None:
         """Stores its arguments and reads nothing. Files are also searched for under `$VISION_ATTN_DATA` and `data/`.
 
         Args:
-            images: the folder of photographs, or one folder per split.
-            annotations: a file of captions, a folder with one, or one for each split (train, val, test). Its shape is
-                recognised by its content: see `data.photographs.caption_files`. None: the folder `images`, or the one
-                above it.
+            images: the folder of photographs, or one folder per split; or a dataset with photographs and captions: see
+                `data.photographs.hub_datasets`.
+            annotations: a file of captions, a folder with one, a dataset, or one for each split (train, val, test). Its
+                shape is recognised by its content: see `data.photographs.caption_files`. None: the folder `images`, or
+                the one above it.
             split_files: a list of names or ids for each split, or one JSON file {split: [names or ids]}.
             columns: the names of the columns image, caption and split where they are not recognised; of a table without
                 a header their numbers, from 1.
@@ -92,6 +94,7 @@ class Captions(VocabularySource):
             features: annotation vectors that another program computed, in the place of the encoder's: a folder with an
                 .npy or .npz file for each photograph, or an HDF5 file (`data.photographs.vector_files`). See
                 `encoders.precomputed`.
+            download: download a dataset of the hub, if it is not on this machine.
         """
         self.images, self.annotations = images, images if annotations is None else annotations
         self.split_files, self.columns = split_files, columns
@@ -102,7 +105,7 @@ class Captions(VocabularySource):
         check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
         check_range("Captions", 1, 1000, rows=rows, max_length=max_length)
         check_range("Captions", 0.1, 1, crops=crops)
-        self.features, self.crops = features, crops
+        self.features, self.crops, self.download = features, crops, download
         for key, set_, done in (("flips", flips, "mirrored"), ("crops", crops < 1, "cropped")):
             if features and set_:
                 raise ValueError(f"data.{key} needs an encoder: vectors in data.features cannot be {done}")
@@ -112,7 +115,8 @@ class Captions(VocabularySource):
     @cached_property
     def photographs(self) -> dict[str, Photographs]:
         """All photographs with captions, by split, in the order of the annotation files."""
-        return read_splits(self.annotations, self.split_files, columns=self.columns, cache=self.cache)
+        options = {"columns": self.columns, "cache": self.cache, "download": self.download}
+        return read_splits(self.annotations, self.split_files, **options)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -138,8 +142,7 @@ class Captions(VocabularySource):
         encoder = task.encoder
         if self._prepared is encoder:
             return
-        images = self.images if isinstance(self.images, dict) else dict.fromkeys(SPLITS, self.images)
-        found = locate(self.photographs, {known_split(split): find(path) for split, path in images.items()})
+        found = self._located()
         cache = None if self.cache is None else Path(self.cache).expanduser()
         frozen = None if cache is None or self.features else encoder.frozen_part()
         if frozen is not None and self.crops < 1 and self._only is None:
@@ -169,6 +172,12 @@ class Captions(VocabularySource):
         self._tables: dict[str, CaptionTable] = {}
         self._groups: Stratified | None = None
         self._prepared = encoder
+
+    def _located(self) -> dict[str, Photographs]:
+        images = self.images if isinstance(self.images, dict) else dict.fromkeys(SPLITS, self.images)
+        if any(members.files is not None for members in self.photographs.values()):
+            images = {}  # the dataset holds them
+        return locate(self.photographs, {known_split(split): find(path) for split, path in images.items()})
 
     @property
     def summary(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vision_attn.data.images.open import Encoded
 from vision_attn.system.files import brief
 
 LONGEST = 100_000
@@ -20,8 +21,8 @@ class Photograph(NamedTuple):
     name: str
     """Path relative to the image folder; after `locate`, relative to the common parent of the folders of all splits."""
     captions: list[str]
-    file: Path | None = None
-    """Set by `photograph_store.locate`."""
+    file: Path | Encoded | None = None
+    """Set by `store.locate`, or by the data set that holds the photograph."""
 
 
 NAMINGS: tuple[Callable[[Photograph], str], ...] = (

@@ -45,7 +45,7 @@ def read_results(path: str | Path) -> dict[int | str, str]:
 def read_references(path: str | Path) -> list[Photograph]:
     """Read the images that have captions from any annotation file that training reads, whatever their split. Images
     need no file name. Raises ValueError naming the file and the invalid record."""
-    found = read_photographs(Path(path), by_id=True)
+    found = read_photographs(Path(path), by_id=True, download=True)
     captioned = [photograph for photograph in found.photographs if photograph.captions]
     if not captioned:
         raise ValueError(f"{path} holds no captions")

@@ -17,6 +17,7 @@ import numpy as np
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from numpy.typing import NDArray
 
+from vision_attn.data.images.open import Encoded
 from vision_attn.data.images.squares import View
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.ragged import Ragged, map_array, write_array
@@ -48,17 +49,22 @@ class Photographs:
     """The path from the common parent of the folders of all splits to `folder`; part of a name."""
     sizes: NDArray[np.int64] | None = None
     """Bytes of the file of each member; -1: there is none."""
+    files: Sequence[Encoded] | None = None
+    """The photographs in the arrays, if the data set holds them; None: they are files of `folder`."""
     store: tuple[Path, str] | None = None
     """The folder and the split of the files that hold the arrays; None: they are in memory."""
 
     @classmethod
     def of(cls, photographs: Sequence[Photograph]) -> "Photographs":
+        inside = [one.file for one in photographs if isinstance(one.file, Encoded)]
         return cls(
             ids=Ragged.texts(json.dumps(one.id) for one in photographs),
             names=Ragged.texts(Path(one.name).as_posix() for one in photographs),
             captions=Ragged.texts(caption for one in photographs for caption in one.captions),
             starts=np.cumsum([0, *(len(one.captions) for one in photographs)], dtype=np.int64),
             members=np.arange(len(photographs)),
+            sizes=np.array([file.size for file in inside]) if inside else None,
+            files=inside or None,
         )
 
     def save(self, folder: Path, split: str) -> None:
@@ -100,13 +106,16 @@ class Photographs:
         kept[self.members] = True
         return map(self.name_prefix.__add__, compress(self.names.all_texts(), kept.tolist()))
 
-    def file(self, number: int) -> Path | None:
+    def file(self, number: int) -> Path | Encoded | None:
+        if self.files is not None:
+            return self.files[int(self.members[number])]
         return None if self.folder is None else self.folder / self.names.text(int(self.members[number]))
 
     def view(self, number: int, *, mirrored: bool) -> View:
         """The photograph as an encoder input; only after `locate`."""
         name = self.names.text(self.members.item(number))
-        return View(self.name_prefix + name, self.file_prefix + name, mirrored, self.sizes.item(number))
+        file = self.file_prefix + name if self.files is None else self.file(number)
+        return View(self.name_prefix + name, file, mirrored, self.sizes.item(number))
 
     @cached_property
     def file_prefix(self) -> str:
@@ -198,11 +207,12 @@ def _locked(folder: Path, what: str) -> AcquireReturnProxy:
 
 
 def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) -> dict[str, Photographs]:
-    """Find the file of each photograph in the folder of its split. Missing photographs are logged and left out.
+    """Find the file of each photograph in the folder of its split, unless the data set holds it. Missing photographs
+    are logged and left out.
 
     Raises ValueError if a split has no folder, or if no file exists.
     """
-    root = os.path.commonpath([folder.absolute() for folder in folders.values()])
+    root = os.path.commonpath([folder.absolute() for folder in folders.values()]) if folders else ""
     placed: dict[str, Photographs] = {}
     found: dict[str, Photographs] = {}
     missing, example = 0, Path(root)
@@ -210,15 +220,11 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
         if not len(members):
             found[split] = members
             continue
-        if split not in folders:
-            raise ValueError(f"no folder of images is given for split {split}")
-        path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
-        placed[split] = replace(members, folder=folders[split])
-        sizes = np.fromiter(map(_size, map(placed[split].file_prefix.__add__, members.all_names())), dtype=np.int64)
-        placed[split] = replace(placed[split], name_prefix="" if path == "." else f"{path}/", sizes=sizes)
+        placed[split] = members if members.files is not None else _placed(members, split, folders, root)
+        sizes = placed[split].sizes
         found[split] = placed[split].selected(sizes >= 0)
         if sizes.min() < 0:
-            example = example if missing else placed[split].file(int(np.argmin(sizes)))
+            example = example if missing else Path(str(placed[split].file(int(np.argmin(sizes)))))
             missing += len(sizes) - len(found[split])
     if not any(map(len, found.values())):
         hint = meant(example, Path(root)) or ": check data.images"
@@ -227,6 +233,16 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
         such = printable(f"{example}{meant(example, Path(root))}")
         log.warning("photographs that do not exist and are left out: %d, such as %s", missing, such)
     return found
+
+
+def _placed(members: Photographs, split: str, folders: Mapping[str, Path], root: str) -> Photographs:
+    """The photographs of a split with the folder of their files, and the sizes of these."""
+    if split not in folders:
+        raise ValueError(f"no folder of images is given for split {split}")
+    path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
+    placed = replace(members, folder=folders[split])
+    sizes = np.fromiter(map(_size, map(placed.file_prefix.__add__, members.all_names())), dtype=np.int64)
+    return replace(placed, name_prefix="" if path == "." else f"{path}/", sizes=sizes)
 
 
 def _size(file: str) -> int:

@@ -13,7 +13,16 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import Encoder
 from vision_attn.data.images.squares import View, in_threads
-from vision_attn.data.photographs.vector_files import BOXES, HEIGHTS, NAMES, WIDTHS, Entry, arrays_of, place_of
+from vision_attn.data.photographs.vector_files import (
+    BOXES,
+    HEIGHTS,
+    NAMES,
+    WIDTHS,
+    Entry,
+    arrays_of,
+    boxes_beside,
+    place_of,
+)
 from vision_attn.data.photographs.views import Views
 
 MULTIPLE = 8
@@ -32,10 +41,10 @@ class Vectors:
     def __init__(
         self, views: Sequence[View], path: Path, shape: tuple[int | None, int], ids: Sequence[int | str]
     ) -> None:
-        """`path`: a folder or an HDF5 file, see `vector_files`. `shape`: L and D; L is None where it differs from
-        photograph to photograph. `ids`: of each photograph."""
+        """`path`: a folder, an HDF5 file or an LMDB, see `vector_files`. `shape`: L and D; L is None where it differs
+        from photograph to photograph. `ids`: of each photograph."""
         self.shape = shape
-        place = place_of(path)
+        self.place = place = place_of(path)
         self.files = [place.by_name(view.name) for view in views]
         taken, often = set(self.files), Counter(map(str, ids))
         self.unreadable: dict[str, str] = {}
@@ -100,16 +109,20 @@ def read_vectors(path: Path | Entry, shape: tuple[int | None, int]) -> Float[Ten
 def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float[Tensor, "L 4"] | None:
     """Read the boxes (x0, y0, x1, y1) of the vectors that `read_vectors` returns, in [-1, 1] over the whole photograph.
 
-    None where the file has none. `size` is called for the width and height of the photograph, in pixels, if the file
-    does not hold them and its boxes are not from 0 to 1. Raises ValueError naming the file for boxes of another shape.
+    They are in the same file, or beside it (`boxes_beside`). None where there are none. `size` is called for the width
+    and height of the photograph, in pixels, if the file does not hold them and its boxes are not from 0 to 1.
+
+    Raises ValueError naming the file for boxes of another shape.
     """
     with arrays_of(path) as arrays:
-        names = list(arrays)
-        name = next((each for each in BOXES if each in names), None)
-        if name is None:
-            return None
-        boxes, vectors = np.asarray(arrays[name], dtype=np.float64), np.asarray(arrays[_chosen(names)])
-        sides = [_number(arrays, known) for known in (WIDTHS, HEIGHTS)]
+        vectors = np.asarray(arrays[_chosen(list(arrays))])
+        stated = _stated(arrays)
+    if stated is None and (other := boxes_beside(path)):
+        with arrays_of(other) as arrays:
+            stated = _stated(arrays, "")
+    if stated is None:
+        return None
+    name, boxes, sides = stated
     vectors = vectors.reshape(-1, vectors.shape[-1])
     if boxes.shape != (len(vectors), 4) or not np.isfinite(boxes).all():
         raise ValueError(f"{path}: {name} must hold 4 numbers for each of {len(vectors)} vectors, not {boxes.shape}")
@@ -117,6 +130,15 @@ def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float
         sides = [1, 1] if boxes.max(initial=0) <= 1 else size()
     scaled = boxes[(vectors != 0).any(axis=1)] / np.array([*sides, *sides])
     return torch.from_numpy(scaled * 2 - 1).float().clamp(-1, 1)
+
+
+def _stated(arrays: Mapping[str, NDArray], *more: str) -> tuple[str, Float[NDArray, "L 4"], list[float | None]] | None:
+    """The boxes among arrays, with their name, and the width and height of the photograph where they are known."""
+    name = next((each for each in (*BOXES, *more) if each in arrays), None)
+    if name is None:
+        return None
+    boxes = np.asarray(arrays[name], dtype=np.float64)
+    return name or "the boxes", boxes, [_number(arrays, known) for known in (WIDTHS, HEIGHTS)]
 
 
 def _number(arrays: Mapping[str, NDArray], names: Sequence[str]) -> float | None:
