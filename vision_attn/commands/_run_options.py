@@ -102,7 +102,6 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
     from vision_attn.configuration.hub import local
     from vision_attn.configuration.reader import UnknownKey
     from vision_attn.results.model import open_model
-    from vision_attn.tasks.pretrained import Settings
 
     options_only(arguments.overrides)
     overrides = list(arguments.overrides)
@@ -115,6 +114,8 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
         model = open_model(folder, **options)
     except UnknownKey as error:  # of an option
         if is_pretrained(folder):
+            from vision_attn.tasks.pretrained import Settings
+
             raise ValueError(meant(error, {"task": vars(Settings()), "data": {}}, options=vars(arguments))) from error
         content = load(find_best(Path(local(folder))) / "config.yaml")
         below = {key: content[key] for key in ("task", "data") if key in content}
