@@ -4,12 +4,15 @@ import json
 import re
 import sys
 import unicodedata
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
 
+from tests.untrained import CONFIGS, SIZES
+from vision_attn.commands import main
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.photograph import one_line
 from vision_attn.data.photographs.shards import Shards
@@ -142,3 +145,42 @@ def test_the_exported_program_joins_as_the_vocabulary_does():
 
     for words, gap in ((["a", "手", "机"], " "), (["▁a", "b", "▁c"], "")):
         assert written(words, {"gap": gap, "spaceless": SPACELESS}) == joined(words)
+
+
+JAPANESE = ["赤い丸が左にあります", "青い四角が右にあります", "赤い四角は青い丸の上です"]
+SEGMENTED = {
+    "jieba": (["红色的圆形在左边", "蓝色的方形在右边", "红色的方形在蓝色的圆形上面"], "红色", "红色的圆形在左边"),
+    "fugashi": (JAPANESE, "あり", "赤い丸が左にあります"),
+}
+
+
+@pytest.mark.parametrize("kind", SEGMENTED)
+def test_a_captioner_learns_the_words_of_a_library(kind, tmp_path, monkeypatch, capsys):
+    """Trains, captions and draws, where the library is; its words are those of the language."""
+    pytest.importorskip(kind, reason=f"needs {kind}, of the extra [languages]")
+    if kind == "fugashi":
+        pytest.importorskip("unidic_lite", reason="needs unidic-lite, of the extra [languages]")
+    captions, word, whole = SEGMENTED[kind]
+    monkeypatch.chdir(tmp_path)
+    Path("images").mkdir()
+    for number in range(24):
+        Image.new("RGB", (56, 56), (9 * number, 0, 99)).save(f"images/{number}.png")
+    rows = [f"{number}.png,{captions[number % 3]}" for number in range(24)]
+    Path("images/captions.csv").write_text("\n".join(["image,caption", *rows]), encoding="utf-8")
+    small = [option for option in SIZES["sat_soft_scenes"] if "data." not in option]
+    data = ["--data=vision_attn.data.photographs.captions.Captions", "--data.images=images", f"--data.words={kind}"]
+    data += ["--data.min_count=1", "--data.cache=null", "--data.batch_size=4", "--run.epochs=2", "--run.metric=nll"]
+    data += ["--run.mode=min", "--task.validate_with=[]", "--run.sanity_check=false"]
+    assert main(["train", str(CONFIGS / "sat_soft_scenes.yaml"), "--run.folder=run", *small, *data]) == 0
+    vocabulary = Vocabulary.load("run/best/vocabulary.json")
+    assert vocabulary.kind.kind == kind and word in vocabulary.words and whole not in vocabulary.words
+    assert [vocabulary.decode(vocabulary.encode(caption)) for caption in captions] == captions
+    assert len(vocabulary.encode(whole)) < len(whole)
+    capsys.readouterr()
+    assert main(["caption", "run", "images/0.png", "images/1.png", "--out", "look"]) == 0
+    said = [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
+    page = Path("look/index.html").read_text(encoding="utf-8")
+    assert len(said) == 2 and all(f'alt="{caption}"' in page and " " not in caption for caption in said if caption)
+    scored = ["score", "said.csv", "images/captions.csv", "--words", kind, "--metrics", "BLEU-2"]
+    Path("said.csv").write_text("\n".join(["image,caption", *rows[:4]]), encoding="utf-8")
+    assert main(scored) == 0 and "BLEU-2    100.00" in capsys.readouterr().out

@@ -10,6 +10,8 @@ Prints a table and writes the metrics as JSON, and with --each those of each ima
 are skipped and counted: COCO's own code rejects such files, but a test split usually shares its annotation file with
 the other splits.
 
+--clip adds CLIPScore, which compares captions with the images.
+
 Intervals of 95% say how far a metric moves with other images, from 1,000 resampled sets of them. Several RESULTS are
 scored on the images that all of them caption, and compared with the first: a difference whose interval contains 0 may
 be chance.
@@ -26,7 +28,7 @@ from vision_attn.data.photographs.hub_datasets import located
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.references import matched, read_references, read_results
 from vision_attn.data.words import KINDS, SCORED
-from vision_attn.metrics import METRICS, Report, caption_metrics, write_each
+from vision_attn.metrics import CLIP, METRICS, Report, caption_metrics, write_each
 from vision_attn.system.console import say
 from vision_attn.system.files import brief, find, replacing
 
@@ -54,6 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--words", choices=SCORED, default="spaces", help="how captions are split into words (default: at spaces)"
     )
+    parser.add_argument(
+        "--clip", metavar="MODEL", help="also CLIPScore, by a CLIP of transformers: a folder, or a name on the hub"
+    )
+    parser.add_argument("--images", type=Path, metavar="FOLDER", help="of --clip: the images of the references")
     parser.add_argument("--time-limit", type=float, default=1800.0, metavar="SECONDS", help="for each metric (1800)")
 
 
@@ -80,7 +86,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     split = KINDS[arguments.words]().scored
     options = {"names": arguments.metrics, "split": split, "time_limit": arguments.time_limit}
+    clip = None
+    if arguments.clip:
+        from vision_attn.commands._clip import Clip
+
+        clip = Clip(arguments.clip, found[0], arguments.images and find(arguments.images))
     reports = [caption_metrics(captions, references, **options) for captions in sets]
+    if clip:
+        reports = [clip.added(report, captions) for report, captions in zip(reports, sets, strict=True)]
     samples = [resampled(report) for report in reports]
     content = written_content(files, reports, samples, images=len(references), annotated_images=len(photographs))
     # Written before a line is printed: the reader of what is printed may leave early, as `head` does.
@@ -155,16 +168,17 @@ def table(reports: Sequence[Report], samples: Sequence[Mapping[str, "ndarray"]])
         return f"{'{:.2f} to {:.2f}'.format(*(100 * interval(values))) if values is not None else '':>20}"
 
     several, first = len(reports) > 1, samples[0]
-    names = [name for name in METRICS if any(name in report.metrics for report in reports)]
+    names = [name for name in (*METRICS, *CLIP) if any(name in report.metrics for report in reports)]
     unpenalised = [name for name in names if name.removesuffix("-no-brevity") in set(names) - {name}]
-    header = f"{'metric':<8}" + " file" * several + f" {'x 100':>7}{'95% interval':>20}"
+    wide = 12 if CLIP[0] in names else 8
+    header = f"{'metric':<{wide}}" + " file" * several + f" {'x 100':>7}{'95% interval':>20}"
     header += f"{'minus 1':>11}{'95% interval':>20}" * several
     yield header + "   without brevity penalty" * bool(unpenalised)
     for name in (name for name in names if name not in unpenalised):
         for number, (report, sample) in enumerate(zip(reports, samples, strict=True)):
             if name not in report.metrics:
                 continue
-            row = f"{name if report is reports[0] else '':<8}" + f" {number + 1:>4}" * several
+            row = f"{name if report is reports[0] else '':<{wide}}" + f" {number + 1:>4}" * several
             row += f" {100 * report.metrics[name]:7.2f}{between(sample.get(name))}"
             if number and name in reports[0].metrics:
                 row += f"{100 * (report.metrics[name] - reports[0].metrics[name]):>+11.2f}"

@@ -5,13 +5,14 @@ Imports torch only on demand, because the processes that compute caption metrics
 
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.metrics.captions import METRICS, Report, caption_metrics
+from vision_attn.metrics.captions import CLIP, METRICS, Report, caption_metrics
 from vision_attn.metrics.coco_results import write_each, write_results
 
 if TYPE_CHECKING:
     from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion
 
 __all__ = [
+    "CLIP",
     "METRICS",
     "AttentionCorrectness",
     "AttentionMotion",

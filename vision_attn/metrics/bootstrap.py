@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from vision_attn.metrics.captions import ORDERS, Report
+from vision_attn.metrics.captions import CLIP, ORDERS, Report
 
 RESAMPLES = 1000
 """Sets of images that are drawn with replacement, each as large as the original one."""
@@ -28,10 +28,12 @@ def resampled(report: Report, *, seed: int = 0) -> dict[str, Float[ndarray, "res
     The sets depend on `seed` and the number of images alone: for two reports of the same images in the same order, the
     difference of their arrays is that of paired samples.
     """
-    means = [name for name in ("ROUGE-L", "CIDEr", "SPICE") if name in report.metrics]
-    values = {name: np.array([[one[name]] for one in report.each.values() if one[name] is not None]) for name in means}
+    means = [name for name in ("ROUGE-L", "CIDEr", "SPICE", *CLIP) if name in report.metrics]
+    scored = [one for one in report.each.values() if all(one[name] is not None for name in means)]
+    values = {name: np.array([[one[name]] for one in scored]) for name in means}
     values |= {job: np.array(counts, dtype=float) for job, counts in report.counts.items()}
-    num_images = max(map(len, values.values()), default=0)
+    num_images = min(map(len, values.values()), default=0)
+    values = {name: one for name, one in values.items() if len(one) == num_images}  # images may be left out of some
     if num_images < 2:
         return {}
     sums = resampled_sums(np.concatenate(list(values.values()), axis=1), seed=seed)
@@ -41,7 +43,7 @@ def resampled(report: Report, *, seed: int = 0) -> dict[str, Float[ndarray, "res
         found |= (
             {"bleu": bleu, "meteor": meteor}[name](part) if name in report.counts else {name: part[:, 0] / num_images}
         )
-    return {name: found[name] for name in report.metrics}
+    return {name: found[name] for name in report.metrics if name in found}
 
 
 def resampled_sums(values: Float[ndarray, "images K"], *, seed: int = 0) -> Float[ndarray, "resamples K"]:

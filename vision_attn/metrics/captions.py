@@ -34,6 +34,8 @@ MAX_WORDS, MAX_CHARACTERS = 300, 100
 """Longer captions and words are cut to this length: METEOR needs minutes for captions a few times as long."""
 METRICS = tuple(name for names in FAMILIES.values() for name in names)
 """The names of all metrics, in the order of tables."""
+CLIP = ("CLIPScore", "RefCLIPScore")
+"""Metrics that also see the images: see `clip_score`."""
 
 
 class Report(NamedTuple):

@@ -1,0 +1,53 @@
+"""CLIPScore for `vision-attn score --clip`: finds the images, and embeds them and their references once."""
+
+from collections.abc import Mapping
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+from vision_attn.data.images.open import Encoded, open_photograph
+from vision_attn.data.photographs.photograph import Photograph
+from vision_attn.explain.models import open_model
+from vision_attn.metrics import Report
+from vision_attn.metrics.clip_score import Embeddings, clip_scores
+from vision_attn.system.console import progress
+
+SIDE = 448
+"""Pixels that a photograph keeps at least, more than CLIP sees."""
+
+
+class Clip:
+    """Scores captions of these images."""
+
+    def __init__(self, name: str, photographs: Mapping[Any, Photograph], images: Path | None) -> None:
+        """`name`: a folder, or of the hub; `images`: the folder of images, if they are not in the references.
+
+        Raises ValueError saying what is missing, and how to come by it.
+        """
+        files = [_file(photograph, images) for photograph in photographs.values()]
+        opened = open_model(f"transformers:{name}")
+        if opened.kind != "matcher":
+            raise ValueError(f"--clip {name} is a {opened.kind} that does not match texts and images: name a CLIP")
+        self.embeddings = Embeddings(opened.module, opened.processor)
+        bar = progress(files, what="images as CLIP sees them", unit="image")
+        self.images = self.embeddings.images(open_photograph(file, at_least=SIDE) for file in bar)
+        captions = [photograph.captions for photograph in photographs.values()]
+        texts = self.embeddings.texts([caption for each in captions for caption in each])
+        self.references = texts.split([len(each) for each in captions])
+
+    def added(self, report: Report, captions: Mapping[Any, str]) -> Report:
+        """The report with CLIPScore and RefCLIPScore of these captions, one for each image, in the same order."""
+        scores = clip_scores(self.embeddings.texts([*captions.values()]), self.images, self.references)
+        means = {name: fsum(one[name] for one in scores) / len(scores) for name in scores[0]}
+        each = {image: {**report.each.get(image, {}), **one} for image, one in zip(captions, scores, strict=True)}
+        return report._replace(metrics=report.metrics | means, each=each)
+
+
+def _file(photograph: Photograph, folder: Path | None) -> Path | Encoded:
+    if photograph.file is not None:
+        return photograph.file
+    if folder is None:
+        raise ValueError("CLIPScore needs the images: name their folder with --images")
+    if not photograph.name:
+        raise ValueError(f"the references give image {photograph.id} no file name, which CLIPScore needs")
+    return folder / photograph.name
