@@ -21,6 +21,7 @@ from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.decode import beam_search, greedy, sample
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, map_statistics
 from vision_attn.metrics.curves import perturbation_curves
+from vision_attn.metrics.perturbations import constant
 
 V, T = 4, 3
 edges = settings(max_examples=40, deadline=None)
@@ -165,10 +166,10 @@ def test_a_batch_of_empty_captions_has_a_finite_loss(rows: list[list[int]]) -> N
 @edges
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5), st.booleans())
 def test_curves_of_maps_of_zeros_and_of_one_region(rows: int, columns: int, steps: int, even: bool) -> None:
-    """Equal weights are taken in the order of regions; both curves begin and end at the two whole images."""
+    """Both curves begin and end at the two whole images."""
     image, weights = torch.rand(1, 6, 6), torch.full((rows, columns), float(even))
     curves = perturbation_curves(
-        lambda images: images.flatten(1).mean(dim=1), image, weights, steps=steps, empty=torch.zeros(1, 6, 6)
+        lambda images: images.flatten(1).mean(dim=1), image, weights, steps=steps, fill=constant(torch.zeros(1, 6, 6))
     )
     full = image.mean().item()
     for curve, (first, last) in zip(curves, ((full, 0), (0, full)), strict=True):

@@ -24,6 +24,7 @@ from vision_attn.explain.places import extent_of_tokens, reach_of
 from vision_attn.metrics.attention import AttentionCorrectness
 from vision_attn.metrics.curves import perturbation_curves
 from vision_attn.metrics.evaluators import Pointing
+from vision_attn.metrics.perturbations import constant
 from vision_attn.viz.alignment import Transcribed, alignment_sheet
 from vision_attn.viz.attention import attention_sheet, light
 from vision_attn.viz.page import PageItem, write_page
@@ -217,8 +218,8 @@ def test_deleted_pixels_are_those_that_a_region_sees():
         seen.append(images)
         return images.sum(dim=(1, 2, 3))
 
-    perturbation_curves(score, image, hot()[0], steps=4, empty=empty, extent=MOVED)
-    assert seen[0][1].flatten().tolist() == [1, 0, 0, 1, 1, 1, 1, 1]
+    perturbation_curves(score, image, hot()[0], steps=4, fill=constant(empty), extent=MOVED)
+    assert seen[0][2].flatten().tolist() == [1, 0, 0, 1, 1, 1, 1, 1]
 
 
 def small_network(*, stem=False):

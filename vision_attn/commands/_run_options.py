@@ -35,6 +35,19 @@ def add_run_arguments(
     parser.set_defaults(overrides=[], **({} if captioner else {"beams": None}))
 
 
+def add_model_and_images(parser: argparse.ArgumentParser, verb: str, *, text: str, out: Path) -> None:
+    """MODEL, IMAGE and the options of verbs that explain any model; `text` and `verb` are parts of their help."""
+    parser.add_argument("model", metavar="MODEL", help="a run folder, a torchvision name, timm:NAME, transformers:NAME")
+    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph, or a folder of them")
+    parser.add_argument("--recursive", action="store_true", help=f"{verb} the photographs in subfolders too")
+    parser.add_argument("--text", action="append", default=[], metavar="TEXT", help=f"{text}; may be repeated")
+    parser.add_argument("--out", type=Path, default=out, metavar="FOLDER", help=f"write there (default: {out})")
+    parser.add_argument(
+        "--weights", metavar="FILE", help="of torchvision and timm: a file of weights, or none for random ones"
+    )
+    add_device_and_trust(parser)
+
+
 def add_device_and_trust(parser: argparse.ArgumentParser) -> None:
     """The options of every verb that opens a model."""
     parser.add_argument("--device", default="auto", help="auto (cuda or mps where there is one), cpu, cuda:1, ...")

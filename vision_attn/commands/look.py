@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vision_attn.commands._files import images_of
-from vision_attn.commands._run_options import add_device_and_trust
+from vision_attn.commands._run_options import add_model_and_images
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.console import complain, say
 from vision_attn.system.memory import collected_later
@@ -27,13 +27,9 @@ if TYPE_CHECKING:  # or `--help` would import torch
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn look`."""
-    parser.add_argument("model", metavar="MODEL", help="a run folder, a torchvision name, timm:NAME, transformers:NAME")
-    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph, or a folder of them")
-    parser.add_argument("--recursive", action="store_true", help="look at the photographs in subfolders too")
-    parser.add_argument(
-        "--text", action="append", default=[], metavar="TEXT",
-        help="a text to match, a class to explain, or the beginning of the caption; may be repeated",
-    )  # fmt: skip
+    add_model_and_images(
+        parser, "look at", text="a text to match, a class to explain, or the beginning of the caption", out=Path("look")
+    )
     parser.add_argument("--layer", type=int, metavar="N", help="attention of this layer, from 0; -1 is the last")
     parser.add_argument("--head", type=int, metavar="N", help="attention of this head, from 0 (default: their mean)")
     methods = parser.add_mutually_exclusive_group()
@@ -41,11 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         methods.add_argument(
             f"--{method}", action="store_const", const=method, default="auto", dest="method", help=text
         )
-    parser.add_argument("--out", type=Path, default=Path("look"), metavar="FOLDER", help="draw there (default: look)")
-    parser.add_argument(
-        "--weights", metavar="FILE", help="of torchvision and timm: a file of weights, or none for random ones"
-    )
-    add_device_and_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -27,6 +27,12 @@ class Extent(NamedTuple):
         y0, y1 = (outer.y0 + (edge + 1) / 2 * (outer.y1 - outer.y0) for edge in (self.y0, self.y1))
         return Extent(*(round(edge, 4) for edge in (x0, y0, x1, y1)))
 
+    def seen_from(self, part: "Extent") -> "Extent":
+        """This extent, given on an image, on a part of it: the inverse of `within`."""
+        x0, x1 = (2 * (edge - part.x0) / (part.x1 - part.x0) - 1 for edge in (self.x0, self.x1))
+        y0, y1 = (2 * (edge - part.y0) / (part.y1 - part.y0) - 1 for edge in (self.y0, self.y1))
+        return Extent(*(round(edge, 4) for edge in (x0, y0, x1, y1)))
+
 
 WHOLE = Extent()
 

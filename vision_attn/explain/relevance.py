@@ -176,6 +176,12 @@ def grad_cam(output: Float[Tensor, "B C Y X"], gradient: Float[Tensor, "B C Y X"
     return (weights * output).sum(dim=1).clamp(min=0).detach()
 
 
+def layer_cam(output: Float[Tensor, "B C Y X"], gradient: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B Y X"]:
+    """Layer-CAM (Jiang et al. 2021, "LayerCAM", eq. 5 to 7): the positive part of the sum of a layer's channels, each
+    weighted at each place by the positive part of its gradient there."""
+    return (gradient.clamp(min=0) * output).sum(dim=1).clamp(min=0).detach()
+
+
 def channels_first(tensor: Float[Tensor, "B _ _ _"]) -> Float[Tensor, "B C Y X"]:
     """Permute a map (B, Y, X, C), as Swin has it, to (B, C, Y, X); others stay."""
     return tensor.permute(0, 3, 1, 2) if tensor.shape[1] == tensor.shape[2] != tensor.shape[3] else tensor

@@ -139,6 +139,12 @@ class ImageAttention:
         pool = self.pool if self.pool is not None and self.pool.gradient is not None else None
         return self._pooled(relevance(layers), None if pool is None else weighted(pool))
 
+    def times_gradient(self) -> Float[Tensor, "B Y X"]:
+        """The positive part of attention times its gradient, of the answer, after `backward`: the mean of all layers
+        and heads (Chefer et al. 2021, eq. 5, without the product of eq. 6)."""
+        layers = [one for one in self.layers if one.gradient is not None]
+        return torch.stack([self.answer(weighted(one)) for one in layers]).mean(dim=0).detach()
+
     def _pooled(self, rows: Float[Tensor, "B N N"], pool: Float[Tensor, "B Q N"] | None) -> Float[Tensor, "B Y X"]:
         if pool is None:
             return self.answer(rows).detach()

@@ -130,3 +130,15 @@ def map_statistics(alpha: Float[Tensor, "B R T L"], word_mask: Bool[Tensor, "B R
         "at_mode": alpha.amax(dim=-1).sum() / number.clamp(min=1),
         "movement": moved.sum() / word_mask[..., 1:].sum().clamp(min=1),
     }
+
+
+def rank_correlation(maps: Float[Tensor, "maps L"]) -> Float[Tensor, "maps maps"]:
+    """Spearman's rank correlation of each two maps of L regions; equal weights share the mean of their ranks. That of a
+    map whose weights are all equal is 0, and 1 with another such map."""
+    above = (maps[:, :, None] > maps[:, None]).double().sum(dim=2)
+    equal = (maps[:, :, None] == maps[:, None]).double().sum(dim=2)
+    centred = above + equal / 2 - maps.shape[1] / 2
+    length = centred.norm(dim=1)
+    flat = length == 0
+    found = centred @ centred.mT / (length[:, None] * length).clamp(min=1e-12)
+    return torch.where(flat[:, None] & flat, 1, found)

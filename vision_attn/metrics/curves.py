@@ -9,55 +9,92 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent, nearest
+from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.metrics.perturbations import Fill, mean, on_pixels, ranks
+
+Score = Callable[[Float[Tensor, "B C Y X"]], Float[Tensor, "B"]]
+"""Images -> a score of each, such as the probability of an answer."""
+BATCH = 32
+"""Changed images that are scored at once."""
 
 
 class Curves(NamedTuple):
-    """The score after each step, from none to all regions."""
+    """The score after each step, from none to all regions, of each map."""
 
-    deletion: Float[Tensor, "steps"]
-    insertion: Float[Tensor, "steps"]
+    deletion: Float[Tensor, "*maps steps"]
+    insertion: Float[Tensor, "*maps steps"]
 
     @property
-    def areas(self) -> dict[str, float]:
+    def areas(self) -> dict[str, Float[Tensor, "*maps"]]:
         """The area under each curve, over the share of regions. deletion: lower is better; insertion: higher."""
-        return {name: float(torch.trapezoid(curve)) / (len(curve) - 1) for name, curve in self._asdict().items()}
+        return {name: torch.trapezoid(curve) / (curve.shape[-1] - 1) for name, curve in self._asdict().items()}
 
 
-@torch.no_grad()
 def perturbation_curves(
-    score: Callable[[Tensor], Tensor],
+    score: Score,
     image: Float[Tensor, "C Y X"],
-    weights: Float[Tensor, "rows columns"],
+    weights: Float[Tensor, "*maps rows columns"],
     *,
     steps: int = 16,
-    empty: Float[Tensor, "C Y X"] | None = None,
+    fill: Fill = mean,
     extent: Extent = WHOLE,
 ) -> Curves:
-    """Delete the regions of `image` by falling weight, and insert them into `empty`, in `steps` steps.
+    """Delete the regions of `image` by falling weight, and insert them into an empty image, in `steps` steps.
 
-    score: images (B, C, Y, X) -> a score of each, such as the probability of the answer.
-    weights: the map, a weight for each region; equal weights in the order of the regions.
-    empty: the image without content; by default the mean colour of `image`.
+    weights: the map, a weight for each region, or several maps; equal weights are taken in random order.
+    fill: what stands in the place of regions that are gone: see `metrics.perturbations`.
     extent: where the regions lie on the image. A pixel belongs to the region nearest to it.
 
-    Differs from the paper: whole regions are taken, not pixels, and the same empty image serves both curves (the paper
+    Differs from the paper: whole regions are taken, not pixels, and the same `fill` serves both curves (the paper
     inserts into a blurred image).
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}, but must be at least 1")
-    empty = image.mean(dim=(1, 2), keepdim=True).expand_as(image) if empty is None else empty
-    order = weights.flatten().argsort(descending=True, stable=True)
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order), device=order.device)
-    numbers = torch.linspace(0, len(order), steps + 1, device=order.device).round()
-    taken = (rank < numbers[:, None]).float().unflatten(1, weights.shape)[:, None]  # (steps + 1, 1, rows, columns)
-    (_, height, width), (rows, columns) = image.shape, weights.shape
-    down, across = nearest(height, rows, extent.y0, extent.y1), nearest(width, columns, extent.x0, extent.x1)
-    taken = taken[..., down.to(order.device), :][..., across.to(order.device)].to(image.dtype)
-    deleted = score(image * (1 - taken) + empty * taken)
-    inserted = score(image * taken + empty * (1 - taken))
-    return Curves(deleted.float().cpu(), inserted.float().cpu())
+    order = ranks(weights.flatten(-2))
+    numbers = torch.linspace(0, order.shape[-1], steps + 1, device=order.device).round()
+    taken = (order[..., None, :] < numbers[:, None]).unflatten(-1, weights.shape[-2:])  # (*maps, steps + 1, ...)
+    between = taken[..., 1:-1, :, :].flatten(0, -3)
+    whole = torch.zeros(1, *weights.shape[-2:], dtype=torch.bool, device=order.device)  # both ends, of all maps
+    values = scores_without(score, image, torch.cat([whole, ~whole, between, ~between]), fill, extent)
+    first, last, deleted, inserted = values.split([1, 1, len(between), len(between)])
+
+    def curve(some: Tensor, *ends: Tensor) -> Tensor:
+        some = some.view(*weights.shape[:-2], steps - 1)
+        start, end = (value.expand(*some.shape[:-1], 1) for value in ends)
+        return torch.cat([start, some, end], dim=-1)
+
+    return Curves(curve(deleted, first, last), curve(inserted, last, first))
+
+
+@torch.no_grad()
+def scores_without(
+    score: Score,
+    image: Float[Tensor, "C Y X"],
+    gone: Bool[Tensor, "N rows columns"],
+    fill: Fill,
+    extent: Extent = WHOLE,
+) -> Float[Tensor, "N"]:
+    """The scores of an image without some of its regions, on the CPU, in batches of little memory."""
+    size = image.shape[1:]
+    batches = (score(fill(image, on_pixels(some, size, extent))).float().cpu() for some in gone.split(BATCH))
+    return torch.cat(list(batches))
+
+
+def best_order(
+    score: Score, image: Float[Tensor, "C Y X"], grid: tuple[int, int], *, sign: int, fill: Fill = mean
+) -> Float[Tensor, "rows columns"]:
+    """Weights whose order of deletion (`sign` 1) or insertion (-1) is found greedily: in each step the region is taken
+    that lowers the score most, or raises it most. Takes about half the square of the number of regions in scores."""
+    rows, columns = grid
+    taken, weights = torch.zeros(rows * columns, dtype=torch.bool), torch.zeros(rows * columns)
+    for step in range(rows * columns):
+        left = (~taken).nonzero()[:, 0]
+        tried = taken.repeat(len(left), 1)
+        tried[torch.arange(len(left)), left] = True
+        gone = (tried if sign > 0 else ~tried).unflatten(1, grid).to(image.device)
+        chosen = left[(sign * scores_without(score, image, gone, fill)).argmin()]
+        taken[chosen], weights[chosen] = True, rows * columns - step
+    return weights.unflatten(0, grid)

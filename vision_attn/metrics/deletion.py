@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vision_attn.contracts import Captioner, DecodedCaption, Evaluator, Results
 from vision_attn.layers.padding import mean_region
+from vision_attn.metrics.perturbations import ranks
 from vision_attn.metrics.variety import is_content
 from vision_attn.system.checks import check_range
 
@@ -95,10 +96,7 @@ def largest(
     weights: Float[Tensor, "N L"], real: Bool[Tensor, "N L"], number: Float[Tensor, "N"]
 ) -> Bool[Tensor, "N L"]:
     """A mask of the `number` largest weights of each row among `real` regions; of equal weights random ones."""
-    shuffled = torch.rand_like(weights, dtype=torch.float32).argsort(dim=1)
-    weights = weights.masked_fill(~real, -1).gather(1, shuffled)
-    order = shuffled.gather(1, weights.argsort(dim=1, descending=True, stable=True))
-    return order.argsort(dim=1) < number[:, None]
+    return ranks(weights.masked_fill(~real, -1)) < number[:, None]
 
 
 def _log_prob(

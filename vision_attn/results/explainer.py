@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import Classifier, Fit
 from vision_attn.data.images.squares import encoder_input, seen_part
+from vision_attn.explain.answers import Method
 from vision_attn.explain.explanation import Explanation, chosen
-from vision_attn.explain.looks import Method, look
+from vision_attn.explain.looks import look
 from vision_attn.explain.models import Model
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
@@ -110,11 +111,19 @@ class Explainer:
     """A model that can be looked into: `look` shows where it looked for its answer, a text, or each of its words."""
 
     def __init__(
-        self, name: str, kind: str, see: See, device: torch.device, *, at_least: int = SIDE, fit: Fit = "centre"
+        self,
+        name: str,
+        kind: str,
+        see: See,
+        device: torch.device,
+        *,
+        at_least: int = SIDE,
+        fit: Fit = "centre",
+        model: Model | None = None,
     ) -> None:
         self.name, self.kind, self.device, self.at_least = name, kind, device, at_least
         """Pixels on a side below which no photograph should be reduced when it is read."""
-        self._see, self._fit = see, fit
+        self._see, self._fit, self._model = see, fit, model
 
     def __repr__(self) -> str:
         return f"<vision_attn model: {self.name}, {self.kind}, on {self.device}>"
@@ -158,6 +167,16 @@ class Explainer:
         read = partial(whole, at_least=self.at_least)
         return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
 
+    def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
+        """Measure whether the maps of this model are faithful: see `vision_attn.results.measured.measure`."""
+        from vision_attn.explain.subjects import AnswerSubject
+        from vision_attn.results.measured import measure
+
+        if self._model is None or self.kind == "captioner":
+            raise ValueError(f"the maps of {self.name}, a {self.kind}, cannot be measured")
+        texts = [text] if isinstance(text, str) else list(text or ())
+        return measure(AnswerSubject(self._model, texts), self.name, images, **options)
+
 
 def is_run_name(name: str | Path) -> bool:
     """Whether `name` is that of a run, here or on the hub, or looks like one: a path, but no `library:name`."""
@@ -171,7 +190,7 @@ def explainer_of(model: Model, name: str, device: torch.device) -> Explainer:
     fit: Fit = "whole" if model.kind == "captioner" else "centre"
     model = model.on(device)
     return Explainer(name, model.kind, lambda picture, **options: look(model, seen_part(picture, fit), **options),
-                     device, fit=fit)  # fmt: skip
+                     device, fit=fit, model=model)  # fmt: skip
 
 
 def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.device) -> Explainer:

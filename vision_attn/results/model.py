@@ -107,6 +107,18 @@ class Model:
 
         return explainer_of_run(self.task, self.source, self.name, self.device).look(images, text, **options)
 
+    def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
+        """Measure whether this run's maps are faithful: see `vision_attn.results.measured.measure`. text: the class to
+        explain, of a classifier that sees whole images."""
+        from vision_attn.results.explainer import explainer_of_run, sees_photographs
+        from vision_attn.results.measured import measure, subject_of_run
+
+        if sees_photographs(self.task):
+            return explainer_of_run(self.task, self.source, self.name, self.device).measure(images, text, **options)
+        if text:
+            raise ValueError(f"{self.name} is measured on what it says itself: leave text out")
+        return measure(subject_of_run(self.task, self.name, self.device, self.seed), self.name, images, **options)
+
     def transcribe(self, images: Images, *, placed: bool = True, unreadable: list[str] | None = None) -> Any:
         """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a
         `TranscriptResult` whose `words` are the characters, or a list of them. placed: as for `caption`, and whether

@@ -13,7 +13,7 @@ WIDTH, HEIGHT, LEFT, BELOW = 640, 240, 64, 24
 MOST = 1000
 """Points of a curve that are drawn."""
 
-Curve = Sequence[tuple[float, float]]
+Curve = Sequence[tuple[int | float, float]]
 """Steps and values."""
 
 
@@ -25,25 +25,25 @@ def write_curves(path: Path, curves: Mapping[str, Mapping[str, Curve]], *, title
         f'<p style="margin:0"><span style="color:{colour}">&#9644;</span> {escape(run)}</p>'
         for run, colour in colours.items()
     )
-    plots = "\n".join(_plot(name, plot, colours) for name, plot in curves.items())
+    plots = "\n".join(plot(name, some, colours) for name, some in curves.items())
     guide = "Each plot against the step. Point at a curve for the name of its run."
     parts = {"paper": DARK.paper, "ink": DARK.ink, "quiet": DARK.quiet, "guide": guide, "title": escape(title)}
     page = PAGE.format(figures=f"{legend}\n{plots}", **parts)
     return save_page(path, page)
 
 
-def _plot(name: str, plot: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
-    """One plot as SVG."""
-    steps, values = zip(*(point for curve in plot.values() for point in curve), strict=True)
+def plot(name: str, curves: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
+    """One plot as SVG in a figure, whose labels have the colour of its text. colours: of each curve."""
+    steps, values = zip(*(point for curve in curves.values() for point in curve), strict=True)
     left, right, low, high = min(steps), max(steps), min(values), max(values)
 
-    def placed(step: float, value: float) -> tuple[float, float]:
+    def placed(step: int | float, value: float) -> tuple[float, float]:
         x = LEFT + (WIDTH - LEFT - 8) * (step - left) / max(right - left, 1e-9)
         y = (HEIGHT - BELOW - 8) * (1 - (value - low) / max(high - low, 1e-9)) + 8
         return round(x, 1), round(y, 1)
 
     drawn = []
-    for run, curve in plot.items():
+    for run, curve in curves.items():
         points = [placed(*point) for point in curve[:: -(-len(curve) // MOST)]]
         line = " ".join(f"{x},{y}" for x, y in points)
         dots = "".join(f'<circle cx="{x}" cy="{y}" r="2.5"/>' for x, y in points) if len(points) <= 40 else ""
@@ -58,6 +58,6 @@ def _plot(name: str, plot: Mapping[str, Curve], colours: Mapping[str, str]) -> s
     texts = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in labels)
     return (
         f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(name)}" '
-        f'font-size="12" fill="{DARK.quiet}" style="max-width:100%">{texts}{"".join(drawn)}</svg>'
+        f'font-size="12" fill="currentColor" style="max-width:100%">{texts}{"".join(drawn)}</svg>'
         f"<figcaption>{escape(name)}</figcaption></figure>"
     )

@@ -22,6 +22,7 @@ PAGE = """<!doctype html>
   header p, figcaption {{ margin: 0 0 2rem; color: {quiet}; }}
   a {{ color: inherit; }}
   figure {{ margin: 0; }}
+  svg {{ color: {quiet}; }}
   figcaption {{ margin: .4rem 0 2rem; overflow-wrap: anywhere; }}
   img {{ display: block; max-width: 100%; border-radius: 8px; }}
 </style>

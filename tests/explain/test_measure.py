@@ -1,0 +1,302 @@
+"""`vision-attn measure`: faithfulness of maps, on models whose truth is known by construction, and on models of every
+kind."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import vision_attn
+from tests.explain.test_look import MODULE
+from tests.untrained import write_run
+from vision_attn.commands import main
+from vision_attn.contracts.places import Extent
+from vision_attn.data.labelled.coco_boxes import Boxes
+from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam
+from vision_attn.explain.measure import EXAMPLES, Measurement, Settings, resampled
+from vision_attn.explain.models import Model, Reader
+from vision_attn.explain.randomised import from_the_output, randomised
+from vision_attn.explain.relevance import layer_cam
+from vision_attn.explain.report import record, verdict
+from vision_attn.explain.subjects import AnswerSubject, Map
+from vision_attn.metrics.attention import rank_correlation
+from vision_attn.metrics.perturbations import mean
+from vision_attn.results.measured import measure
+
+SIDE, ROW, COLUMN = 28, 1, 2
+BOX = (0.0, -0.5, 0.5, 0.0)
+"""Of the region of row 1 and column 2 in a grid of 4 x 4, on which alone the answer depends."""
+EDGES = '''
+import torch
+
+def edges(image, text):
+    """The size of the gradient of brightness: no model is asked."""
+    gray = image.mean(dim=0)
+    return (gray[1:, 1:] - gray[:-1, 1:]).abs() + (gray[1:, 1:] - gray[1:, :-1]).abs()
+'''
+
+
+class OneRegion(nn.Module):
+    """Answers by the brightness of one region."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([12.0, 0.0, 3.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        bright = x[:, :, 7 * ROW : 7 * ROW + 7, 7 * COLUMN : 7 * COLUMN + 7].mean(dim=(1, 2, 3))
+        return bright[:, None] * self.scale[[0, 1]] - self.scale[[2, 1]]
+
+
+def photographs(number: int) -> list[Image.Image]:
+    """Dark noise, bright where the answer comes from."""
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 80, (number, SIDE, SIDE, 3), dtype=np.uint8)
+    pixels[:, 7 * ROW : 7 * ROW + 7, 7 * COLUMN : 7 * COLUMN + 7] += 150
+    return [Image.fromarray(one) for one in pixels]
+
+
+def subject(module: nn.Module, side: int = SIDE) -> AnswerSubject:
+    return AnswerSubject(
+        Model(module.eval(), "classifier", Reader((side, side), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "x"))
+    )
+
+
+def test_a_true_map_is_perfect_and_a_random_one_is_at_chance(tmp_path: Path) -> None:
+    """Its curves are those of the best order, and it points; a random map is neither better nor worse than random."""
+    true = torch.zeros(4, 4)
+    true[ROW, COLUMN] = 1
+    file = tmp_path / "boxes.json"
+    names = [f"image {number}" for number in range(1, 13)]
+    edges = [(edge + 1) * SIDE / 2 for edge in BOX]
+    annotations = [{"image_id": name, "bbox": [edges[0], edges[1], 7, 7]} for name in names]
+    images = [{"id": name, "file_name": name, "width": SIDE, "height": SIDE} for name in names]
+    file.write_text(json.dumps({"images": images, "annotations": annotations}))
+    methods = {"true": lambda image, text: true, "random": lambda image, text: torch.rand(4, 4), "occlusion": None}
+    found = measure(
+        subject(OneRegion()), "one region", photographs(12), methods, fill="mean", steps=16, best=12, boxes=file
+    )
+    one, other = found.methods["true"], found.methods["random"]
+    best = found.numbers["best"]
+    assert one["deletion"] == pytest.approx(best["deletion"]) and one["insertion"] == pytest.approx(best["insertion"])
+    assert one["share"] == pytest.approx(1) and one["gain_interval"][0] > 0.1
+    assert one["pointing"] == 1 and one["mass"] == 1 and found.methods["occlusion"]["pointing"] == 1
+    assert found.numbers["uniform"] == {"pointing": 1 / 16, "mass": 1 / 16}
+    assert other["gain_interval"][0] < 0 < other["gain_interval"][1] and other["pointing"] < 0.4
+    assert found.text.startswith("Trust true most") and "random: no better than a random order" in found.text
+    assert found.numbers["agreement"]["true"]["occlusion"] > 0.3 > abs(found.numbers["agreement"]["true"]["random"])
+
+
+class Small(nn.Module):
+    """Convolutions without a kink, so that integrals are smooth."""
+
+    def __init__(self, size: int = 8) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Conv2d(3, size, 5, 2), nn.Conv2d(size, size, 3)
+        self.output = nn.Linear(size, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(F.silu(self.last(F.silu(self.first(4 * x)))).mean(dim=(2, 3)))
+
+
+def test_integrated_gradients_are_those_of_the_definition() -> None:
+    """The integral of the gradient from zeros to the image, times the image (Sundararajan et al. 2017, eq. 1)."""
+    model, image = Small(), torch.rand(1, 3, 14, 14)
+    found = integrated_gradients(lambda images: model(images)[:, 1], image)
+    points = (torch.arange(400) + 0.5) / 400
+    lines = (points[:, None, None, None] * image).requires_grad_()
+    (slopes,) = torch.autograd.grad(model(lines)[:, 1].sum(), lines)
+    torch.testing.assert_close(found, slopes.mean(dim=0, keepdim=True) * image, atol=1e-4, rtol=0)
+    whole, none = model(torch.cat([image, 0 * image]))[:, 1]
+    assert found.sum().item() == pytest.approx((whole - none).item(), abs=1e-4)  # completeness
+    one = subject(Small(), 14)
+    pooled = one.map("integrated-gradients", image[0], 1).weights
+    torch.testing.assert_close(pooled, F.adaptive_avg_pool2d(found.sum(dim=1), (2, 2))[0])
+    assert one.map("smoothgrad", image[0], 1).weights.min() > 0
+
+
+def test_cams_and_occlusion_are_those_of_the_definition() -> None:
+    """In loops over channels and regions; Grad-CAM is that of Selvaraju et al. 2017, eq. 1 and 2."""
+    model, image = Small(), torch.rand(3, 14, 14)
+    one = subject(model, 14)
+    hidden = F.silu(model.first(4 * image[None])).detach()
+    features = model.last(hidden).detach().requires_grad_()
+    score = model.output(F.silu(features).mean(dim=(2, 3)))[0, 2]
+    (gradient,) = torch.autograd.grad(score, features)
+    expected = {"grad-cam": torch.zeros(3, 3), "layer-cam": torch.zeros(3, 3)}
+    for channel in range(8):
+        slope, values = gradient[0, channel], features[0, channel].detach()
+        expected["grad-cam"] += slope.mean() * values
+        expected["layer-cam"] += slope.clamp(min=0) * values
+    for name, value in expected.items():
+        torch.testing.assert_close(one.map(name, image, 2).weights, value.clamp(min=0), atol=1e-5, rtol=1e-4)
+    assert torch.equal(layer_cam(features, gradient)[0], one.map("layer-cam", image, 2).weights)
+
+    def probability(images: Tensor) -> Tensor:
+        return one.score(images, 2)
+
+    total = torch.zeros(3, 3)
+    for values in features.detach()[0]:
+        lit = (values - values.min()) / (values.max() - values.min())
+        lit = F.interpolate(lit[None, None], (14, 14), mode="bilinear")[0]
+        total += (probability((image * lit)[None]) - probability(0 * image[None])) * values
+    torch.testing.assert_close(score_cam(probability, image, features.detach()), total.clamp(min=0))
+    without = occlusion(probability, image, (2, 2), mean)
+    gone = image.clone()
+    gone[:, :7, 7:] = image.mean(dim=(1, 2), keepdim=True)
+    assert float(without[0, 1]) == pytest.approx(float(probability(image[None]) - probability(gone[None])), abs=1e-6)
+
+
+def test_weights_are_random_from_the_output_down_and_restored() -> None:
+    model = Small()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    layers = model.output, model.last, model.first
+    parts = from_the_output(model, lambda: model(torch.rand(1, 3, 14, 14)))
+    assert [part[0] is layer.weight for part, layer in zip(parts, layers, strict=True)] == [True] * 3
+    changed = []
+    with randomised(parts, stages=3) as stages:
+        for share in stages:
+            now = model.state_dict()
+            changed.append((share, {name for name, value in now.items() if not value.equal(before[name])}))
+    assert [round(share, 2) for share, _ in changed] == [0.33, 0.67, 1.0]
+    assert changed[0][1] == {"output.weight", "output.bias"} and len(changed[2][1]) == 6
+    assert all(value.equal(before[name]) for name, value in model.state_dict().items())
+
+
+def test_rank_correlation_shares_ranks_of_equal_weights() -> None:
+    """As Pearson's correlation of mean ranks; a flat map is like a flat one alone."""
+    maps = torch.tensor([[1.0, 2, 2, 5], [10.0, 20, 20, 50], [5.0, 2, 2, 1], [0.0, 0, 0, 0]])
+    ranks = [0, 1.5, 1.5, 3]
+    found = rank_correlation(torch.cat([maps, torch.tensor([[1.0, 4, 3, 2]])]))
+    assert found[0, :4].tolist() == pytest.approx([1, 1, -1, 0]) and found[3, 3] == 1
+    expected = np.corrcoef(ranks, [0, 3, 2, 1])[0, 1]
+    assert float(found[0, 4]) == pytest.approx(expected)
+
+
+def test_a_map_on_another_grid_keeps_its_place() -> None:
+    fine = torch.arange(16.0).view(4, 4)
+    torch.testing.assert_close(resampled(Map(fine), (4, 4)), fine)
+    torch.testing.assert_close(resampled(Map(torch.ones(3, 5)), (4, 4)), torch.ones(4, 4))
+    moved = resampled(Map(torch.eye(2), Extent(0.0, -1.0, 1.0, 0.0)), (4, 4))
+    torch.testing.assert_close(moved[:2, 2:], torch.eye(2), atol=0.3, rtol=0)  # linear between centres
+    assert moved[0, 0] == moved[0, 1] > moved[0, 3] and moved[3, 3] > 0.8
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a package with a Transformer and a method of maps that ignores it."""
+    (tmp_path / "tiny_measured.py").write_text(MODULE + EDGES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tiny_measured", raising=False)
+    return "tiny_measured"
+
+
+def test_the_command_writes_a_page_and_names_what_ignores_the_weights(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An edge detector as a method: its maps stay the same when the weights are random; those of the model change."""
+    folder, out = tmp_path / "photographs", tmp_path / "out"
+    folder.mkdir()
+    for number, image in enumerate(photographs(3)):
+        image.save(folder / f"{number}.png")
+    (folder / "broken.png").write_bytes(b"no image")
+    given = ["measure", f"{tiny}:make", str(folder), "--out", str(out), "--steps", "3", "--best", "1", "--fill", "mean"]
+    assert main([*given, "--method", f"{tiny}:edges"]) == 1
+    assert f"{tiny}:edges runs the code of {tiny}" in capsys.readouterr().err
+    methods = [f"{tiny}:edges", "relevance", "attention:0", "grad-cam"]
+    assert main([*given, "--trust", tiny, *(word for name in methods for word in ("--method", name))]) == 1
+    printed = capsys.readouterr()
+    assert [line.partition("\t")[0] for line in printed.out.splitlines()] == methods
+    assert "on 4 images takes about" in printed.err and "broken.png" in printed.err
+    assert f"{tiny}:edges ignores the weights" in printed.err
+    numbers = json.loads((out / "measure.json").read_text())
+    assert numbers["images"] == 3 and numbers["methods"][f"{tiny}:edges"]["sanity"] == pytest.approx([1, 1, 1])
+    assert not numbers["methods"]["relevance"]["ignores_weights"]
+    assert len(numbers["curves"]["random"]["deletion"]) == 4
+    page = (out / "index.html").read_text()
+    assert page.count("<svg") == 3 and page.count('class="example"') == 3 and "Agreement" in page
+    assert main([*given, "--trust", tiny, "--method", "rollouts"]) == 1
+    assert "this model has no method rollouts; it has attention, rollout, attention-gradient" in capsys.readouterr().err
+
+
+def test_memory_stays_flat() -> None:
+    """Of many images, numbers and a few examples are kept; the seed alone decides the numbers."""
+    runs = []
+    for _ in range(2):
+        measurement = Measurement(subject(OneRegion()), ["occlusion"], Settings(steps=2, best=0, sanity=2))
+        for number, image in enumerate(photographs(12)):
+            measurement.add(str(number), image)
+        measurement.finish()
+        assert len(measurement.examples) == 2 * EXAMPLES and len(measurement._first) == 2
+        gains = [one.gain for one in measurement.examples]
+        assert gains == sorted(gains, reverse=True)
+        runs.append(record(measurement))
+    for run in runs:
+        run["methods"]["occlusion"].pop("seconds")
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("sat_soft_scenes", {"attention", "integrated-gradients", "grad-cam", "score-cam", "occlusion"}),
+        ("transformer_scenes", {"attention", "smoothgrad", "layer-cam", "occlusion"}),
+        ("ram_mnist28", {"glimpses", "occlusion"}),
+    ],
+)
+def test_runs_are_measured_with_the_methods_that_suit_them(config: str, expected: set[str], tmp_path: Path) -> None:
+    more = ["--task.min_words=4", "--task.no_repeat=1"] if config.endswith("scenes") else []
+    model: Any = vision_attn.load(write_run(config, tmp_path / "run", *more), device="cpu")
+    found = model.measure(photographs(2), best=0, sanity=1, steps=2)
+    assert expected <= set(found.methods)
+    for name, one in found.methods.items():
+        numbers = [one["gain"], one["deletion"], one["insertion"], *one["sanity"], one["seconds"]]
+        assert np.isfinite(numbers).all(), name
+    assert found.save(tmp_path / "page.html").read_text().count("<table") == 2
+    assert found.save(tmp_path / "page.png").stat().st_size > 1000
+    with pytest.raises(ValueError, match="text"):
+        model.measure(photographs(1), "red")
+
+
+def test_boxes_are_of_answers_that_share_a_word_with_the_category(tmp_path: Path) -> None:
+    """In the centre square of a photograph; a file with one category is of every answer."""
+    content: dict[str, Any] = {
+        "images": [{"id": 7, "file_name": "train/a.jpg", "width": 200, "height": 100}],
+        "annotations": [
+            {"image_id": 7, "bbox": [50, 0, 50, 50], "category_id": 1},
+            {"image_id": 7, "bbox": [0, 0, 40, 100], "category_id": 1},
+            {"image_id": 7, "bbox": [100, 50, 25, 50], "category_id": 2},
+        ],
+        "categories": [{"id": 1, "name": "dining table"}, {"id": 2, "name": "cat"}],
+    }
+    file = tmp_path / "boxes.json"
+    file.write_text(json.dumps(content))
+    boxes = Boxes(file).of("somewhere/a.jpg", "centre")
+    assert boxes("table") == [(-1, -1, 0, 0)] and boxes("tabby cat") == [(0, 0, 0.5, 1)] and boxes("dog") == []
+    assert Boxes(file).of("b.jpg", "centre")("table") == []
+    assert Boxes(file).of("a.jpg", "whole")("cat") == [(0, 0, 0.25, 1)]
+    content["categories"].pop()
+    file.write_text(json.dumps(content))
+    assert len(Boxes(file).of("a.jpg", "centre")("anything")) == 2
+    file.write_text("[]")
+    with pytest.raises(ValueError, match="boxes.json holds no boxes in COCO's format"):
+        Boxes(file)
+
+
+def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
+    one = {"gain": 0.1, "gain_interval": [-0.1, 0.3]}
+    assert verdict({"images": 9, "methods": {"a": one}}) == [
+        "No method is better than a random order on these images: trust none of these maps."
+    ]
+    sure = {"gain": 0.3, "gain_interval": [0.2, 0.4]}
+    lines = verdict({"images": 9, "methods": {"a": one, "b": sure, "c": sure | {"ignores_weights": True}}})
+    assert lines[0].startswith("Trust b most") and lines[1].startswith("c ignores the weights")
+    assert lines[2] == "a: no better than a random order here."

@@ -1,0 +1,64 @@
+"""What stands in the place of regions that are gone."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from vision_attn.metrics import perturbations
+from vision_attn.metrics.perturbations import FILLS, linear, mean, on_pixels, ranks
+
+IMAGE = torch.nn.functional.interpolate(
+    torch.rand(1, 3, 5, 5, generator=torch.Generator().manual_seed(0)), (20, 24), mode="bicubic"
+)[0]
+
+
+def interpolated(image: Tensor, gone: Tensor) -> Tensor:
+    """The equations of Rong et al. 2022, section 4, solved exactly."""
+    C, Y, X = image.shape
+    holes = {int(pixel): number for number, pixel in enumerate(gone.flatten().nonzero()[:, 0])}
+    matrix, right = torch.zeros(len(holes), len(holes), dtype=torch.float64), torch.zeros(len(holes), C).double()
+    for pixel, number in holes.items():
+        y, x = divmod(pixel, X)
+        for down, across in ((a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if (a, b) != (0, 0)):
+            if 0 <= y + down < Y and 0 <= x + across < X:
+                weight, other = (1 / 6 if 0 in (down, across) else 1 / 12), (y + down) * X + x + across
+                matrix[number, number] += weight
+                if other in holes:
+                    matrix[number, holes[other]] -= weight
+                else:
+                    right[number] += weight * image[:, y + down, x + across]
+    found = image.double().flatten(1).clone()
+    found[:, list(holes)] = torch.linalg.solve(matrix, right).T
+    return found.view_as(image).float()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_holes_are_closed_from_their_borders(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near the exact solution of the equations, and far nearer than the mean colour."""
+    monkeypatch.setattr(perturbations, "NOISE", 0)
+    cells = torch.rand(1, 5, 6, generator=torch.Generator().manual_seed(1)) < share
+    gone = on_pixels(cells, (20, 24))
+    exact = interpolated(IMAGE, gone[0])
+    error, of_mean = ((fill(IMAGE, gone)[0] - exact).abs().mean() for fill in (linear, mean))
+    assert error < 0.02 and error < of_mean / 4
+    monkeypatch.undo()
+    noise = linear(IMAGE, gone)[0] - linear(IMAGE, gone)[0]
+    assert noise[:, gone[0]].std() > 0 and not noise[:, ~gone[0]].any()
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_what_is_not_gone_stays(name: str) -> None:
+    gone = on_pixels(torch.eye(4, dtype=torch.bool)[None], (20, 24)).repeat(2, 1, 1)
+    gone[1] = True
+    found = FILLS[name](IMAGE, gone)
+    assert found.shape == (2, 3, 20, 24) and torch.equal(found[0][:, ~gone[0]], IMAGE[:, ~gone[0]])
+    assert (found[0] - IMAGE)[:, gone[0]].abs().mean() > 0.01 and found.isfinite().all()
+    assert found[1].std() < IMAGE.std() / 1.5  # without anything to go by, little is left
+
+
+def test_equal_weights_are_in_random_order() -> None:
+    torch.manual_seed(0)
+    weights = torch.tensor([0.0, 2.0, 0.0, 1.0]).expand(200, 4)
+    found = ranks(weights)
+    assert (found[:, 1] == 0).all() and (found[:, 3] == 1).all()
+    assert 60 < int((found[:, 0] == 2).sum()) < 140

@@ -1,0 +1,67 @@
+"""Measure whether the maps of a model are faithful: which method of maps to trust, and how far.
+
+MODEL is what `vision-attn look` takes, or a run that takes glimpses. For each method of maps that suits it, the
+regions that a map marks most are deleted from an image, and inserted into an empty one, while the probability of the
+answer is followed: the sooner it falls, and rises, the more the map tells of the model. A random order, and the best
+one that was found, are measured too. Maps are also compared with those of the same model with random weights (they
+must change), with boxes of objects (--boxes), and with each other.
+
+Says after the first photograph how long all will take. Prints each method and its gain over a random order. Writes
+index.html, with the table, the curves, and the most and the least faithful images, and measure.json.
+"""
+
+import argparse
+from pathlib import Path
+
+from vision_attn.commands._files import images_of
+from vision_attn.commands._run_options import add_model_and_images
+from vision_attn.explain.methods import METHODS
+from vision_attn.system.console import complain, say
+from vision_attn.system.memory import collected_later
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `vision-attn measure`."""
+    add_model_and_images(parser, "measure", text="a text to match, or a class to explain", out=Path("measure"))
+    parser.add_argument(
+        "--method", action="append", default=[], metavar="METHOD",
+        help=f"attention (attention:3 is layer 3), glimpses, {', '.join(METHODS)}, or module:function of a trusted "
+        "package; may be repeated (default: all that suit the model)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fill", choices=["linear", "mean", "blur"], default="linear",
+        help="what stands in the place of regions: noisy linear interpolation (default), the mean colour, or a blur",
+    )  # fmt: skip
+    parser.add_argument("--boxes", type=Path, metavar="FILE", help="boxes of objects, in COCO's format of instances")
+    parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps of a curve (default: 10)")
+    parser.add_argument("--best", type=int, default=3, metavar="N", help="answers whose best order is searched")
+    parser.add_argument("--sanity", type=int, default=3, metavar="N", help="answers that random weights are tried on")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of noise and random orders (default: 0)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure all that can be read; the exit status is 1 when something could not be."""
+    with collected_later():
+        from vision_attn.api import load
+        from vision_attn.configuration.trust import as_packages
+        from vision_attn.results.measured import own_method
+    trusted = as_packages(arguments.trust)
+    methods = {}
+    for name in arguments.method:
+        package = name.partition(":")[0].partition(".")[0]
+        is_own = ":" in name and not name.partition(":")[2].lstrip("-").isdigit()
+        if is_own and package not in trusted:
+            raise ValueError(f"{name} runs the code of {package}: add --trust {package} if you trust it")
+        methods[name] = own_method(name) if is_own else None
+    settings = {key: getattr(arguments, key) for key in ("fill", "steps", "best", "sanity", "seed", "boxes")}
+    with images_of(arguments, "measure") as (files, found):
+        model = load(arguments.model, weights=arguments.weights, device=arguments.device, trust=arguments.trust)
+        settings |= {"unreadable": found.complaints, "total": len(found.files)}
+        result = model.measure(files, arguments.text, methods=methods or None, **settings)
+        for name, one in result.methods.items():
+            low, high = one["gain_interval"] or (one["gain"], one["gain"])
+            say(name, f"{one['gain']:+.3f} ({low:+.3f} to {high:+.3f})")
+        for line in result.numbers["verdict"]:
+            complain(line)
+        complain(f"written: {result.write_folder(arguments.out)}")
+    return 1 if found.complaints else 0

@@ -1,0 +1,259 @@
+"""Whether maps are faithful: deletion and insertion curves, the sanity check of Adebayo et al. 2018, pointing, and
+agreement, of several methods of maps on the answers of one model."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.contracts.places import WHOLE, Extent, positions
+from vision_attn.explain.attributions import regions_of
+from vision_attn.explain.randomised import STAGES, from_the_output, randomised
+from vision_attn.explain.subjects import Map, Question, Subject
+from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
+from vision_attn.metrics.curves import Curves, best_order, perturbation_curves
+from vision_attn.metrics.perturbations import FILLS
+from vision_attn.system.checks import check_range
+from vision_attn.system.console import progress
+
+Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
+"""A method of maps of the user's own: from the image that the model takes, and the text of what is explained, to a map
+that covers the image evenly."""
+BLOCKS = 4
+"""Rows and columns of the regions of which the best order is searched."""
+PICTURE = 448
+"""Pixels of the longer side of a picture that is kept to be shown."""
+EXAMPLES = 4
+"""Images that are shown, of the most and of the least faithful ones."""
+
+
+class Settings(NamedTuple):
+    """How maps are measured."""
+
+    fill: str = "linear"
+    """What stands in the place of regions that are gone: a name of `metrics.perturbations.FILLS`."""
+    steps: int = 10
+    """Of a curve, from all regions to none."""
+    best: int = 3
+    """Images of which the best order is searched; about 270 scores for each answer."""
+    sanity: int = 3
+    """Images whose maps are compared with those of random weights."""
+    seed: int = 0
+
+
+DEFAULTS = Settings()
+
+
+class Measured(NamedTuple):
+    """The numbers of one answer; of methods in their order, and last of a random order."""
+
+    text: str
+    probability: float
+    deletion: list[float]
+    """Area under the deletion curve, over the share of regions."""
+    insertion: list[float]
+    pointing: list[float] | None
+    """Of each method and last of a uniform map: whether the largest region lies in a box. None without boxes."""
+    mass: list[float] | None
+    """The share of the map in boxes."""
+
+
+class Example(NamedTuple):
+    """An answer to be shown, with the maps of all methods."""
+
+    gain: float
+    file: str
+    picture: Image.Image
+    text: str
+    maps: dict[str, Map]
+
+
+class Measurement:
+    """Measures maps image by image, and keeps numbers and a few examples alone.
+
+    methods: names of methods of the subject ("attention:3" is that of layer 3), or by name methods of your own.
+    """
+
+    def __init__(
+        self, subject: Subject, methods: Sequence[str] | Mapping[str, Given | None], settings: Settings = DEFAULTS
+    ) -> None:
+        check_range("measure", 1, 100, steps=settings.steps)
+        check_range("measure", 0, 100000, best=settings.best, sanity=settings.sanity)
+        if settings.fill not in FILLS:
+            raise ValueError(f"there is no fill {settings.fill!r}; choose one of {', '.join(FILLS)}")
+        self.subject, self.settings = subject, settings
+        self.methods: dict[str, Given | None] = (
+            dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(methods)
+        )
+        self.each: list[tuple[str, list[Measured]]] = []
+        """The numbers of each image."""
+        self.curves: list[Float[Tensor, "methods steps"]] = []
+        """The sums of deletion and insertion curves over all answers."""
+        self.agreement: Float[Tensor, "methods methods"] | float = 0.0
+        self.seconds = dict.fromkeys(self.methods, 0.0)
+        self.examples: list[Example] = []
+        self.best: list[tuple[float, float]] = []
+        """The areas under the best curves, deletion and insertion, of the first answers."""
+        self.sanity: dict[str, list[float]] = {}
+        """Of each method, the rank correlation of maps after each stage of randomising."""
+        self._first: list[tuple[Tensor, Question, Float[Tensor, "methods L"]]] = []
+        self._answers = 0
+
+    def add(self, file: str, picture: Image.Image, boxes: Callable[[str], Sequence] | None = None) -> list[Measured]:
+        """Measure one image. picture: the part of it that is seen. boxes: from the text of an answer to its boxes
+        (x0, y0, x1, y1) in [-1, 1] of the picture, none if it has no box."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.settings.seed + len(self.each))
+            image = self.subject.read(picture)
+            found = []
+            for question in self.subject.questions(image):
+                if question.content:
+                    found.append(self._measured(file, picture, image, question, boxes))
+        self.each.append((file, found))
+        return found
+
+    def _measured(
+        self, file: str, picture: Image.Image, image: Tensor, question: Question, boxes: Callable | None
+    ) -> Measured:
+        maps = {name: self._map(name, image, question) for name in self.methods}
+        grid = regions_of(tuple(image.shape[1:]))
+        on_grid = torch.stack([resampled(one, grid) for one in maps.values()])
+        orders = torch.cat([on_grid, torch.rand(1, *grid)])
+        curves = perturbation_curves(
+            lambda images: self.subject.score(images, question.target), image, orders.to(image.device),
+            steps=self.settings.steps, fill=FILLS[self.settings.fill],
+        )  # fmt: skip
+        self.curves = [curve + (self.curves[number] if self.curves else 0) for number, curve in enumerate(curves)]
+        self.agreement = self.agreement + rank_correlation(on_grid.flatten(1))
+        if self._answers < max(self.settings.best, self.settings.sanity):
+            self._first.append((image, question, on_grid.flatten(1)))
+        self._answers += 1
+        deletion, insertion = (area.tolist() for area in curves.areas.values())
+        pointing, mass = self._pointed(on_grid, boxes and boxes(question.text))
+        measured = Measured(question.text, float(curves.deletion[0, 0]), deletion, insertion, pointing, mass)
+        self._keep(Example(sum(gains(measured)) / len(maps), file, picture.copy(), question.text, maps))
+        return measured
+
+    def _map(self, name: str, image: Tensor, question: Question) -> Map:
+        start, own = time.perf_counter(), self.methods[name]
+        if own is None:
+            found = self.subject.map(name, image, question.target)
+        else:
+            found = Map(torch.as_tensor(own(image, question.text)).float())
+        self.seconds[name] += time.perf_counter() - start
+        return Map(torch.nan_to_num(found.weights.detach().float().cpu()), found.extent)
+
+    def _pointed(self, maps: Tensor, boxes: Sequence | None) -> tuple[list[float] | None, list[float] | None]:
+        """Pointing and mass of each map, and of a uniform one."""
+        if not boxes:
+            return None, None
+        rows, columns = maps.shape[1:]
+        seen, found = self.subject.part, []
+        inside = [tuple(Extent(*map(float, box)).seen_from(seen)) for box in boxes]
+        for weights in torch.cat([maps.clamp(min=0), torch.ones(1, rows, columns)]).flatten(1):
+            one = AttentionCorrectness((rows, columns))
+            one.update(["it"], (weights / weights.sum().clamp(min=1e-12))[None], {"it": inside})
+            found.append(one.compute())
+        return [one["pointing"] for one in found], [one["mass"] for one in found]
+
+    def _keep(self, example: Example) -> None:
+        """Keep the examples of the largest and the smallest gain, in this order."""
+        self.examples = sorted([*self.examples, example], key=lambda one: -one.gain)
+        if len(self.examples) > 2 * EXAMPLES:
+            del self.examples[EXAMPLES]
+        for one in self.examples:
+            one.picture.thumbnail((PICTURE, PICTURE))
+
+    def finish(self) -> None:
+        """Search the best orders, and check how maps depend on the weights, of the first answers. Raises ValueError if
+        nothing was measured."""
+        if not self._answers:
+            raise ValueError("nothing could be measured: no image could be read, or none had an answer")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.settings.seed)
+            searched = self._first[: self.settings.best]
+            for image, question, _ in progress(searched, what="best orders", unit="answer") if searched else ():
+                self.best.append(self._best(image, question))
+            if checked := self._first[: self.settings.sanity]:
+                self._check(checked)
+
+    def _best(self, image: Tensor, question: Question) -> tuple[float, float]:
+        size, fill = tuple(image.shape[1:]), FILLS[self.settings.fill]
+        rows, columns = (min(BLOCKS, side) for side in regions_of(size))
+
+        def score(images: Tensor) -> Tensor:
+            return self.subject.score(images, question.target)
+
+        found = [best_order(score, image, (rows, columns), sign=sign, fill=fill) for sign in (1, -1)]
+        blocks = (
+            torch.stack(found).repeat_interleave(-(-size[0] // rows), 1).repeat_interleave(-(-size[1] // columns), 2)
+        )
+        regions = torch.nn.functional.interpolate(blocks[None], regions_of(size), mode="nearest-exact")[0]
+        curves: Curves = perturbation_curves(
+            score, image, regions.to(image.device), steps=self.settings.steps, fill=fill
+        )
+        return float(curves.areas["deletion"][0]), float(curves.areas["insertion"][1])
+
+    def _check(self, checked: Iterable[tuple[Tensor, Question, Tensor]]) -> None:
+        checked, subject = list(checked), self.subject
+        image, question, before = checked[0]
+        grid = regions_of(tuple(image.shape[1:]))
+        parts = from_the_output(subject.module, lambda: subject.score(image[None], question.target))
+        self.sanity = {name: [] for name in self.methods}
+        seconds = dict(self.seconds)
+        with randomised(parts, seed=self.settings.seed) as stages:
+            for _ in progress(stages, what="randomised weights", unit="stage"):
+                for number, name in enumerate(self.methods):
+                    alike = []
+                    for image, question, before in checked:
+                        after = resampled(self._map(name, image, question), grid).flatten()
+                        alike.append(float(rank_correlation(torch.stack([before[number], after]))[0, 1]))
+                    self.sanity[name].append(sum(alike) / len(alike))
+        self.seconds = seconds
+
+    def seconds_left(self, first: float, images: int) -> float:
+        """An estimate of the seconds that `images` images take in all. first: those of the first one."""
+        if not self.each or not self._first:
+            return 0.0
+        answers = max(1, len(self.each[0][1]))
+        image, question, _ = self._first[0]
+        start = time.perf_counter()
+        self.subject.score(image.expand(16, -1, -1, -1), question.target)
+        score = (time.perf_counter() - start) / 16
+        maps = sum(self.seconds.values()) / self._answers
+        number = min(self.settings.best, images * answers), min(self.settings.sanity, images * answers)
+        return first * images + number[0] * 2 * 140 * score + number[1] * STAGES * maps
+
+
+def gains(measured: Measured) -> list[float]:
+    """How much more faithful each method is than a random order: the mean of how much lower the area under its deletion
+    curve is, and how much higher that under its insertion curve."""
+    deletion, insertion = measured.deletion, measured.insertion
+    pairs = zip(deletion[:-1], insertion[:-1], strict=True)
+    return [(deletion[-1] - lower + higher - insertion[-1]) / 2 for lower, higher in pairs]
+
+
+def resampled(one: Map, grid: tuple[int, int]) -> Float[Tensor, "rows columns"]:
+    """A map on another grid that covers the image: linear between the centres of its cells, the mean of each region."""
+    down, across = (
+        _weights(size, number, *ends)
+        for size, number, ends in zip(
+            grid, one.weights.shape, ((one.extent.y0, one.extent.y1), (one.extent.x0, one.extent.x1)), strict=True
+        )
+    )
+    return down @ one.weights @ across.mT
+
+
+def _weights(regions: int, cells: int, low: float, high: float) -> Float[Tensor, "regions cells"]:
+    """The weight of each cell of a map in each region along one axis; each row sums to 1. A grid of the same size and
+    place is left as it is."""
+    if regions == cells and (low, high) == (WHOLE.x0, WHOLE.x1):
+        return torch.eye(regions)
+    samples = regions * max(4, -(-2 * cells // regions))
+    place = positions(samples, cells, low, high).clamp(0, cells - 1)
+    near = (1 - (place[:, None] - torch.arange(cells)).abs()).clamp(min=0)
+    return near.unflatten(0, (regions, -1)).mean(dim=1)

@@ -1,0 +1,125 @@
+"""The numbers of a measurement with their intervals, and what they say: which method of maps to trust."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+from vision_attn.explain.measure import Measured, Measurement, gains
+from vision_attn.explain.randomised import UNCHANGED
+from vision_attn.metrics.bootstrap import interval, resampled_sums
+
+
+def record(measurement: Measurement) -> dict[str, Any]:
+    """All numbers, as JSON holds them. Intervals are of 95%, over images drawn with replacement.
+
+    methods: of each its areas under the `deletion` (lower is better) and the `insertion` curve (higher), the `gain`
+        over a random order (`measure.gains`), the `share` of the gain of the best order that was found, on the same
+        answers; `pointing` and `mass` in boxes; `sanity`, the rank correlation with the maps of the model as it was
+        after each stage of randomising its weights, and `ignores_weights`; `seconds` for a map.
+    random, best, uniform: areas of a random order and of the best one, and pointing of a uniform map.
+    agreement: the mean rank correlation of each two methods. curves: means over all answers.
+    """
+    answers = [one for _, found in measurement.each for one in found]
+    columns = {
+        "deletion": [[one.deletion for one in found] for _, found in measurement.each],
+        "insertion": [[one.insertion for one in found] for _, found in measurement.each],
+        "gain": [[gains(one) for one in found] for _, found in measurement.each],
+        "pointing": [[one.pointing for one in found if one.pointing is not None] for _, found in measurement.each],
+        "mass": [[one.mass for one in found if one.mass is not None] for _, found in measurement.each],
+    }
+    estimates = {name: estimate(values) for name, values in columns.items() if any(values)}
+    names, number = list(measurement.methods), len(answers)
+    share = _share(measurement, answers)
+    methods: dict[str, dict[str, Any]] = {}
+    for index, name in enumerate(names):
+        one: dict[str, Any] = {}
+        for kind, (means, ends) in estimates.items():
+            one[kind] = float(means[index])
+            one[f"{kind}_interval"] = None if ends is None else ends[:, index].tolist()
+        if name in measurement.sanity:
+            one["sanity"] = measurement.sanity[name]
+            one["ignores_weights"] = measurement.sanity[name][-1] >= UNCHANGED
+        methods[name] = one | {"share": share[index] if share else None, "seconds": measurement.seconds[name] / number}
+    kinds = ("deletion", "insertion")
+    last = {kind: float(means[-1]) for kind, (means, _) in estimates.items() if kind != "gain"}
+    deletion, insertion = ((curve / number).tolist() for curve in measurement.curves)
+    agreement = (measurement.agreement / number).tolist()
+    found = {
+        "images": len(measurement.each),
+        "answers": number,
+        "score": measurement.subject.unit,
+        "settings": measurement.settings._asdict(),
+        "methods": methods,
+        "random": {kind: last[kind] for kind in kinds},
+        "uniform": {kind: last[kind] for kind in ("pointing", "mass") if kind in last} or None,
+        "best": dict(zip(kinds, np.mean(measurement.best, axis=0).tolist(), strict=True)) if measurement.best else None,
+        "agreement": {name: dict(zip(names, row, strict=True)) for name, row in zip(names, agreement, strict=True)},
+        "curves": {
+            name: {"deletion": lower, "insertion": higher}
+            for name, lower, higher in zip([*names, "random"], deletion, insertion, strict=True)
+        },
+        "each": [{"file": file, "answers": [one._asdict() for one in some]} for file, some in measurement.each],
+    }
+    return found | {"verdict": verdict(found)}
+
+
+def estimate(
+    values: list[list[list[float]]],
+) -> tuple[Float[ndarray, "columns"], Float[ndarray, "2 columns"] | None]:
+    """The mean over all answers of all images, and its interval over images; None for fewer than two."""
+    sums = np.array([[*np.sum(some, axis=0), len(some)] for some in values if some])
+    total = sums.sum(axis=0)
+    if len(sums) < 2:
+        return total[:-1] / total[-1], None
+    drawn = resampled_sums(sums)
+    return total[:-1] / total[-1], interval(drawn[:, :-1] / drawn[:, -1:])
+
+
+def _share(measurement: Measurement, answers: list[Measured]) -> list[float] | None:
+    """The gain of each method over that of the best order, on the answers whose best order was searched."""
+    some = answers[: len(measurement.best)]
+    if not some:
+        return None
+    best = [gains(one._replace(deletion=[d, one.deletion[-1]], insertion=[i, one.insertion[-1]]))[0]
+            for one, (d, i) in zip(some, measurement.best, strict=True)]  # fmt: skip
+    total = sum(best)
+    return None if total <= 0 else (np.sum([gains(one) for one in some], axis=0) / total).tolist()
+
+
+def verdict(found: dict[str, Any]) -> list[str]:
+    """Which methods to trust, in sentences."""
+    methods = found["methods"]
+    ignoring = [name for name, one in methods.items() if one.get("ignores_weights")]
+    sure = {name: one for name, one in methods.items() if one["gain_interval"] and one["gain_interval"][0] > 0}
+    ranked = sorted((name for name in sure if name not in ignoring), key=lambda name: -sure[name]["gain"])
+    lines = []
+    if ranked:
+        first = ranked[0]
+        low, high = sure[first]["gain_interval"]
+        lines.append(
+            f"Trust {first} most: its order gains {sure[first]['gain']:.3f} over a random one "
+            f"(95% interval {low:.3f} to {high:.3f})."
+        )
+        close = [name for name in ranked[1:] if sure[name]["gain"] >= low]
+        if close:
+            lines.append(f"{_listed(close)} may be as good: within that interval.")
+    elif found["images"] < 2:
+        lines.append("One image tells nothing about a method: measure at least 20.")
+    else:
+        lines.append("No method is better than a random order on these images: trust none of these maps.")
+    if ignoring:
+        be = "s" if len(ignoring) == 1 else ""
+        lines.append(
+            f"{_listed(ignoring)} ignore{be} the weights: maps stay the same when the model is random, so they say "
+            "nothing about it."
+        )
+    weak = [name for name in methods if name not in sure and name not in ignoring]
+    if weak and ranked:
+        lines.append(f"{_listed(weak)}: no better than a random order here.")
+    return lines
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

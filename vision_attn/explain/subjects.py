@@ -1,0 +1,223 @@
+"""What is explained and measured: a model with its questions, its scores on changed images, and its maps.
+
+`AnswerSubject` is a classifier, a matcher or an encoder of another library, or one of this package that sees whole
+images. Captioners and classifiers of glimpses stand in `vision_attn.results.measured_runs`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.contracts import Fit
+from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.explain.answers import called, named, recorded, scores_of, texts_of, wanted
+from vision_attn.explain.attributions import integrated_gradients, occlusion, regions_of, score_cam, smoothgrad
+from vision_attn.explain.models import Model
+from vision_attn.explain.places import reach_of
+from vision_attn.explain.relevance import grad_cam, layer_cam
+
+
+class Question(NamedTuple):
+    """What a map explains: an answer, a text, or a word of a caption."""
+
+    text: str
+    target: Any
+    """What the subject knows it by."""
+    content: bool = True
+    """Whether it is measured: not the function words of a caption."""
+
+
+class Map(NamedTuple):
+    """A map of an image."""
+
+    weights: Float[Tensor, "rows columns"]
+    extent: Extent = WHOLE
+    """Where it lies on the image that the model takes."""
+
+
+class Subject(ABC):
+    """A model and how to ask it. Images are what it takes, without the axis of a batch: (C, Y, X)."""
+
+    module: nn.Module
+    """Whose weights are randomised."""
+    own: tuple[str, ...] = ()
+    """The methods of maps that only this kind of model has."""
+    fit: Fit = "centre"
+    """The part of a picture that is seen."""
+    part: Extent = WHOLE
+    """Where the image lies on that part."""
+    unit = "probability"
+    """What scores are."""
+
+    @abstractmethod
+    def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:
+        """The image that the model takes, of the part of a photograph that `fit` says."""
+
+    @abstractmethod
+    def questions(self, image: Float[Tensor, "C Y X"]) -> list[Question]:
+        """What maps explain of this image."""
+
+    @abstractmethod
+    def score(self, images: Float[Tensor, "N C Y X"], target: Any) -> Float[Tensor, "N"]:
+        """The score of an answer, such as its probability, in each of several changed images."""
+
+    def methods(self, image: Float[Tensor, "C Y X"]) -> list[str]:
+        """The methods of which there are maps, from the cheapest to the dearest; found out with one image."""
+        return [*self.own, "occlusion"]
+
+    def weights(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Float[Tensor, "rows columns"]:
+        """The map of a method that is not one of `own`."""
+
+        def score(images: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N"]:
+            return self.score(images, target)
+
+        if method == "occlusion":
+            return occlusion(score, image, regions_of(tuple(image.shape[1:])))
+        if method in ("integrated-gradients", "smoothgrad"):
+            of = integrated_gradients if method == "integrated-gradients" else smoothgrad
+            inputs = self.inputs(image)
+            return self.pooled(of(lambda some: self.value(some, target), inputs))
+        features, gradient = self.features(image, target)
+        if method == "score-cam":
+            return score_cam(score, image, features)
+        return (grad_cam if method == "grad-cam" else layer_cam)(features, gradient)[0]
+
+    def map(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Map:
+        """The map of a method, with its place on the image."""
+        return Map(self.weights(method, image, target))
+
+    def inputs(self, image: Float[Tensor, "C Y X"]) -> Float[Tensor, "1 ..."]:
+        """What gradients are taken of: the image, or annotation vectors made of it."""
+        return image[None]
+
+    def value(self, inputs: Float[Tensor, "N ..."], target: Any) -> Float[Tensor, "N"]:
+        """The score before it is a probability, from `inputs`, with a gradient."""
+        raise NotImplementedError
+
+    def pooled(self, attribution: Float[Tensor, "1 ..."]) -> Float[Tensor, "rows columns"]:
+        """The map of an attribution of `inputs`: the sum over channels, the mean of each region."""
+        total = attribution.sum(dim=1)
+        return F.adaptive_avg_pool2d(total, regions_of(tuple(total.shape[1:])))[0]
+
+    def features(self, image: Float[Tensor, "C Y X"], target: Any) -> tuple[Tensor, Tensor]:
+        """The map of features (1, D, Y, X) that CAMs take, and its gradient."""
+        raise NotImplementedError
+
+
+class AnswerSubject(Subject):
+    """A model that answers with scores, or an encoder, whose "answer" is to stay as it is on the whole image: its score
+    is the cosine of its features with those of the whole image."""
+
+    own = ("attention", "rollout", "attention-gradient", "relevance", "grad-cam", "layer-cam")
+
+    def __init__(self, model: Model, texts: Sequence[str] = (), device: torch.device | None = None) -> None:
+        """texts: the classes to explain, or what to match. device: where inputs go; by default that of the weights."""
+        self.model, self.module, self.texts = model, model.module, tuple(texts)
+        if model.kind == "matcher" and not texts:
+            raise ValueError("this model compares images with texts: give a text")
+        self.device = device or next(model.module.parameters(), torch.empty(0)).device
+        self.others = {key: value.to(self.device) for key, value in texts_of(model, texts).items()}
+        reach = reach_of(model)
+        if reach is None:
+            raise ValueError("this model takes an image in several pieces, which cannot be changed region by region")
+        self.name, self.part = reach.name, reach.part
+        self.rest = {key: value for key, value in reach.inputs.items() if key != reach.name}
+        if model.kind == "encoder":
+            self.unit = "likeness of features"
+        elif model.kind == "matcher" and len(texts) == 1:
+            self.unit = "similarity"
+
+    def image(self, inputs: dict[str, Tensor]) -> Float[Tensor, "C Y X"]:
+        """The image among the inputs of the model."""
+        return inputs[self.name][0].to(self.device)
+
+    def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:
+        return self.image(self.model.inputs(picture))
+
+    def call(self, images: Float[Tensor, "N C Y X"]) -> Any:
+        """The output of the model for several images."""
+        rest = {key: value.expand(len(images), *value.shape[1:]) for key, value in self.rest.items()}
+        return called(self.model, {self.name: images, **rest, **self.others})
+
+    def scores(self, images: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N classes"]:
+        """Of a classifier, or the similarities of a matcher."""
+        found = scores_of(self.call(images))
+        if found is None:
+            raise ValueError("this model returns no scores (B, N), so there is no answer to measure")
+        return found.float()
+
+    @torch.no_grad()
+    def questions(self, image: Float[Tensor, "C Y X"]) -> list[Question]:
+        if self.model.kind == "encoder":
+            return [Question("its features", _features(self.call(image[None]))[0])]
+        scores = self.scores(image[None])
+        answers = wanted(self.model, scores, self.texts)
+        return [
+            Question(*pair) for pair in zip(named(self.model, scores, answers, self.texts)[0], answers, strict=True)
+        ]
+
+    @torch.no_grad()
+    def score(self, images: Float[Tensor, "N C Y X"], target: Any) -> Float[Tensor, "N"]:
+        if self.model.kind == "encoder":
+            return F.cosine_similarity(_features(self.call(images)), target[None])
+        scores = self.scores(images)
+        return (scores if self.unit == "similarity" else scores.softmax(dim=1))[:, target]
+
+    def value(self, inputs: Float[Tensor, "N C Y X"], target: Any) -> Float[Tensor, "N"]:
+        return self.scores(inputs)[:, target]
+
+    def methods(self, image: Float[Tensor, "C Y X"]) -> list[str]:
+        found = recorded(self.model, self._inputs(image))
+        found.explain(self.questions(image)[0].target if found.scores is not None else 0)
+        if found.scores is None:
+            return [*found.methods(), "occlusion"]
+        cams = ["score-cam"] if found.activation.gradient is not None else []
+        return [*found.methods(), "integrated-gradients", "smoothgrad", *cams, "occlusion"]
+
+    def weights(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Float[Tensor, "rows columns"]:
+        name, _, layer = method.partition(":")
+        if name not in self.own:
+            return super().weights(method, image, target)
+        return self._explained(image, target).map(name, int(layer) if layer else None)[0]  # type: ignore[arg-type]
+
+    def map(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Map:
+        weights = self.weights(method, image, target)
+        if method.partition(":")[0] not in (*self.own, "score-cam"):
+            return Map(weights)
+        return Map(weights, self.extent(method, image, tuple(weights.shape)))
+
+    def extent(self, method: str, image: Float[Tensor, "C Y X"], size: tuple[int, int]) -> Extent:
+        """Where a map of the layers lies on the image; measured once for each method."""
+        if not hasattr(self, "_extents"):
+            self._extents: dict[str, Extent] = {}
+        if method not in self._extents:
+            found = self._explained(image, 0)
+            extent = found.extents(size, method in ("grad-cam", "layer-cam", "score-cam"), self.others)[0]
+            self._extents[method] = extent.seen_from(self.part)
+        return self._extents[method]
+
+    def features(self, image: Float[Tensor, "C Y X"], target: Any) -> tuple[Tensor, Tensor]:
+        return self._explained(image, target).features()
+
+    def _explained(self, image: Float[Tensor, "C Y X"], target: Any) -> Any:
+        found = recorded(self.model, self._inputs(image))
+        found.explain(target if isinstance(target, int) else 0)
+        return found
+
+    def _inputs(self, image: Float[Tensor, "C Y X"]) -> dict[str, Tensor]:
+        return {self.name: image[None], **self.rest, **self.others}
+
+
+def _features(output: Any) -> Float[Tensor, "N D"]:
+    """The features of an encoder, in a row for each image."""
+    if not isinstance(output, Tensor):
+        output = next(
+            value for name in ("pooler_output", "last_hidden_state") if (value := output.get(name)) is not None
+        )
+    return output.float().flatten(1)

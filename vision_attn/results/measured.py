@@ -1,0 +1,192 @@
+"""How faithful a model's maps are, as a result: `measure` of a model and of a run."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from vision_attn.contracts.places import Extent
+from vision_attn.data.images.squares import seen_part
+from vision_attn.data.labelled.coco_boxes import Boxes
+from vision_attn.explain.measure import Example, Given, Measurement, Settings
+from vision_attn.explain.methods import EXTRA
+from vision_attn.explain.report import record
+from vision_attn.explain.subjects import Subject
+from vision_attn.results.displayable import Displayable
+from vision_attn.results.images import FILES, Picture, name_of, whole
+from vision_attn.results.measured_runs import CaptionSubject, GlimpseSubject
+from vision_attn.results.result_list import Images
+from vision_attn.system.console import complain
+from vision_attn.system.files import replacing
+from vision_attn.tasks.caption import Captioning
+from vision_attn.tasks.classify import Classification
+from vision_attn.viz.measured import ExamplePicture, example_sheet, write_measured
+from vision_attn.viz.sheet import save_picture
+
+Methods = Sequence[str] | Mapping[str, Given | None] | None
+"""Names of methods, or methods of your own by name; None: all that suit the model."""
+
+
+@dataclass(repr=False)
+class MeasureResult(Displayable):
+    """How faithful the methods of maps of a model are on some images."""
+
+    file: str
+    """The name of the model."""
+    numbers: dict[str, Any]
+    """All numbers: see `vision_attn.explain.report.record`."""
+    examples: list[ExamplePicture]
+    """The most and the least faithful answers, with their maps."""
+
+    @property
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """The numbers of each method, by its name."""
+        return self.numbers["methods"]
+
+    @property
+    def text(self) -> str:
+        """Which methods to trust."""
+        return " ".join(self.numbers["verdict"])
+
+    def record(self, *, maps: bool = False) -> dict[str, Any]:
+        return {"model": self.file, **self.numbers}
+
+    def __repr__(self) -> str:
+        return f"<{self.file}, {self.numbers['images']} images: {self.text}>"
+
+    def write_page(self, path: Path) -> None:
+        write_measured(path, self.file, self.numbers, self.examples)
+
+    def write_picture(self, path: Path) -> None:
+        save_picture(path, example_sheet(self.file, self.examples))
+
+    def write_folder(self, folder: Path) -> Path:
+        """Write index.html and measure.json. Returns the path of the page."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write_page(folder / "index.html")
+        with replacing(folder / "measure.json") as path:
+            path.write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
+        return folder / "index.html"
+
+
+def measure(
+    subject: Subject,
+    name: str,
+    images: Images,
+    methods: Methods = None,
+    *,
+    boxes: str | Path | None = None,
+    unreadable: list[str] | None = None,
+    total: int | None = None,
+    **settings: Any,
+) -> MeasureResult:
+    """Measure the maps of a model on an image, a list of images, or an iterator, of which nothing is kept.
+
+    methods: `explain.methods.METHODS`, "attention:3" for that of layer 3, or {"mine": function} for your own: from the
+        image that the model takes (C, Y, X), and the text of an answer, to a map; by default all that suit the model.
+    boxes: a file of boxes in COCO's format: see `data.labelled.coco_boxes.Boxes`.
+    unreadable: takes the messages of images that cannot be read. total: the number of images of an iterator.
+    settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see `explain.measure.Settings`.
+
+    Raises ValueError for methods and settings that there are not, or if nothing can be measured.
+    """
+    single = isinstance(images, (*FILES, torch.Tensor)) or not isinstance(images, Sequence | Iterator)
+    several = [images] if single else images
+    total = len(several) if isinstance(several, Sequence) else total
+    known = None if boxes is None else Boxes(boxes)
+    chosen, told = None, False
+    for file, picture in _pictures(several, unreadable):
+        part = seen_part(picture, subject.fit)
+        if chosen is None:
+            chosen = Measurement(subject, _fitting(subject, part, methods), Settings(**settings))
+        start = perf_counter()
+        found = chosen.add(file, part, None if known is None else known.of(file, subject.fit))
+        if not told and found and total and total > 1:
+            told = True
+            seconds = chosen.seconds_left(perf_counter() - start, total)
+            complain(
+                f"measuring {', '.join(chosen.methods)} on {total:,} images takes about {_duration(seconds)} "
+                f"({seconds / total:.2g} s an image); fewer methods or images take less"
+            )
+    if chosen is None:
+        raise ValueError("nothing could be measured: no image could be read")
+    chosen.finish()
+    numbers = record(chosen)
+    if known is not None and numbers["uniform"] is None:
+        complain("no box of the file is of an answer to these images, so there is no pointing")
+    return MeasureResult(name, numbers, [_pictured(one, subject.part) for one in chosen.examples])
+
+
+def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
+    """What is measured of a run of this package that is not opened like a model of another library. Raises ValueError
+    for tasks without an answer to an image."""
+    if isinstance(task, Captioning) and task.sees_squares:
+        return CaptionSubject(task, device)
+    if isinstance(task, Classification):
+        return GlimpseSubject(task, device, seed)
+    raise ValueError(
+        f"{name} holds a {task.kind}, of which maps are not measured: it needs a captioner or a classifier"
+    )
+
+
+def own_method(name: str) -> Given:
+    """The function `module:function`, whose code is run. Raises ValueError if it cannot be imported."""
+    module, _, function = name.partition(":")
+    try:
+        return getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"the method {name} cannot be imported ({error}): is it installed, or on PYTHONPATH?"
+        ) from error
+
+
+def _pictured(example: Example, part: Extent) -> ExamplePicture:
+    """An example with its maps on the picture, of which a model takes a part."""
+    maps = {name: (one.weights.clamp(min=0), one.extent.within(part)) for name, one in example.maps.items()}
+    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps)
+
+
+def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
+    for number, image in enumerate(images, 1):
+        given: Picture = image
+        try:
+            yield name_of(given, number), whole(given)
+        except ValueError as error:
+            if unreadable is None:
+                raise
+            unreadable.append(str(error))
+
+
+def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callable | None]:
+    """The methods to measure. Raises ValueError for those that the model does not have."""
+    known = subject.methods(subject.read(part))
+    if methods is None:
+        missing = [method for method in known if method in EXTRA] if find_spec("captum") is None else []
+        if missing:
+            complain(
+                f"left out, since captum is not installed: {', '.join(missing)} (pip install 'vision-attn[explain]')"
+            )
+        return dict.fromkeys(method for method in known if method not in missing)
+    wanted = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(methods)
+    for method, function in wanted.items():
+        if function is None and method.partition(":")[0] not in known:
+            raise ValueError(f"this model has no method {method}; it has {', '.join(known)}")
+    if not wanted:
+        raise ValueError("name a method, or leave methods out for all")
+    return wanted
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )

@@ -1,0 +1,190 @@
+"""The page that says how faithful maps are: a verdict, a table, curves, and the most and the least faithful images."""
+
+import base64
+import io
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.contracts.places import Extent
+from vision_attn.viz.attention import light
+from vision_attn.viz.curves import plot
+from vision_attn.viz.sheet import Panel, fitted, glowing, save_page, sheet
+
+COLOURS = (
+    "#e69f00", "#3d9ad1", "#009e73", "#cc79a7", "#d55e00", "#7b6fd0", "#a0792c", "#c0392b", "#5c8f2a", "#1f9aa0",
+)  # fmt: skip
+"""Of methods, in turn; seen on white and on black."""
+RANDOM = "#888888"
+SIDE = 224
+FILLED = {"linear": "noisy linear interpolation", "mean": "the mean colour", "blur": "the blurred image"}
+TITLE = "How faithful the maps of {} are"
+
+
+class ExamplePicture(NamedTuple):
+    """An answer to be shown, with the maps of all methods."""
+
+    gain: float
+    file: str
+    picture: Image.Image
+    text: str
+    maps: dict[str, tuple[Float[Tensor, "rows columns"], Extent]]
+    """By method: a map, and where it lies on the picture."""
+
+
+def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture]) -> Path:
+    """Write the page of `numbers` (`vision_attn.explain.report.record`). The first half of `examples` is the most
+    faithful."""
+    methods, settings = numbers["methods"], numbers["settings"]
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(methods)} | {"random": RANDOM}
+    middle = (len(examples) + 1) // 2
+    parts = {
+        "title": escape(TITLE.format(model)),
+        "guide": f"{numbers['answers']:,} answers to {numbers['images']:,} images. Regions that a map marks most are "
+        f"deleted from an image, or inserted into an empty one; in their place stands {FILLED[settings['fill']]}.",
+        "verdict": "".join(f"<p>{escape(line)}</p>" for line in numbers["verdict"]),
+        "table": _table(numbers, colours),
+        "legend": _legend(numbers),
+        "plots": "".join(_plots(numbers, colours)),
+        "agreement": _agreement(numbers["agreement"]),
+        "most": "".join(_example(one) for one in examples[:middle]),
+        "least": "".join(_example(one) for one in examples[middle:]) or '<p class="quiet">Too few images.</p>',
+    }
+    page = files("vision_attn.viz").joinpath("measured.html").read_text(encoding="utf-8")
+    return save_page(path, re.sub(r"{{(\w+)}}", lambda hole: parts[hole[1]], page))
+
+
+def _table(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> str:
+    """The rows of methods, best first, and below them those of a random and of the best order."""
+    pointed, checked = numbers["uniform"] is not None, any("sanity" in one for one in numbers["methods"].values())
+    heads = [("method", ""), ("gain", "over a random order"), ("95% interval", ""), ("deletion", "lower is better")]
+    heads += [("insertion", "higher is better"), ("of the best", "order that was found")]
+    heads += [("random weights", "likeness of maps")] * checked
+    heads += [("pointing", "largest region in a box"), ("mass", "in a box")] * pointed + [("seconds", "for a map")]
+    head = "".join(f"<th>{name}<small>{note}</small></th>" for name, note in heads)
+    rows = []
+    for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"]):
+        ends = one["gain_interval"]
+        kind = "" if ends is None else "yes" if ends[0] > 0 else "no" if ends[1] < 0 else ""
+        cells = [
+            f'<td class="{kind}">{one["gain"]:+.3f}</td>',
+            "<td>" + ("" if ends is None else f"{ends[0]:+.3f} to {ends[1]:+.3f}") + "</td>",
+            *(f"<td>{one[key]:.3f}</td>" for key in ("deletion", "insertion")),
+            "<td>" + ("" if one["share"] is None else f"{one['share']:.0%}") + "</td>",
+        ]
+        if checked:
+            ignores = one["ignores_weights"]
+            cells.append(f'<td class="{"no" if ignores else ""}">{one["sanity"][-1]:.2f}{" ignored" * ignores}</td>')
+        if pointed:
+            cells += [f"<td>{one[key]:.3f}</td>" for key in ("pointing", "mass")]
+        cells.append(f"<td>{one['seconds']:.2g}</td>")
+        rows.append(f"<tr>{_name(name, colours)}{''.join(cells)}</tr>")
+    for name, label in (("random", "random order"), ("best", "best order found"), ("uniform", "uniform map")):
+        if (one := numbers[name]) is not None:
+            areas = [f"{one[key]:.3f}" if key in one else "" for key in ("deletion", "insertion")]
+            cells = ["", "", *areas, "", *[""] * checked]
+            cells += [f"{one[key]:.3f}" if key in one else "" for key in ("pointing", "mass")] * pointed + [""]
+            key = _name(name, colours, label)
+            rows.append(f'<tr class="other">{key}{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
+    return f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+
+
+def _name(name: str, colours: Mapping[str, str], label: str = "") -> str:
+    key = f'<i class="key" style="background: {colours[name]}"></i>' if name in colours else ""
+    return f"<th>{key}{escape(label or name)}</th>"
+
+
+def _legend(numbers: Mapping[str, Any]) -> str:
+    settings = numbers["settings"]
+    lines = [
+        "Gain: the mean of how much lower the area under the deletion curve is than that of a random order, and how "
+        "much higher that under the insertion curve. Intervals: images drawn with replacement."
+    ]
+    if numbers["best"] is not None:
+        lines.append(f"The best order was searched, region by region, on the first {settings['best']} answers.")
+    if settings["sanity"]:
+        lines.append(
+            "Random weights: rank correlation of maps with those of the same model after its weights were shuffled. "
+            "Near 0: the map depends on the model; near 1: it ignores it."
+        )
+    return " ".join(lines)
+
+
+def _plots(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
+    steps = numbers["settings"]["steps"]
+    plots = []
+    for kind, text in (("deletion", "regions deleted"), ("insertion", "regions inserted")):
+        curves = {
+            name: [(100 * step / steps, value) for step, value in enumerate(curve[kind])]
+            for name, curve in numbers["curves"].items()
+        }
+        plots.append(plot(f"{numbers['score'].capitalize()} against the share of {text}, in percent", curves, colours))
+    checked = {name: one["sanity"] for name, one in numbers["methods"].items() if "sanity" in one}
+    if checked:
+        curves = {
+            name: [(0, 1.0), *((100 * stage / len(values), value) for stage, value in enumerate(values, 1))]
+            for name, values in checked.items()
+        }
+        text = "Rank correlation with the maps of before, against the percentage of layers with random weights"
+        plots.append(plot(text, curves, colours))
+    return plots
+
+
+def _agreement(agreement: Mapping[str, Mapping[str, float]]) -> str:
+    """A table of how alike the maps of each two methods are."""
+    if len(agreement) < 2:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in agreement)
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th>"
+        + "".join(f"<td>{'' if other == name else f'{value:.2f}'}</td>" for other, value in row.items())
+        + "</tr>"
+        for name, row in agreement.items()
+    )
+    return (
+        '<h2>Agreement</h2><p class="quiet">Rank correlation of the maps of each two methods, the mean of all answers.'
+        f'</p><div class="scroll"><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _example(example: ExamplePicture) -> str:
+    plain, *lit = _pictures(example)
+    figures = [("picture", plain), *zip(example.maps, lit, strict=True)]
+    drawn = "".join(
+        f'<figure><img src="{_data(picture)}" alt="{escape(name)}"><figcaption>{escape(name)}</figcaption></figure>'
+        for name, picture in figures
+    )
+    title = f"{escape(Path(example.file).name)} · <b>{escape(example.text)}</b> · mean gain {example.gain:+.3f}"
+    return f'<section class="example"><p>{title}</p><div class="maps">{drawn}</div></section>'
+
+
+def _pictures(example: ExamplePicture) -> list[Image.Image]:
+    """The plain picture, and the picture lit by each map."""
+    plain = fitted(example.picture, SIDE)
+    return [plain] + [
+        glowing(plain, light(weights[None], plain.height, plain.width, extent)[0])
+        for weights, extent in example.maps.values()
+    ]
+
+
+def _data(picture: Image.Image) -> str:
+    content = io.BytesIO()
+    picture.convert("RGB").save(content, "JPEG", quality=85)
+    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def example_sheet(model: str, examples: Sequence[ExamplePicture]) -> Image.Image:
+    """A picture of the examples: a row for each, with the maps of all methods."""
+    panels = []
+    for example in examples:
+        notes = [f"gain {example.gain:+.2f}", *[""] * len(example.maps)]
+        words = [example.text, *example.maps]
+        panels += [Panel(*one) for one in zip(_pictures(example), words, notes, strict=True)]
+    return sheet(panels, caption="", title=TITLE.format(model))
