@@ -185,6 +185,10 @@ def test_other_verbs(
     assert verbs(model) == ["caption", "look"] and described(model) == {"kind": "caption", "takes": "photograph"}
     (answer,) = answers(model, "caption", {}, [vision_attn.results.images.Encoded("0.png", Path(image).read_bytes())])
     assert answer.text == caption.text
+    scenes = ["--data=vision_attn.data.scenes.scenes.Scenes", "--data.test_images=2", "--data.size=40"]
+    assert main(["eval", name, *scenes, "--out", "scenes", "--show", "1", "--task.max_words=2"]) == 0
+    assert {"pointing", "movement"} <= json.loads(Path("scenes/metrics_test.json").read_text()).keys()
+    capsys.readouterr()
     for arguments, message in (
         (["eval", name], "name the photographs to measure"),
         (["eval", name, name, *data], "an ensemble is of runs"),

@@ -28,7 +28,7 @@ from vision_attn.system.checks import check_range, require
 from vision_attn.task import Batch, Source, Static, Task
 from vision_attn.tasks.described import described, different
 from vision_attn.tasks.evaluated import Predicted, evaluated
-from vision_attn.tasks.pictured import pictured
+from vision_attn.tasks.pictured import pictured, titles
 from vision_attn.tasks.terms import Terms
 from vision_attn.viz.captions import write_pictures
 
@@ -282,10 +282,9 @@ class Captioning(Task):
         with self.model.in_mode("mode") if could else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
         pictures, described = zip(*pictured(batch, described, self.encoder), strict=True)
-        titles = [
-            Path(str(file)).name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)
-        ]
-        return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
+        return write_pictures(
+            titles(batch), pictures, described, folder, references=batch.references, boxes=batch.boxes
+        )
 
     def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
         """Captions in each mode of attention at test time, where there are several."""

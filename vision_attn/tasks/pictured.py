@@ -11,17 +11,23 @@ from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import open_seen
 from vision_attn.data.photographs.vector_files import Entry
 from vision_attn.data.photographs.vectors import read_boxes
+from vision_attn.task import Task
 from vision_attn.viz.objects import over_photograph
 
 PICTURE = 896
 """The least side in pixels to which a photograph is reduced for pictures: twice the size at which they show it."""
 
 
+def titles(batch: CaptionBatch) -> list[str]:
+    """What the images of a batch are called: the names of their files, or their ids."""
+    return [Path(str(file)).name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
+
+
 def pictured(
-    batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder
+    batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task
 ) -> list[tuple[Image.Image, DecodedCaption]]:
     """The part of each photograph that the encoder sees, or the drawn image, with its caption; see `_over_objects` for
-    annotation vectors that another program computed."""
+    annotation vectors that another program computed. encoder: or a task that sees photographs as it has `fit`."""
     vectors = getattr(batch, "vectors", ()) or [None] * len(described)  # a batch of one's own may lack the field
     found = []
     for file, image, given, caption in zip(batch.files, batch.images, vectors, described, strict=True):

@@ -15,7 +15,6 @@ from torch import Tensor
 from vision_attn.contracts import DecodedCaption, Results
 from vision_attn.contracts.places import Extent
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.images.open import open_photograph
 from vision_attn.decode import Decoding, Strategy
 from vision_attn.explain.captioners import MOST_WORDS
 from vision_attn.explain.generation import Generation, Written, generate
@@ -25,7 +24,7 @@ from vision_attn.explain.prompts import default_prompt, inputs_of
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
-from vision_attn.tasks.pictured import PICTURE
+from vision_attn.tasks.pictured import pictured, titles
 from vision_attn.viz.captions import write_pictures
 
 log = logging.getLogger(__name__)
@@ -187,13 +186,11 @@ class PretrainedCaptioning(Task):
 
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
         """Write a sheet for each image and one page of all."""
-        pictures = [
-            image if file is None else open_photograph(file, at_least=PICTURE)
-            for image, file in zip(_pictures(batch.images), batch.files, strict=True)
-        ]
-        titles = [file.name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
         described = self.describe(list(_pictures(batch.images)))
-        return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
+        pictures, described = zip(*pictured(batch, described, self), strict=True)
+        return write_pictures(
+            titles(batch), pictures, described, folder, references=batch.references, boxes=batch.boxes
+        )
 
 
 def generation_config(module: Any) -> Any:
