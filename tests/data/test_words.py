@@ -46,6 +46,16 @@ def test_captions_are_joined_as_they_were_written(kind, tmp_path):
     assert json.loads((tmp_path / "vocabulary.json").read_text()).get("words", "spaces") == kind
 
 
+def test_raw_words_keep_case_and_symbols(tmp_path):
+    """As of formulas and code, also where a word ends in an apostrophe or a script has no spaces."""
+    captions = ["\\frac { a } { b } + x ^ 2 = 0", "O E | || C++ 50%", "x' = f(x) , o", "红色 圆形 a"]
+    Vocabulary.build(captions, words="raw", min_count=1).save(tmp_path / "vocabulary.json")
+    vocabulary = Vocabulary.load(tmp_path / "vocabulary.json")
+    assert [vocabulary.decode(vocabulary.encode(caption)) for caption in captions] == captions
+    assert not any(map(vocabulary.left_out, captions)) and vocabulary.encode("X") == [UNKNOWN]
+    assert vocabulary.kind.scored("C++ | O") == ["C++", "|", "O"] and "▁o" in vocabulary.words
+
+
 def test_characters_keep_their_marks_and_begin_words():
     split = KINDS["characters"]().split
     assert split("Un café, 手机!") == ["▁u", "n", "▁c", "a", "f", "é", "手", "机"]
@@ -143,7 +153,7 @@ def test_the_exported_program_joins_as_the_vocabulary_does():
     pytest.importorskip("onnxruntime")
     from vision_attn.export.caption_onnx import written
 
-    for words, gap in ((["a", "手", "机"], " "), (["▁a", "b", "▁c"], "")):
+    for words, gap in ((["a", "手", "机"], " "), (["▁a", "b", "▁c"], ""), (["▁手", "▁机", "▁x'", "▁="], "")):
         assert written(words, {"gap": gap, "spaceless": SPACELESS}) == joined(words)
 
 

@@ -90,7 +90,7 @@ class Vocabulary:
 
     def left_out(self, caption: str) -> list[str]:
         """The symbols of `caption` that are in no word, such as "||" and "+"; without the punctuation of sentences."""
-        if not _SYMBOL.search(caption):  # true of most captions, and many times as fast
+        if not self.kind.drops or not _SYMBOL.search(caption):  # true of most captions, and many times as fast
             return []
         text, found = spans(caption)
         words = [span for _, span in found]
@@ -151,7 +151,7 @@ class VocabularySource(Source):
             if self.words not in (None, kind):
                 raise ValueError(
                     f"data.words is {self.words}, but the vocabulary {path} is of words={kind}: leave data.words out, "
-                    "or the vocabulary"
+                    "or train without that vocabulary (data.vocabulary, run.start_from)"
                 )
             self.words = kind
         return vocabulary

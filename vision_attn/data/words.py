@@ -1,7 +1,8 @@
-"""How captions become words: at spaces, by character, by a language's segmenter, or as byte-pair pieces.
+"""How captions become words: at spaces, as they are written, by character, by a language's segmenter, or as byte-pair
+pieces.
 
-Every kind splits the same text: in lower case, in Unicode's compatibility form (NFKC), without punctuation; accents are
-kept. `system.written.joined` makes a caption of the words again.
+Every kind but `raw` splits the same text: in lower case, in Unicode's compatibility form (NFKC), without punctuation;
+accents are kept. `system.written.joined` makes a caption of the words again.
 """
 
 import json
@@ -22,7 +23,7 @@ from tokenizers.trainers import BpeTrainer
 
 from vision_attn.system.written import SPACELESS, START
 
-Kind = Literal["spaces", "characters", "jieba", "fugashi", "pieces"]
+Kind = Literal["spaces", "raw", "characters", "jieba", "fugashi", "pieces"]
 SPECIALS = ["<pad>", "<end>", "<unk>"]
 UNKNOWN = 2
 MAX_PIECES = 8000
@@ -71,6 +72,8 @@ class Words(ABC):
     kind: Kind
     content: bool = True
     """Whether a word says something by itself, as characters and pieces may not."""
+    drops: bool = True
+    """Whether punctuation and symbols are left out."""
     merges: Sequence[tuple[str, str]] = ()
     """Of byte-pair pieces."""
 
@@ -111,6 +114,21 @@ class Spaces(Words):
         tokenizer = Tokenizer(WordLevel(ids, unk_token=SPECIALS[UNKNOWN]))
         tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, AT_SPACES
         return tokenizer.to_str(pretty=True)
+
+
+class Raw(Words):
+    """A word is what is written between white space: case, punctuation and symbols are kept, as of code, formulas and
+    captions that are split already."""
+
+    kind = "raw"
+    content = drops = False
+
+    def split(self, caption: str) -> list[str]:
+        return [START + word for word in caption.split()]
+
+    @property
+    def scored(self) -> Callable[[str], list[str]]:
+        return str.split
 
 
 class Characters(Words):
@@ -178,7 +196,7 @@ class Pieces(Words):
         return sorted(model["vocab"], key=model["vocab"].__getitem__)[len(SPECIALS) :]
 
 
-KINDS: dict[str, type[Words]] = {each.kind: each for each in (Spaces, Characters, Jieba, Fugashi, Pieces)}
+KINDS: dict[str, type[Words]] = {each.kind: each for each in (Spaces, Raw, Characters, Jieba, Fugashi, Pieces)}
 SCORED = tuple(kind for kind in get_args(Kind) if kind != "pieces")
 """The kinds that need no training."""
 

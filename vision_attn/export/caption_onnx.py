@@ -70,7 +70,7 @@ def written(words, facts):
     """The caption of these words: characters and pieces are joined, and scripts without spaces have none."""
     letter = f"[{facts['spaceless']}]"
     text = facts["gap"].join(words).replace("\u2581", " ").strip()
-    return re.sub(f"(?<={letter}) (?={letter})", "", text)
+    return re.sub(f"(?<={letter}) (?={letter})", "", text) if facts["gap"] else text
 
 
 if __name__ == "__main__":

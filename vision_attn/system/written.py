@@ -31,8 +31,10 @@ def joined(words: Sequence[str]) -> str:
 
 def _gap(word: str, following: str, pieces: bool) -> str:
     spaceless = [bool(_SPACELESS.search(each)) for each in (word, following)]
+    if following.startswith(START):
+        return " "
     if not following or all(spaceless):
         return ""
     if pieces:
-        return " " if following.startswith(START) or any(spaceless) else ""
+        return " " if any(spaceless) else ""
     return "" if word.endswith("'") else " "

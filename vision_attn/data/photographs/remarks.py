@@ -35,5 +35,6 @@ def remarks(
         others = f" and {len(found) - SHOWN:,} others" * (len(found) > SHOWN)
         yield (
             f"left out as punctuation, in {with_symbols:,} of {total:,} {of}: {', '.join(named)}{others}; where they "
-            "carry the meaning, write them as words, such as plus for +"
+            "carry the meaning, write them as words, such as plus for +, or add --data.words=raw, which keeps case and "
+            "punctuation too"
         )
