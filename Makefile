@@ -1,6 +1,6 @@
 # make demo | test | lint | site | bench | chaos: each makes .venv when it is missing or out of date, and works from there.
 # make test-oldest: the same with .venv-oldest, which has the oldest versions that pyproject.toml allows.
-.PHONY: demo test test-oldest test-oldest-compiled test-oldest-plain lint site bench chaos
+.PHONY: demo test test-compiled test-oldest test-oldest-compiled test-oldest-plain lint site bench chaos
 SHELL := /bin/bash
 
 # An activated environment or a PYTHONPATH of the caller must not leak into .venv.
@@ -16,11 +16,19 @@ demo: .venv/.made
 test: .venv/.made
 	.venv/bin/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=10
 
-# What versions can break: what is compiled, which does not mix with shape checks, and the rest.
+# What is compiled, which does not mix with shape checks.
+test-compiled: .venv/.made
+	VISION_ATTN_SHAPES=0 .venv/bin/python -m pytest -m compile
+
+# What versions can break: what is compiled, and the rest.
 test-oldest: test-oldest-compiled test-oldest-plain
 
+# numba keeps compiled loops in files of one name for all of its versions: in one folder, two environments would compile
+# them again and again, each overwriting what the other needs.
+test-oldest-compiled test-oldest-plain: export NUMBA_CACHE_DIR = $(CURDIR)/.venv-oldest/numba
+
 test-oldest-compiled: .venv-oldest/.made
-	VISION_ATTN_SHAPES=0 .venv-oldest/bin/python -m pytest -m compile --ignore=tests/chaos
+	VISION_ATTN_SHAPES=0 .venv-oldest/bin/python -m pytest -m compile
 
 test-oldest-plain: .venv-oldest/.made
 	.venv-oldest/bin/python -m pytest $(OLDEST)

@@ -1,13 +1,10 @@
 """For all tests: shape checks on the whole package, one thread, and the folder of real data where there is one."""
 
-import atexit
-import json
+import gc
 import os
 import re
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterable
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 
@@ -30,8 +27,10 @@ if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is im
 
 import torch
 
-from vision_attn.metrics import captions, isolated, scorers
+from tests.scoring import quickly
+from vision_attn.metrics import captions
 
+gc.disable()  # until all tests are imported, which make millions of objects that stay
 torch.set_num_threads(1)  # tests are small: a second thread on a busy machine is mostly waited for
 os.fsync = lambda _: None  # tests kill processes, never the machine
 
@@ -63,9 +62,27 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(4, len(os.sched_getaffinity(0)) + 1) if hasattr(os, "sched_getaffinity") else 4
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files of which no test is selected by `-m compile`, `gpu` or `chaos`, or by the default marks.
+    Importing all takes 20 seconds."""
+    if collection_path.suffix != ".py":
+        return None
+    selected, chaos = config.option.markexpr, collection_path.parent.name == "chaos"
+    if selected in ("compile", "gpu"):
+        ignored = f"mark.{selected}" not in collection_path.read_text()
+    else:
+        ignored = chaos if "not chaos" in selected else selected == "chaos" and not chaos
+    return ignored or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the slow files first, so that the processes that share the tests end together."""
     items.sort(key=lambda item: item.path.stem not in SLOW)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -79,41 +96,10 @@ def data_folder() -> Path:
     return Path(folder)
 
 
-def quickly(jobs: Iterable[str], folder: Path, *, time_limit: float) -> dict[str, isolated.JobResult]:
-    """`isolated.run` in this process, and without Java where captions are plain words, which its tokenizer keeps."""
-    answers = {}
-    for job in jobs:
-        if job == "tokenise":
-            texts = json.loads((folder / "captions.json").read_text())
-            if all(PLAIN.fullmatch(text) for text in texts):
-                answers[job] = isolated.JobResult([" ".join(text.split()) for text in texts])
-                continue
-        if job == "meteor" and "VISION_ATTN_JAVA" not in os.environ:
-            answers[job] = isolated.JobResult(scorers.ask_meteor(meteor(), *scorers.tokens(folder)))
-        elif job in ("tokenise", "meteor", "spice"):
-            answers |= isolated.run([job], folder, time_limit=time_limit)
-        else:
-            answers[job] = isolated.JobResult(getattr(scorers, job)(folder))
-    return answers
-
-
-@cache
-def meteor() -> subprocess.Popen:
-    """METEOR's Java program, which takes seconds to start, for all tests of this process."""
-    folder = tempfile.TemporaryDirectory()
-    process = scorers.start_meteor(Path(folder.name))
-    atexit.register(folder.cleanup)
-    atexit.register(process.kill)
-    return process
-
-
 @pytest.fixture
 def onednn_for_small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of the sizes of tests are too small for oneDNN otherwise."""
     monkeypatch.setattr("vision_attn.layers.linear.SMALL", 0)
-
-
-PLAIN = re.compile("[a-z ]*")
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,9 @@ from safetensors.torch import load_file
 
 from tests.engine.test_resume import lines
 from tests.fake_mnist import write_mnist
+from tests.scoring import quickly
 from vision_attn.commands import main
+from vision_attn.metrics import captions
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -51,7 +53,7 @@ def two_steps(config: str, folder: Path, **settings) -> dict[str, float]:
 
 
 def elsewhere(argv: list[str], change: Callable[[], None], **environment: str) -> multiprocessing.Process:
-    """`main(argv)` in another process, on which `change` was made first."""
+    """`main(argv)` in another process, on which `change` was made first, and which scores captions itself."""
     process = processes.Process(target=_run, args=(argv, change, environment))
     process.start()
     return process
@@ -60,6 +62,7 @@ def elsewhere(argv: list[str], change: Callable[[], None], **environment: str) -
 def _run(argv: list[str], change: Callable[[], None], environment: dict[str, str]) -> None:
     os.environ.update(environment)
     torch.set_num_threads(1)
+    captions.run = quickly
     change()
     sys.exit(main(argv))
 

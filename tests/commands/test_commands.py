@@ -265,21 +265,6 @@ def test_two_processes_evaluate_as_one_does(captioner: Path, tmp_path: Path) -> 
     assert len(json.loads((two / "captions_test.json").read_text())) == 5
 
 
-def test_the_demo_trains_measures_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["demo", *TINY]) == 0
-    said = capsys.readouterr().out
-    record = json.loads(Path("runs/demo/metrics_test.json").read_text())
-    assert {"BLEU-4", "CIDEr", "pointing", "pointing_uniform"} <= set(record)
-    page = Path("runs/demo/pictures_test/index.html").resolve()
-    assert page.is_file() and str(page) in said
-    assert f" s: BLEU-4 {record['BLEU-4']:.3f}, pointing {record['pointing']:.3f}\n" in said
-
-    monkeypatch.setattr("vision_attn.commands.eval.run", lambda _: 0)
-    assert main(["demo", *TINY]) == 0
-    assert "finished" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "command",
     [["caption"], ["classify", "weights/ram_cluttered60"], ["look", "weights/photographs"]],

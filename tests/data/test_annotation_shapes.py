@@ -24,6 +24,7 @@ TEXTS = ["A dog, a cat and a ball .", 'one "red" dog', "it runs", "dogs | cats; 
 SAID = {name: [f"{text} {number}" for text in TEXTS] for number, name in enumerate(NAMES)}
 PAIRS = [(name, text) for name, texts in SAID.items() for text in texts]
 LISTS = {"train": NAMES[:16], "val": NAMES[16:20], "test": NAMES[20:]}
+LONG = {"train": "training", "val": "Validation", "test": "testing"}
 
 
 def table(rows: list[tuple], separator: str = ",") -> str:
@@ -59,6 +60,7 @@ SHAPES = {
     "CSV with a header, lists in JSON": table([("raw", "sentids", "split", "filename", "img_id"),
         *((json.dumps(texts), "[0, 1]", split_of(name), name, 7) for name, texts in SAID.items())]),
     "CSV without a header": table(PAIRS),
+    "CSV without a header, with splits": table([(name, LONG[split_of(name)], text) for name, text in PAIRS]),
     "CSV without a header, no quotation marks": "\n".join(map(",".join, PAIRS)),
     "CSV with a header, unknown names": table([("bild", "beschreibung"), *PAIRS]),
     "semicolon-separated text with a header": table([("image", "caption"), *PAIRS], ";"),

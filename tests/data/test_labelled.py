@@ -65,6 +65,10 @@ def test_folders_of_splits(tmp_path):
     assert len(found["train"]) + len(found["val"]) == 30 and 0 < len(found["val"]) < 12
     photograph(tmp_path / "val" / "red" / "v.png", "red")
     assert names(find_labelled(str(tmp_path)))["val"] == ["v.png"]
+    expected = names(find_labelled(str(tmp_path)))
+    for split, name in {"train": "Training", "val": "validation", "test": "Testing"}.items():
+        (tmp_path / split).rename(tmp_path / name)
+    assert names(find_labelled(str(tmp_path))) == expected
 
 
 def test_a_file_that_marks_test_images_alone_leaves_some_for_validation(tmp_path):

@@ -1,12 +1,12 @@
 """Export to ONNX and torch.export: the same numbers, for any number of images.
 
-Tracing does not mix with shape checks, so models are exported in a process of its own, and most of this takes a minute:
-run it with VISION_ATTN_SHAPES=0 -m compile.
+Tracing does not mix with shape checks, and most of this takes a minute: run it with VISION_ATTN_SHAPES=0 -m compile.
 """
 
-import os
+import io
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,27 +39,14 @@ RUNS = "sat_soft_scenes", "ram_mnist28", "draw_mnist"
 def folder(tmp_path_factory) -> Path:
     """A folder with runs, and below out/ what they were exported to; ONNX is left out where it is not installed."""
     folder = tmp_path_factory.mktemp("export")
-    script = """
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-from vision_attn.commands import main
-options = ["--no-onnx"] * (find_spec("onnxruntime") is None or find_spec("onnxscript") is None)
-for name in sys.argv[2:]:
-    run, out = Path(sys.argv[1], name, name), Path(sys.argv[1], "out", name)
-    assert main(["export", str(run), "--out", str(out), "--device=cpu", *options]) == 0
-"""
+    options = ["--no-onnx"] * (find_spec("onnxruntime") is None or find_spec("onnxscript") is None)
+    said = io.StringIO()
     for name in RUNS:
         (folder / name).mkdir()
-        write_run(name, folder / name / name)
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder), *RUNS],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("differs from PyTorch by") in (5, 10)
+        run = write_run(name, folder / name / name)
+        with redirect_stdout(said):
+            assert main(["export", str(run), "--out", str(folder / "out" / name), "--device=cpu", *options]) == 0
+    assert said.getvalue().count("differs from PyTorch by") in (5, 10)
     return folder
 
 

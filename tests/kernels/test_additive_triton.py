@@ -1,20 +1,19 @@
 """The Triton kernels of the additive score, against the formula with tanh and against tensor operations.
 
-They run on a GPU where there is one. They also run on the CPU, on Triton's interpreter, in a process of its own: triton
-reads TRITON_INTERPRET when it is first imported, and another test may have imported it before.
+They run on a GPU where there is one. They also run on the CPU, on Triton's interpreter (interpreted.py).
 """
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tests.kernels.interpreted import check_on_the_interpreter
 from vision_attn.attention import additive
 from vision_attn.attention.additive import _AdditiveScore
 from vision_attn.attention.scores import Additive
@@ -172,19 +171,10 @@ def test_compiled_equals_eager(kernels) -> None:
 
 
 @CPU
-@pytest.mark.parametrize("mark", [pytest.param("compile", marks=pytest.mark.compile), "not compile"])
-def test_all_of_this_holds_on_the_interpreter(mark) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", mark, "-k", "not gpu", __file__],
-        env=environment | {"TRITON_INTERPRET": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    if "only 0-dimensional arrays can be converted to Python scalars" in run.stdout:
-        pytest.skip("this Triton's interpreter does not know this NumPy: Triton 3.6 fails with NumPy 2.4, 3.9 does not")
-    assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
+@pytest.mark.compile
+def test_all_that_is_compiled_holds_on_the_interpreter() -> None:
+    """The other tests above run there with those of test_kernels.py."""
+    check_on_the_interpreter("compile", "test_additive_triton.py")
 
 
 @CPU

@@ -1,17 +1,15 @@
 """Triton's kernels against the plain versions, values and gradients, run by Triton's interpreter on a CPU."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.interpreted import check_on_the_interpreter
 from vision_attn.contracts import Captioner
 from vision_attn.kernels import choice
 
@@ -23,17 +21,8 @@ RUNS = pytest.mark.skipif(not INTERPRETED, reason="run with TRITON_INTERPRET=1")
 
 @pytest.mark.skipif(INTERPRETED, reason="starts what runs there")
 def test_all_of_this_holds_on_the_interpreter() -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env=environment | {"TRITON_INTERPRET": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    if "only 0-dimensional arrays can be converted to Python scalars" in run.stdout:
-        pytest.skip("this Triton's interpreter does not know this NumPy: Triton 3.6 fails with NumPy 2.4, 3.9 does not")
-    assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
+    """With those of the additive score, which run on a GPU as well: starting a process takes ten seconds."""
+    check_on_the_interpreter("not compile", "test_kernels.py", "test_additive_triton.py")
 
 
 def launches(monkeypatch: pytest.MonkeyPatch, module: object) -> list[tuple[object, tuple, dict]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.conftest import quickly
+from tests.scoring import quickly
 from vision_attn.metrics import METRICS, caption_metrics
 from vision_attn.metrics.bootstrap import RESAMPLES, bleu, interval, meteor, resampled, resampled_sums
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import vision_attn
-from tests.conftest import PLAIN, quickly
+from tests.scoring import PLAIN, quickly
 from vision_attn.contracts import Caption, DecodedCaption, Results
 from vision_attn.data.scenes.grammar import all_captions
 from vision_attn.metrics import (
@@ -60,7 +60,7 @@ REFERENCES = {
 
 
 def test_the_tokenizer_keeps_plain_words(tmp_path):
-    """So tests elsewhere may do without it: see conftest.py."""
+    """So tests elsewhere may do without it: see scoring.py."""
     texts = [text for text in all_captions() if PLAIN.fullmatch(text)]
     assert len(texts) > 1000
     (tmp_path / "captions.json").write_text(json.dumps(texts))

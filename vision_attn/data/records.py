@@ -122,14 +122,6 @@ def divided(names: Sequence[str]) -> list[str]:
     return splits
 
 
-def split_named(name: Any) -> Any:
-    """The split that a word names, in any case; "validation" is val. Other values are returned as they are."""
-    if not isinstance(name, str):
-        return name
-    word = name.strip().lower()
-    return {"validation": "val", "valid": "val", "dev": "val", "training": "train", "testing": "test"}.get(word, word)
-
-
 def check_inside(where: str, name: str, folder: Path) -> None:
     """Raise ValueError naming the record if the name of an image leads out of the folder of images."""
     if Path(name).is_absolute() or ".." in Path(name).parts:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import ENDINGS
 from vision_attn.system.files import brief
+from vision_attn.system.splits import SPLITS, UNSPLIT, split_named
 
 SEPARATORS = {",": "CSV", ";": "semicolon-separated text", "\t": "TSV", "|": "|-separated text"}
 ALIASES = {
@@ -22,7 +23,6 @@ ALIASES = {
 """The names under which data sets have a column, the likeliest first."""
 FREE = ("caption", "text")
 """Columns of free text: of a row with more fields than columns, they take those in excess."""
-SPLIT_WORDS = {"train", "training", "val", "valid", "validation", "dev", "test", "restval"}
 IMAGE = re.compile(rf"(https?://.*|[^\t|]*(?:{'|'.join(map(re.escape, ENDINGS))})(?:\.\d+)?(?:#\d+)?)", re.IGNORECASE)
 """A file name or an address of a photograph. Flickr8k's and Flickr30k's files number the captions: `a.jpg#0`."""
 SAMPLE = 100
@@ -178,7 +178,7 @@ def _kind(cells: list[str], free: str) -> str:
     cells = [cell.strip() for cell in cells]
     if sum(bool(IMAGE.fullmatch(cell)) for cell in cells) >= 0.8 * len(cells):
         return "image"
-    if all(cell.lower() in SPLIT_WORDS for cell in cells):
+    if all(split_named(cell) in (*SPLITS, *UNSPLIT) for cell in cells):
         return "split"
     return "other" if all(re.fullmatch(r"[\d.,-]*", cell) for cell in cells) else free
 

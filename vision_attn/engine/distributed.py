@@ -1,8 +1,9 @@
-"""The processes of a run started by torchrun, and the state of their random number generators."""
+"""The processes of a run started by torchrun, what they average, and the state of their random number generators."""
 
 import os
 import random
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from vision_attn.system.machine import best_device, torch_device
 
@@ -113,6 +116,30 @@ def own_device(name: str) -> torch.device:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
+
+
+def distribute(task: nn.Module) -> nn.Module:
+    """Wrap a task so that gradients are averaged over processes. Its buffers are averaged by `average_changes`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.11 does not know the argument's new name.
+        return DistributedDataParallel(task, broadcast_buffers=False)
+
+
+def moving_averages(task: nn.Module, world: World) -> list[Tensor]:
+    """Copies of the buffers that may diverge between processes; none if there is one process."""
+    return [buffer.clone() for buffer in task.buffers() if buffer.is_floating_point() and world.size > 1]
+
+
+def average_changes(task: nn.Module, world: World, before: Sequence[Tensor]) -> None:
+    """Let moving averages, which were `before`, change by the mean change over processes, as for the whole batch."""
+    if not before:
+        return
+    buffers = [buffer for buffer in task.buffers() if buffer.is_floating_point()]
+    moved = torch.cat([(new - old).flatten().float() for new, old in zip(buffers, before, strict=True)])
+    dist.all_reduce(moved)
+    changes = (moved / world.size).split([buffer.numel() for buffer in buffers])
+    for buffer, old, change in zip(buffers, before, changes, strict=True):
+        buffer.copy_(old + change.view_as(old).to(old.dtype))
 
 
 def seed_all(seed: int) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.compiler import set_stance
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -22,7 +21,7 @@ from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.capture import Captured, Work
 from vision_attn.engine.compiling import Trial, clear_of_compiler_errors, quiet_compiler
 from vision_attn.engine.device_settings import compiled_from, uncaptured
-from vision_attn.engine.distributed import World
+from vision_attn.engine.distributed import World, average_changes, distribute, moving_averages
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
 from vision_attn.system.console import few, printable, say
 from vision_attn.task import Batch, Task
@@ -142,7 +141,7 @@ class Step:
     def compute(self, batches: Iterable[Batch], number: int) -> dict[str, Tensor]:
         """Do all work of a step that happens on the device. What changes from step to step it reads from tensors."""
         totals: dict[str, Tensor] = {}
-        before = [buffer.clone() for buffer in self._buffers()]
+        before = moving_averages(self.task, self.world)
         try:
             for index, batch in enumerate(batches, start=1):
                 scalars = self._backward(on_device(batch, self.world.device), number, last=index == number)
@@ -157,7 +156,7 @@ class Step:
             self._update(totals)
         finally:
             self.optimizer.zero_grad(set_to_none=True)
-        self._average_buffers(before)
+        average_changes(self.task, self.world, before)
         return totals
 
     def _backward(self, batch: Batch, number: int, *, last: bool) -> dict[str, Tensor]:
@@ -251,21 +250,6 @@ class Step:
             "run.clip"
         )
 
-    def _buffers(self) -> list[Tensor]:
-        """Return the buffers that may diverge between processes; none if there is one process."""
-        return [buffer for buffer in self.task.buffers() if buffer.is_floating_point() and self.world.size > 1]
-
-    def _average_buffers(self, before: list[Tensor]) -> None:
-        """Update moving averages by the mean change over processes, as for the whole batch."""
-        if not before:
-            return
-        after = self._buffers()
-        moved = torch.cat([(new - old).flatten().float() for new, old in zip(after, before, strict=True)])
-        torch.distributed.all_reduce(moved)
-        changes = (moved / self.world.size).split([buffer.numel() for buffer in after])
-        for buffer, old, change in zip(after, before, changes, strict=True):
-            buffer.copy_(old + change.view_as(old).to(old.dtype))
-
     def state_dict(self) -> dict[str, Any]:
         return {
             "optimizer": self.optimizer.state_dict(),
@@ -296,10 +280,3 @@ class Step:
             for _ in range(done):
                 self.schedule.step()
         return float(old), float(groups[0]["lr"])
-
-
-def distribute(task: Task) -> nn.Module:
-    """Wrap the task so that gradients are averaged over processes. `Step` averages its buffers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch 2.11 does not know the argument's new name.
-        return DistributedDataParallel(task, broadcast_buffers=False)

@@ -7,6 +7,7 @@ the vectors themselves, on their device, so that no contract needs another argum
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def real_regions(regions: Float[Tensor, "B L D"]) -> Bool[Tensor, "B L"]:
@@ -31,3 +32,9 @@ def rounded(size: int) -> int:
     """The next larger of few sizes: the even numbers to 16, then four for each doubling (20, 24, 28, 32, 40, ..)."""
     step = max(2, 2 ** ((size - 1).bit_length() - 1) // 4)
     return -(-size // step) * step
+
+
+def padded(tensor: Tensor, longest: int | None = None) -> Tensor:
+    """Add zeros to the last dimension, up to one of few sizes (see `rounded`), or to `longest` if that is less."""
+    size = tensor.shape[-1]
+    return F.pad(tensor, (0, max(0, min(rounded(size), longest or rounded(size)) - size)))

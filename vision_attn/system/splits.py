@@ -1,7 +1,20 @@
 """The splits of a data set."""
 
+from typing import Any
+
 PURPOSES = {"train": "training", "val": "validation", "test": "testing"}
 """What each split of a data set is for."""
 
 SPLITS = tuple(PURPOSES)
 """The names of the splits."""
+
+UNSPLIT = ("restval", "unused")
+"""Words that captions of photographs have in place of a split: "restval" is for training too, "unused" for nothing."""
+
+
+def split_named(name: Any) -> Any:
+    """The split that a word names, in any case; "validation" is val. Other values are returned as they are."""
+    if not isinstance(name, str):
+        return name
+    word = name.strip().lower()
+    return {"validation": "val", "valid": "val", "dev": "val", "training": "train", "testing": "test"}.get(word, word)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vision_attn.contracts import PAD, Captioner, Criterion, DecodedCaption, Encoder, Evaluator, Fit, Results
 from vision_attn.contracts.criterion import summed
@@ -18,7 +17,7 @@ from vision_attn.data.images.crops import cropped
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.data.word_vectors import start_embedding
 from vision_attn.decode import Decoded, Decoding, Strategy
-from vision_attn.layers.padding import rounded
+from vision_attn.layers.padding import padded
 from vision_attn.layers.ragged import row_lengths
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
@@ -26,11 +25,10 @@ from vision_attn.metrics.information import MapInformation
 from vision_attn.metrics.variety import is_content
 from vision_attn.system.checks import check_range, require
 from vision_attn.task import Batch, Source, Static, Task
-from vision_attn.tasks.described import described, different
+from vision_attn.tasks.described import complete, described
 from vision_attn.tasks.evaluated import Predicted, evaluated
-from vision_attn.tasks.pictured import pictured, titles
+from vision_attn.tasks.pictured import write_pages
 from vision_attn.tasks.terms import Terms
-from vision_attn.viz.captions import write_pictures
 
 
 class Captioning(Task):
@@ -157,8 +155,7 @@ class Captioning(Task):
         images, words = batch.images, batch.words
         lengths, crops = getattr(batch, "lengths", None), getattr(batch, "crops", None)
         if lengths is None:
-            most = self.model.max_length or rounded(words.shape[2])
-            words = F.pad(words, (0, max(0, min(rounded(words.shape[2]), most) - words.shape[2])))
+            words = padded(words, self.model.max_length)
         sampled: tuple[Tensor, ...] = ()
         for criterion in self.criteria.sampling:
             device = next(self.parameters()).device
@@ -235,8 +232,7 @@ class Captioning(Task):
             return self._described(decoded, regions, placed=placed)
         number = min(captions, decoded.score.shape[1])
         rows = [self._described(decoded, regions, row, placed=placed) for row in range(number)]
-        found = [[one for one in each if one.score is not None] or [each[0]] for each in zip(*rows, strict=True)]
-        return [different(each) for each in found] if strategy == "diverse" else found
+        return [complete(each, different=strategy == "diverse") for each in zip(*rows, strict=True)]
 
     @torch.no_grad()
     def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
@@ -250,16 +246,13 @@ class Captioning(Task):
             self._by_mode(regions, placed) if full and self.content_words else {},
             self.content_words,
         )
-        measured = {
-            name: float(value)
-            for criterion in (self.criteria.values() if full else ())
-            for name, value in criterion.measure(self.model, regions, words).items()
-        }
-        probed = {
-            name: new().probe(self.model, regions, decoded.words[:, :1], results.described)
-            for name, new in (self.evaluators.items() if full else ())
-        }
-        return Predicted(batch._replace(images=None), results, measured, probed)
+        predicted = Predicted(batch._replace(images=None), results, {}, {})
+        if not full:
+            return predicted
+        measured = self.criteria.measure(self.model, regions, words)
+        best, described = decoded.words[:, :1], results.described
+        probed = {name: new().probe(self.model, regions, best, described) for name, new in self.evaluators.items()}
+        return predicted._replace(measured=measured, probed=probed)
 
     @torch.no_grad()
     def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
@@ -281,10 +274,7 @@ class Captioning(Task):
         could = self.model.mode == "expectation" and "mode" in self.model.modes
         with self.model.in_mode("mode") if could else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
-        pictures, described = zip(*pictured(batch, described, self.encoder), strict=True)
-        return write_pictures(
-            titles(batch), pictures, described, folder, references=batch.references, boxes=batch.boxes
-        )
+        return write_pages(batch, described, self.encoder, folder)
 
     def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
         """Captions in each mode of attention at test time, where there are several."""

@@ -1,5 +1,7 @@
 """Decoded rows as text and words, with their maps on the grid of regions."""
 
+from collections.abc import Sequence
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -48,9 +50,13 @@ def described(
     return captions
 
 
-def different(captions: list[DecodedCaption]) -> list[DecodedCaption]:
-    """Leave out captions that equal an earlier one."""
+def complete(captions: Sequence[DecodedCaption], *, different: bool) -> list[DecodedCaption]:
+    """The captions of an image that the search found, at least one; if `different`, without those that equal an earlier
+    one."""
+    found = [caption for caption in captions if caption.score is not None] or [captions[0]]
+    if not different:
+        return found
     first: dict[str, DecodedCaption] = {}
-    for caption in captions:
+    for caption in found:
         first.setdefault(caption.text, caption)
     return list(first.values())

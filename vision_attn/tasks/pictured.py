@@ -12,6 +12,7 @@ from vision_attn.data.images.squares import open_seen
 from vision_attn.data.photographs.vector_files import Entry
 from vision_attn.data.photographs.vectors import read_boxes
 from vision_attn.task import Task
+from vision_attn.viz.captions import write_pictures
 from vision_attn.viz.objects import over_photograph
 
 PICTURE = 896
@@ -21,6 +22,12 @@ PICTURE = 896
 def titles(batch: CaptionBatch) -> list[str]:
     """What the images of a batch are called: the names of their files, or their ids."""
     return [Path(str(file)).name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
+
+
+def write_pages(batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder, folder: Path) -> list[Path]:
+    """Write a sheet for each image and one page of all; see `pictured`."""
+    pictures, described = zip(*pictured(batch, described, encoder), strict=True)
+    return write_pictures(titles(batch), pictures, described, folder, references=batch.references, boxes=batch.boxes)
 
 
 def pictured(

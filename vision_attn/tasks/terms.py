@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from vision_attn.contracts import Captioner, Criterion
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
@@ -28,6 +28,11 @@ class Terms(nn.ModuleDict):
         if model.reinforced and self.given and not any(criterion.estimates for criterion in self.given):
             looks = f"--task.criteria.looks={ReinforceAttention.__module__}.{ReinforceAttention.__qualname__}"
             raise ValueError(f"{type(model).__name__} samples where to look, and no criterion trains that: add {looks}")
+
+    def measure(self, model: Captioner, regions: Tensor, words: Tensor) -> dict[str, float]:
+        """What all criteria measure of a batch of evaluation."""
+        measured = (criterion.measure(model, regions, words) for criterion in self.values())
+        return {name: float(value) for each in measured for name, value in each.items()}
 
     def restart(self, model: Captioner, before: Mapping[str, Any]) -> None:
         """Restart the criteria that the task whose config was `before` did not have."""

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
 from vision_attn.contracts import Evaluator
 from vision_attn.contracts.places import WHOLE
@@ -16,7 +15,7 @@ from vision_attn.data.lines.text_lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.decode.ctc import best_path, prefix_beam_search
-from vision_attn.layers.padding import rounded
+from vision_attn.layers.padding import padded
 from vision_attn.metrics.evaluators import CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors
 from vision_attn.tasks.caption import Captioning
@@ -44,7 +43,7 @@ class Transcription(Captioning):
     def captured_batch(self, batch: CaptionBatch) -> tuple:
         """The fields of a batch, with strips padded on the right with black to one of few widths."""
         images, *others = super().captured_batch(batch)
-        return F.pad(images, (0, rounded(images.shape[-1]) - images.shape[-1])), *others
+        return padded(images), *others
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []

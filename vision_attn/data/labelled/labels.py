@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from vision_attn.data.images.lazy import OPENED
 from vision_attn.data.labelled.boxes import Box, box_of, check_pixels
-from vision_attn.data.records import check_inside, hashed_split, read_records, split_named
+from vision_attn.data.records import check_inside, hashed_split, read_records
 from vision_attn.system.files import brief, find
-from vision_attn.task import SPLITS
+from vision_attn.system.splits import SPLITS, split_named
 
 
 class Labelled(NamedTuple):
@@ -69,10 +69,9 @@ def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labe
 
 def _from_folder(folder: Path) -> Iterator[Record]:
     """Yield the images, sorted."""
-    below = _folders(folder)
-    splits: list[str | None] = [name for name in SPLITS if name in below] if "train" in below else [None]
-    for split in splits:
-        place = folder / split if split else folder
+    below = {split_named(name): folder / name for name in _folders(folder)}
+    places = {split: below[split] for split in SPLITS if split in below} if "train" in below else {None: folder}
+    for split, place in places.items():
         labels = _folders(place)
         for label in labels or [""]:
             for parent, folders, names in os.walk(place / label):

@@ -19,11 +19,12 @@ from vision_attn.data.images.squares import in_threads
 from vision_attn.data.lines.characters import Characters, composed
 from vision_attn.data.lines.strips import MULTIPLE
 from vision_attn.data.random_streams import stream
-from vision_attn.data.records import check_inside, divided, read_records, split_named
+from vision_attn.data.records import check_inside, divided, read_records
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
 from vision_attn.system.files import brief, find
+from vision_attn.system.splits import split_named
 from vision_attn.task import SPLITS, Source, Task, equal_part, known_split
 
 COLUMN = 4

@@ -11,9 +11,10 @@ from vision_attn.data.photographs.caption_files import Columns, files_of, read_p
 from vision_attn.data.photographs.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
-from vision_attn.data.records import divided, read_content, split_named
+from vision_attn.data.records import divided, read_content
 from vision_attn.system.console import printable
 from vision_attn.system.files import brief, digest, find, sha256
+from vision_attn.system.splits import split_named
 from vision_attn.task import SPLITS, known_split
 
 LARGE = 2**24

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from vision_attn.data.photographs.hub_datasets import is_dataset, read_rows
 from vision_attn.data.photographs.image_lists import coco, coco_by_id, expected, karpathy
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
-from vision_attn.data.records import Content, Records, read_content, read_records, split_named
+from vision_attn.data.records import Content, Records, read_content, read_records
 from vision_attn.data.tables import places_of
 from vision_attn.system.files import brief
-from vision_attn.system.splits import SPLITS
+from vision_attn.system.splits import SPLITS, split_named
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 """Names of the file in each folder of Hugging Face's imagefolder."""

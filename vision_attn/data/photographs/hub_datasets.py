@@ -16,11 +16,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import Encoded
-from vision_attn.data.records import split_named
 from vision_attn.data.tables import places_of
 from vision_attn.system.console import reason_of
 from vision_attn.system.files import contents, find
-from vision_attn.system.splits import SPLITS
+from vision_attn.system.splits import SPLITS, split_named
 
 NAME = re.compile(r"hf:/+datasets/([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?(?:/([\w.-]+))?")
 """USER/NAME, REVISION and SUBSET. With one slash too, as `Path` leaves it."""
