@@ -19,15 +19,15 @@ PICTURE = 896
 """The least side in pixels to which a photograph is reduced for pictures: twice the size at which they show it."""
 
 
-def titles(batch: CaptionBatch) -> list[str]:
-    """What the images of a batch are called: the names of their files, or their ids."""
-    return [Path(str(file)).name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)]
-
-
-def write_pages(batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder, folder: Path) -> list[Path]:
+def write_pages(
+    batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task, folder: Path
+) -> list[Path]:
     """Write a sheet for each image and one page of all; see `pictured`."""
     pictures, described = zip(*pictured(batch, described, encoder), strict=True)
-    return write_pictures(titles(batch), pictures, described, folder, references=batch.references, boxes=batch.boxes)
+    titles = [
+        Path(str(file)).name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)
+    ]
+    return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
 
 
 def pictured(

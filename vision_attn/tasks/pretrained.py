@@ -24,8 +24,7 @@ from vision_attn.explain.prompts import default_prompt, inputs_of
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
-from vision_attn.tasks.pictured import pictured, titles
-from vision_attn.viz.captions import write_pictures
+from vision_attn.tasks.pictured import write_pages
 
 log = logging.getLogger(__name__)
 
@@ -187,10 +186,7 @@ class PretrainedCaptioning(Task):
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
         """Write a sheet for each image and one page of all."""
         described = self.describe(list(_pictures(batch.images)))
-        pictures, described = zip(*pictured(batch, described, self), strict=True)
-        return write_pictures(
-            titles(batch), pictures, described, folder, references=batch.references, boxes=batch.boxes
-        )
+        return write_pages(batch, described, self, folder)
 
 
 def generation_config(module: Any) -> Any:
