@@ -12,15 +12,17 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import captions as many_captions
-from benchmarks import graphs, measure, scale
+from benchmarks import faithfulness, graphs, measure, scale
 from benchmarks.__main__ import TABLES, main
 from benchmarks.peers import operations
 from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
 from benchmarks.shapes import LENGTHS, QUICK, Shapes, random_batch
 from benchmarks.show_attend_tell import ours
 from tests import references
+from tests.untrained import write_run
 from vision_attn.contracts import Captioner
 from vision_attn.decode import beam_search, greedy
+from vision_attn.results import measured_runs
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="the table needs a CUDA device")
 MARKS = {"gpu": GPU}
@@ -165,3 +167,12 @@ def test_nominal_operations_are_those_of_the_products_of_a_step(monkeypatch) -> 
 )
 def test_the_graphs_of_an_epoch_are_counted(config: str, expected: str) -> None:
     assert expected in graphs.row(config, 2, ["--data.batch_size=4"])
+
+
+def test_faithfulness_of_a_run_on_scenes(tmp_path, monkeypatch, capsys) -> None:
+    run = write_run("sat_soft_scenes", tmp_path / "run", "--task.min_words=4", "--task.no_repeat=1")
+    monkeypatch.setattr(sys, "argv", ["faithfulness", str(run), "--quick", f"--out={tmp_path / 'out'}"])
+    monkeypatch.setattr(measured_runs, "GRADIENTS", ("grad-cam",))
+    faithfulness.main()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert len(rows) == 5 and rows[-1].startswith("| uniform |") and (tmp_path / "out" / "run" / "index.html").exists()

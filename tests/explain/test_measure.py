@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vision_attn
-from tests.explain.test_look import MODULE
+from tests.explain.test_look import MODULE, blip, clip, llava, saved
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.contracts.places import Extent
@@ -28,7 +28,7 @@ from vision_attn.explain.report import record, verdict
 from vision_attn.explain.subjects import AnswerSubject, Map
 from vision_attn.metrics.attention import rank_correlation
 from vision_attn.metrics.perturbations import mean
-from vision_attn.results.measured import measure
+from vision_attn.results.measured import measure, subject_of_run
 
 SIDE, ROW, COLUMN = 28, 1, 2
 BOX = (0.0, -0.5, 0.5, 0.0)
@@ -308,3 +308,26 @@ def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     lines = verdict({"images": 9, "methods": {"a": one, "b": sure, "c": sure | {"ignores_weights": True}}})
     assert lines[0].startswith("Trust b most") and lines[1].startswith("c ignores the weights")
     assert lines[2] == "a: no better than a random order here."
+
+
+@pytest.mark.parametrize("make", [blip, llava, clip], ids=lambda make: make.__name__)
+def test_models_of_transformers_are_measured(make: Any, tmp_path: Path) -> None:
+    """Captioners on the content words that they generate; matchers on texts. The score of a word is that of
+    `generate`, and its attention that of `look`."""
+    model: Any = vision_attn.load(saved(tmp_path / "model", make), device="cpu")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8))
+    texts = ["a photo", "the dog"] if make is clip else None
+    methods = ["attention", "relevance", "integrated-gradients"]
+    found = model.measure([image, image], texts, methods=methods, best=0, sanity=1, steps=2)
+    assert list(found.methods) == methods and found.numbers["answers"] >= 2
+    assert all(np.isfinite([one["gain"], *one["sanity"]]).all() for one in found.methods.values())
+    if make is clip:
+        return
+    asked = subject_of_run(model.task, "it", torch.device("cpu"), 0)
+    pixels = asked.read(image)
+    first = asked.questions(pixels)[0]
+    (caption,) = first.target.generation.captions
+    expected = torch.tensor(caption.log_prob[0]).exp()
+    torch.testing.assert_close(asked.score(pixels[None], first.target)[0], expected, atol=1e-5, rtol=1e-4)
+    alpha = caption.maps[0].mean(dim=(0, 1))
+    torch.testing.assert_close(asked.map("attention", pixels, first.target).weights, alpha, atol=1e-5, rtol=1e-3)

@@ -38,7 +38,7 @@ def look_of_words(
     if tokens is None:
         raise ValueError(generation.why_not)
     if related:
-        alpha = caption.of_words(_relevance(model, inputs, generation.sequences, generation.steps, tokens))
+        alpha = caption.of_words(relevance_of_steps(model, inputs, generation.sequences, generation.steps, tokens))
     else:
         alpha = chosen(caption.maps, layer, head)
     extent = extent_of_tokens(model, *generation.patches(model, inputs), picture.size)
@@ -46,23 +46,32 @@ def look_of_words(
     return Explanation(caption.words, alpha, caption.log_prob, caption.maps, method, extent, extent)
 
 
-def _relevance(
-    model: Model,
-    inputs: dict[str, Any],
-    sequences: Int[Tensor, "1 S"],
-    steps: int,
-    tokens: ImageTokens,
-) -> Float[Tensor, "T Y X"]:
-    """The relevance of the image for each of the last `steps` tokens of `sequences`, all of which are read at once."""
+def teacher_forced(
+    model: Model, inputs: dict[str, Any], sequence: Int[Tensor, "1 S"], steps: int
+) -> Float[Tensor, "N T V"]:
+    """The logits of the last `steps` tokens of a sequence for N images, all of which are read at once."""
     given = {key: value for key, value in inputs.items() if key not in ("input_ids", "attention_mask")}
     if (kinds := given.get("mm_token_type_ids")) is not None:  # 0 for text, of which there is more now
-        given["mm_token_type_ids"] = F.pad(kinds, (0, sequences.shape[1] - 1 - kinds.shape[1]))
-    given["decoder_input_ids" if model.module.config.is_encoder_decoder else "input_ids"] = sequences[:, :-1]
+        given["mm_token_type_ids"] = F.pad(kinds, (0, sequence.shape[1] - 1 - kinds.shape[1]))
+    ids = sequence[:, :-1].expand(len(given["pixel_values"]), -1)
+    given["decoder_input_ids" if model.module.config.is_encoder_decoder else "input_ids"] = ids
+    return model.module(**given).logits[:, -steps:]
+
+
+def relevance_of_steps(
+    model: Model,
+    inputs: dict[str, Any],
+    sequence: Int[Tensor, "1 S"],
+    steps: int,
+    tokens: ImageTokens,
+    chosen: Sequence[int] | None = None,
+) -> Float[Tensor, "T Y X"]:
+    """The relevance of the image for each of the last `steps` tokens of a sequence, or for the `chosen` ones."""
     with torch.enable_grad(), record_attention(model.module, queries="all", gradients=True) as record:
-        logits = model.module(**given).logits[0, -steps:]
+        logits = teacher_forced(model, inputs, sequence, steps)[0]
     pictures = []
-    for number, (row, token) in enumerate(zip(logits, sequences[0, -steps:].tolist(), strict=True)):
-        row[token].backward(retain_graph=True)
+    for number in range(steps) if chosen is None else chosen:
+        logits[number, sequence[0, number - steps]].backward(retain_graph=True)
         pictures.append(tokens.picture(_related(record, tokens)[number - steps]))
         model.module.zero_grad(set_to_none=True)
         for one in record:

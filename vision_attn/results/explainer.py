@@ -169,13 +169,17 @@ class Explainer:
 
     def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
         """Measure whether the maps of this model are faithful: see `vision_attn.results.measured.measure`."""
-        from vision_attn.explain.subjects import AnswerSubject
         from vision_attn.results.measured import measure
 
-        if self._model is None or self.kind == "captioner":
-            raise ValueError(f"the maps of {self.name}, a {self.kind}, cannot be measured")
-        texts = [text] if isinstance(text, str) else list(text or ())
-        return measure(AnswerSubject(self._model, texts), self.name, images, **options)
+        return measure(self.subject([text] if isinstance(text, str) else text or ()), self.name, images, **options)
+
+    def subject(self, texts: Sequence[str] = ()) -> Any:
+        """What is measured: see `vision_attn.explain.subjects`. Raises ValueError for captioners."""
+        from vision_attn.explain.subjects import AnswerSubject
+
+        if self._model is None:
+            raise ValueError(f"{self.name} is a captioner: its maps are measured by `load(...).measure`")
+        return AnswerSubject(self._model, texts)
 
 
 def is_run_name(name: str | Path) -> bool:

@@ -14,6 +14,7 @@ import torch
 from vision_attn.contracts.places import Extent
 from vision_attn.data.images.squares import seen_part
 from vision_attn.data.labelled.coco_boxes import Boxes
+from vision_attn.explain.generated_words import GeneratedWords
 from vision_attn.explain.measure import Example, Given, Measurement, Settings
 from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.report import record
@@ -26,6 +27,7 @@ from vision_attn.system.console import complain
 from vision_attn.system.files import replacing
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.pretrained import PretrainedCaptioning
 from vision_attn.viz.measured import ExamplePicture, example_sheet, write_measured
 from vision_attn.viz.sheet import save_picture
 
@@ -117,10 +119,16 @@ def measure(
     if chosen is None:
         raise ValueError("nothing could be measured: no image could be read")
     chosen.finish()
-    numbers = record(chosen)
-    if known is not None and numbers["uniform"] is None:
+    result = result_of(chosen, name)
+    if known is not None and result.numbers["uniform"] is None:
         complain("no box of the file is of an answer to these images, so there is no pointing")
-    return MeasureResult(name, numbers, [_pictured(one, subject.part) for one in chosen.examples])
+    return result
+
+
+def result_of(measurement: Measurement, name: str) -> MeasureResult:
+    """The result of a measurement that is finished."""
+    pictures = [_pictured(one, measurement.subject.part) for one in measurement.examples]
+    return MeasureResult(name, record(measurement), pictures)
 
 
 def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
@@ -128,6 +136,8 @@ def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Sub
     for tasks without an answer to an image."""
     if isinstance(task, Captioning) and task.sees_squares:
         return CaptionSubject(task, device)
+    if isinstance(task, PretrainedCaptioning):
+        return GeneratedWords(task.opened, task.decoding.prompt)
     if isinstance(task, Classification):
         return GlimpseSubject(task, device, seed)
     raise ValueError(

@@ -1,0 +1,94 @@
+"""The words that a captioner of transformers generates, as what is explained and measured."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.contracts import Fit
+from vision_attn.contracts.places import Extent
+from vision_attn.explain.captioners import relevance_of_steps, teacher_forced
+from vision_attn.explain.generation import Generation, generate
+from vision_attn.explain.models import Model
+from vision_attn.explain.places import extent_of_tokens
+from vision_attn.explain.prompts import inputs_of, num_queries
+from vision_attn.explain.record import record_attention
+from vision_attn.explain.subjects import Map, Question, Subject
+from vision_attn.metrics.variety import is_content
+
+
+class GeneratedWord(NamedTuple):
+    """A word of a generated caption."""
+
+    sequence: Int[Tensor, "1 S"]
+    """What `generate` returned."""
+    steps: int
+    """How many of its tokens, the last ones, were generated."""
+    group: Sequence[int]
+    """The steps of the word."""
+    generation: Generation
+
+
+class GeneratedWords(Subject):
+    """A captioner of transformers whose processor makes one image (3, Y, X) of a picture. "attention" is the mean of
+    heads and layers, in the steps of a word."""
+
+    own = ("attention", "relevance")
+    fit: Fit = "whole"
+
+    def __init__(self, model: Model, prompt: str = "") -> None:
+        self.model, self.module = model, model.module
+        self.rest = inputs_of(model, [Image.new("RGB", (256, 256))], prompt)
+        if self.rest.pop("pixel_values").dim() != 4 or "image_grid_thw" in self.rest:
+            raise ValueError("this model takes an image in several pieces, which cannot be changed region by region")
+        self._placed: Extent | None = None
+
+    def read(self, picture: Image.Image) -> Float[Tensor, "3 Y X"]:
+        return inputs_of(self.model, [picture])["pixel_values"][0]
+
+    def questions(self, image: Float[Tensor, "3 Y X"]) -> list[Question]:
+        generation = generate(self.model, self._inputs(image[None]), mean=True, num_beams=1, do_sample=False)
+        (caption,) = generation.captions
+        return [
+            Question(word, GeneratedWord(generation.sequences, generation.steps, group, generation), is_content(word))
+            for word, group in zip(caption.words, caption.groups, strict=True)
+        ]
+
+    def methods(self, image: Float[Tensor, "3 Y X"]) -> list[str]:
+        questions = self.questions(image)
+        mapped = bool(questions) and questions[0].target.generation.tokens is not None
+        own = [name for name in self.own if mapped and not (name == "relevance" and num_queries(self.model))]
+        return [*own, "integrated-gradients", "smoothgrad", "occlusion"]
+
+    @torch.no_grad()
+    def score(self, images: Float[Tensor, "N 3 Y X"], target: GeneratedWord) -> Float[Tensor, "N"]:
+        return self.value(images, target).exp()
+
+    def value(self, inputs: Float[Tensor, "N 3 Y X"], target: GeneratedWord) -> Float[Tensor, "N"]:
+        logits = teacher_forced(self.model, self._inputs(inputs), target.sequence, target.steps)
+        ids = target.sequence[0, -target.steps :]
+        log_prob = logits.float().log_softmax(dim=-1)
+        return torch.stack([log_prob[:, step, ids[step]] for step in target.group]).sum(dim=0)
+
+    def map(self, method: str, image: Float[Tensor, "3 Y X"], target: GeneratedWord) -> Map:
+        if method not in self.own:
+            return Map(self.weights(method, image, target))
+        inputs, tokens = self._inputs(image[None]), target.generation.tokens
+        if self._placed is None:  # once: later weights may be random
+            self._placed = extent_of_tokens(self.model, *target.generation.patches(self.model, inputs))
+        if method == "relevance":
+            maps = relevance_of_steps(self.model, inputs, target.sequence, target.steps, tokens, target.group)
+            return Map(maps.mean(dim=0), self._placed)
+        with torch.no_grad(), record_attention(self.module, queries="all") as record:
+            teacher_forced(self.model, inputs, target.sequence, target.steps)
+        layers = [one for one in record if one.name in tokens.layers]
+        rows = [step - target.steps for step in target.group]
+        maps = [tokens.picture(one.maps[0][:, rows]).mean(dim=(0, 1)) for one in layers]
+        return Map(torch.stack(maps).mean(dim=0), self._placed)
+
+    def _inputs(self, images: Float[Tensor, "N 3 Y X"]) -> dict[str, Any]:
+        rest = {name: value.expand(len(images), *value.shape[1:]) for name, value in self.rest.items()}
+        return {"pixel_values": images, **rest}
