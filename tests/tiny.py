@@ -64,6 +64,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "sat_soft_scenes", f"{SCORES}.scores.ContentLocation", "--task.model.score.grid=[7,7]",
         "--task.criteria.likelihood.smoothing=0.1",
     ),
+    "a GRU": ("sat_soft_scenes", "--task.model.cell=gru"),
+    "a GRU of one vector": ("strings_read_fixed", "--task.model.cell=gru", "--task.model.encoder=gru"),
     "scheduled sampling": (
         "top_down_scenes", "--task.model.scheduled_sampling=0.5", "--task.model.scheduled_sampling_batches=2",
     ),

@@ -2,7 +2,7 @@
 the line once for each character, and its predecessor (Cho et al. 2014), which sees one fixed vector."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -12,14 +12,14 @@ from torch.nn import functional as F
 from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Soft
 from vision_attn.contracts import Caption, Captioner
+from vision_attn.contracts.nested import map_tensors
 from vision_attn.layers import ragged
+from vision_attn.layers.cells import CELLS, Cell, over_steps
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.models.recurrent import Memory
 from vision_attn.models.show_attend_tell import ShowAttendTell, State
 from vision_attn.system.checks import require
-
-CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class Recurrent(nn.Module):
@@ -49,11 +49,12 @@ class RNNsearch(ShowAttendTell):
 
     encoder_size: hidden size of each direction. encoder: "gru" (the paper) or "lstm". both_ways: False for a decoder
     that can run while the line is still being written, with `attention/monotonic.py`.
+    cell: of the decoder, "lstm" or "gru" (the paper).
     hidden_size, word_size, score, attention, dropout: as for `ShowAttendTell`.
 
     Differs from the paper: an annotation also holds the column itself after h_j, so that a context shows characters
-    before the recurrent network has learned to; the decoder is an LSTM, with the gate of the context and the tanh
-    before the output layer that Show, Attend and Tell has; the paper has a GRU and a maxout layer.
+    before the recurrent network has learned to; the decoder is an LSTM by default, with the gate of the context and the
+    tanh before the output layer that Show, Attend and Tell has; the paper has a maxout layer.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class RNNsearch(ShowAttendTell):
         region_size: int,
         *,
         encoder_size: int = 128,
-        encoder: Literal["gru", "lstm"] = "lstm",
+        encoder: Cell = "lstm",
         both_ways: bool = True,
+        cell: Cell = "lstm",
         hidden_size: int = 256,
         word_size: int = 64,
         score: Callable[[int, int], Score] = Additive,
@@ -73,12 +75,13 @@ class RNNsearch(ShowAttendTell):
         annotation_size = encoder_size * (2 if both_ways else 1) + region_size
         super().__init__(
             num_words, annotation_size, hidden_size=hidden_size, word_size=word_size, score=score, attention=attention,
-            dropout=dropout,
+            cell=cell, dropout=dropout,
         )  # fmt: skip
         self.column_size = region_size
         self.encoder = Recurrent(region_size, encoder_size, encoder, both_ways)
         self.initial_hidden = nn.Sequential(Linear(encoder_size, hidden_size), nn.Tanh())  # W_s
-        self.initial_cell = nn.Sequential(Linear(encoder_size, hidden_size), nn.Tanh())
+        if cell == "lstm":
+            self.initial_cell = nn.Sequential(Linear(encoder_size, hidden_size), nn.Tanh())
 
     def leave_out_padding(self) -> None:
         """Raises ValueError: its recurrent network would read the padding."""
@@ -94,16 +97,18 @@ class Decoding(NamedTuple):
     """The state of a decoder, held once per row; beams reorder it."""
 
     hidden: Float[Tensor, "B R H"]
-    cell: Float[Tensor, "B R H"]
+    cell: Float[Tensor, "B R H"] | None
+    """None for a GRU."""
 
 
 class EncoderDecoder(Captioner):
     """The RNN encoder-decoder with one fixed vector c, the last state of the encoder (Cho et al. 2014, section 2.2):
     h_t = f(h_{t-1}, y_{t-1}, c), p(y_t) = g(h_t, y_{t-1}, c). No attention: the whole line has to fit into c.
 
-    encoder_size: hidden size of each direction of the encoder. encoder: "gru" or "lstm".
+    encoder_size: hidden size of each direction of the encoder.
+    encoder, cell: of the encoder and of the decoder, "gru" (the paper) or "lstm".
 
-    Differs from the paper: c comes from both directions, and f is an LSTM.
+    Differs from the paper: c comes from both directions, and f is an LSTM by default.
     """
 
     def __init__(
@@ -112,7 +117,8 @@ class EncoderDecoder(Captioner):
         region_size: int,
         *,
         encoder_size: int = 128,
-        encoder: Literal["gru", "lstm"] = "lstm",
+        encoder: Cell = "lstm",
+        cell: Cell = "lstm",
         hidden_size: int = 256,
         word_size: int = 64,
         dropout: float = 0.0,
@@ -120,9 +126,9 @@ class EncoderDecoder(Captioner):
         super().__init__()
         self.region_size = region_size
         self.encoder = CELLS[encoder](region_size, encoder_size, batch_first=True, bidirectional=True)
-        self.initial = Linear(2 * encoder_size, 2 * hidden_size)
+        self.initial = Linear(2 * encoder_size, (2 if cell == "lstm" else 1) * hidden_size)
         self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)
-        self.lstm = nn.LSTM(word_size + 2 * encoder_size, hidden_size, batch_first=True)
+        self.lstm = CELLS[cell](word_size + 2 * encoder_size, hidden_size, batch_first=True)
         self.deep = Linear(hidden_size + word_size + 2 * encoder_size, word_size)
         self.output = Linear(word_size, num_words)
         self.dropout = Dropout(dropout)
@@ -133,8 +139,8 @@ class EncoderDecoder(Captioner):
         _, last = self.encoder(regions)
         hidden = last[0] if isinstance(last, tuple) else last
         fixed = torch.cat([hidden[0], hidden[1]], dim=-1)
-        hidden, cell = self.initial(fixed).tanh()[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
-        return fixed, Decoding(hidden, cell)
+        initial = self.initial(fixed).tanh()[:, None].expand(-1, rows, -1).split(self.lstm.hidden_size, dim=-1)
+        return fixed, Decoding(*initial) if len(initial) > 1 else Decoding(*initial, None)
 
     def step(
         self, word: Int[Tensor, "B R"], state: Decoding, memory: Float[Tensor, "B A"]
@@ -157,7 +163,7 @@ class EncoderDecoder(Captioner):
         """The decoder over `words`, up to the input of the output layer."""
         rows = words.shape[:2]
         given = torch.cat([self.embedding(words), fixed[:, None, None].expand(*words.shape, -1)], dim=-1)
-        before = tuple(part.flatten(0, 1)[None].contiguous() for part in state)
-        hidden, after = self.lstm(given.flatten(0, 1), before)
+        before = map_tensors(lambda part: part.flatten(0, 1), state)
+        hidden, *after = over_steps(self.lstm, given.flatten(0, 1), *before)
         deep = self.deep(torch.cat([self.dropout(hidden).unflatten(0, rows), given], dim=-1)).tanh()
-        return self.dropout(deep), Decoding(*(part.squeeze(0).unflatten(0, rows) for part in after))
+        return self.dropout(deep), Decoding(*map_tensors(lambda part: part.unflatten(0, rows), after))

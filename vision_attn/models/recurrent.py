@@ -13,7 +13,7 @@ from vision_attn.attention.hard import sample
 from vision_attn.attention.scores import Score
 from vision_attn.attention.soft import Attention, AttentionOutput, EachRegion
 from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
-from vision_attn.contracts.nested import Nested
+from vision_attn.contracts.nested import Nested, map_tensors
 from vision_attn.layers import ragged
 from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.cast import casting_weights
@@ -282,12 +282,12 @@ class OwnWords:
 def packed(state: Nested) -> Nested:
     """The state of a loop over given words, whose hidden states and cells are packed rows."""
     *recurrent, carry, seen_before = state
-    return type(state)(*(part.flatten(0, 1) for part in recurrent), carry, seen_before)
+    return type(state)(*map_tensors(lambda part: part.flatten(0, 1), recurrent), carry, seen_before)
 
 
 def leading(state: Nested, step: ragged.Step) -> Nested:
     """A state of packed rows, for the captions that have a word at `step`."""
     *recurrent, carry, seen_before = state
     if step.kept is not None:
-        recurrent = [part.index_select(0, step.kept) for part in recurrent]
+        recurrent = map_tensors(lambda part: part.index_select(0, step.kept), recurrent)
     return type(state)(*recurrent, *ragged.leading((carry, seen_before), step.images, step.rows))

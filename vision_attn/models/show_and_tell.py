@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.contracts import Caption, Captioner
+from vision_attn.contracts.nested import map_tensors
 from vision_attn.layers import ragged
+from vision_attn.layers.cells import CELLS, Cell, over_steps
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.padding import mean_region, real_regions
@@ -18,7 +20,8 @@ class State(NamedTuple):
     """Held once per row; beams reorder it."""
 
     hidden: Float[Tensor, "B R H"]
-    cell: Float[Tensor, "B R H"]
+    cell: Float[Tensor, "B R H"] | None
+    """None for a GRU."""
 
 
 class ShowAndTell(Captioner):
@@ -27,18 +30,27 @@ class ShowAndTell(Captioner):
 
     The baseline without attention: it gets the same annotation vectors, but sees only their mean.
 
+    cell: "lstm" (the paper) or "gru".
+
     Differs from the paper: the image is the mean annotation vector through a linear map, where the paper takes the last
     hidden layer of its network.
     """
 
     def __init__(
-        self, num_words: int, region_size: int, *, hidden_size: int = 512, word_size: int = 512, dropout: float = 0.5
+        self,
+        num_words: int,
+        region_size: int,
+        *,
+        hidden_size: int = 512,
+        word_size: int = 512,
+        cell: Cell = "lstm",
+        dropout: float = 0.5,
     ):
         super().__init__()
         self.region_size = region_size
         self.image = Linear(region_size, word_size)  # CNN(I)
         self.embedding = nn.Embedding(num_words, word_size)  # W_e; word 0 is the paper's start word S_0
-        self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
+        self.lstm = CELLS[cell](word_size, hidden_size, batch_first=True)
         self.output = Linear(hidden_size, num_words)
         self.dropout, self.pads = Dropout(dropout), False
 
@@ -49,9 +61,8 @@ class ShowAndTell(Captioner):
         """The state after the image (eq. 10). There is no memory of the image."""
         require("regions", regions, "B L D", "float", D=self.region_size)
         mean = mean_region(regions, real_regions(regions) if self.pads else None)
-        _, state = self.lstm(self.dropout(self.image(mean))[:, None])
-        hidden, cell = (part.squeeze(0)[:, None].expand(-1, rows, -1) for part in state)
-        return None, State(hidden, cell)
+        _, *state = over_steps(self.lstm, self.dropout(self.image(mean))[:, None])
+        return None, State(*map_tensors(lambda part: part[:, None].expand(-1, rows, -1), state))
 
     def step(self, word: Int[Tensor, "B R"], state: State, memory: None) -> tuple[Float[Tensor, "B R V"], State, None]:
         hidden, state = self._lstm(word[..., None], state)
@@ -68,7 +79,7 @@ class ShowAndTell(Captioner):
 
     def _lstm(self, words: Int[Tensor, "B R T"], state: State) -> tuple[Float[Tensor, "B R T H"], State]:
         """The LSTM over `words` (eq. 11 and eq. 12), with dropout before and after it."""
-        before = tuple(part.flatten(0, 1)[None].contiguous() for part in state)
-        hidden, after = self.lstm(self.dropout(self.embedding(words.flatten(0, 1))), before)
-        shape = words.shape[:2]
-        return self.dropout(hidden).unflatten(0, shape), State(*(part.squeeze(0).unflatten(0, shape) for part in after))
+        before = map_tensors(lambda part: part.flatten(0, 1), state)
+        hidden, *after = over_steps(self.lstm, self.dropout(self.embedding(words.flatten(0, 1))), *before)
+        hidden, *after = map_tensors(lambda part: part.unflatten(0, words.shape[:2]), (self.dropout(hidden), *after))
+        return hidden, State(*after)

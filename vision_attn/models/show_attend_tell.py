@@ -11,6 +11,7 @@ from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Soft
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers import ragged
+from vision_attn.layers.cells import GATES, Cell, gru
 from vision_attn.layers.dropout import Dropout, dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import lstm
@@ -25,7 +26,8 @@ class State(NamedTuple):
     """Held once per row; beams reorder it. In a loop over given words, h and c are packed rows (`layers.ragged`)."""
 
     hidden: Float[Tensor, "*rows H"]
-    cell: Float[Tensor, "*rows H"]
+    cell: Float[Tensor, "*rows H"] | None
+    """None for a GRU."""
     carry: Nested
     """What the score remembers, such as the previous map."""
     seen_before: Nested = None
@@ -53,6 +55,7 @@ class ShowAttendTell(RecurrentCaptioner):
         word_size: int = 512,
         score: Callable[[int, int], Score] = Additive,
         attention: Callable[[], Attention] = Soft,
+        cell: Cell = "lstm",
         num_gates: int = 1,
         dropout: float = 0.5,
         context_dropout: float = 0.0,
@@ -64,6 +67,7 @@ class ShowAttendTell(RecurrentCaptioner):
         """
         score: f_att; called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
         attention: phi, what is seen of the regions: `Soft`, `Hard` or `StraightThrough`.
+        cell: "lstm" (the paper) or "gru" (Cho et al. 2014), which has three quarters of the weights and no c_t.
         num_gates: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
         context_dropout: the probability, in training, of hiding z_t from the LSTM, but not from the word predicted at
             t.
@@ -85,14 +89,17 @@ class ShowAttendTell(RecurrentCaptioner):
             raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
         self.gate = Linear(hidden_size, num_gates)  # f_beta
         self.initial_hidden = _initial(region_size, hidden_size, dropout)  # f_init,h
-        self.initial_cell = _initial(region_size, hidden_size, dropout)  # f_init,c
+        if cell == "lstm":
+            self.initial_cell = _initial(region_size, hidden_size, dropout)  # f_init,c
         self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)  # E
-        self.word_to_lstm = Linear(word_size, 4 * hidden_size)
-        self.hidden_to_lstm = Linear(hidden_size, 4 * hidden_size, bias=False)
-        self.context_to_lstm = Linear(region_size, 4 * hidden_size, bias=False)
+        gates = GATES[cell] * hidden_size
+        self.word_to_lstm = Linear(word_size, gates)
+        self.hidden_to_lstm = Linear(hidden_size, gates, bias=cell == "gru")  # whose reset gate multiplies it
+        self.context_to_lstm = Linear(region_size, gates, bias=False)
         self.hidden_to_output = Linear(hidden_size, word_size)  # L_h
         self.context_to_output = Linear(region_size, word_size, bias=False)  # L_z
         self.output = Linear(word_size, num_words)  # L_o
+        self.cell = cell
         self.dropout, self.context_dropout, self.context_dropout_after = dropout, context_dropout, context_dropout_after
         if context_dropout_after:
             self.count_batches()
@@ -109,17 +116,17 @@ class ShowAttendTell(RecurrentCaptioner):
         self, regions: Tensor, summary: Float[Tensor, "B _"], rows: int, real: Tensor | None = None
     ) -> tuple[Memory, State]:
         """The memory of `regions`, and the state that f_init computes from a summary of them."""
-        hidden, cell = (
-            initial(summary)[:, None].expand(-1, rows, -1) for initial in (self.initial_hidden, self.initial_cell)
-        )
+        initial = [self.initial_hidden, self.initial_cell] if self.cell == "lstm" else [self.initial_hidden]
+        hidden, *cell = (part(summary)[:, None].expand(-1, rows, -1) for part in initial)
         memory = self.memory(regions, real)
+        cell = cell[0] if cell else None
         state = State(hidden, cell, self.score.start(memory.keys, rows), self.attention.start(regions, rows))
         return memory, state
 
     def look(
         self, from_word: Tensor, state: State, memory: Memory, runs: int = 1, step: ragged.Step | None = None
     ) -> Turn:
-        """Attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM. Outputs h_t and z_t."""
+        """Attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM or GRU. Outputs h_t, z_t."""
         seen, carry = self.attend(state.hidden, state, memory, step)
         context = gated(repeated(self.gate, state.hidden), ragged.collect(seen.context, step))
         remembered = self.remembered(context, runs) if self.training and self.context_dropout else context
@@ -127,7 +134,10 @@ class ShowAttendTell(RecurrentCaptioner):
             repeated(layer, input)
             for layer, input in ((self.hidden_to_lstm, state.hidden), (self.context_to_lstm, remembered))
         )
-        hidden, cell = lstm(from_word, state.cell, from_hidden, from_context)
+        if self.cell == "gru":
+            hidden, cell = gru(from_word + from_context, from_hidden, state.hidden), None
+        else:
+            hidden, cell = lstm(from_word, state.cell, from_hidden, from_context)
         return Turn(State(hidden, cell, carry, seen.carry), seen, state.hidden, (hidden, context))
 
     def remembered(self, context: Tensor, runs: int) -> Tensor:
