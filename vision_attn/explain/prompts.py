@@ -1,6 +1,7 @@
 """Pictures and prompts as inputs of a captioner of transformers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from PIL import Image
@@ -46,7 +47,8 @@ def _processed(model: Model, pictures: list[Image.Image], prompt: str) -> dict[s
         prompt, options = _asked(model, prompt)
         # Each image in a list of its own, or a processor may take all of them for those of the first text.
         texts, nested = [prompt] * len(pictures), [[picture] for picture in pictures]
-        options |= {"padding": True} if len(pictures) > 1 else {}
+        # Images may have different numbers of tiles; what is generated follows the text at once.
+        options |= {"padding": True, "padding_side": "left"} if len(pictures) > 1 else {}
         return dict(processor(text=texts, images=nested, return_tensors="pt", **options))
     inputs = {"pixel_values": torch.cat([model.inputs(picture)["pixel_values"] for picture in pictures])}
     if prompt:
@@ -54,7 +56,7 @@ def _processed(model: Model, pictures: list[Image.Image], prompt: str) -> dict[s
     return inputs
 
 
-def _asked(model: Model, prompt: str) -> tuple[str, dict[str, bool]]:
+def _asked(model: Model, prompt: str) -> tuple[str, dict[str, Any]]:
     """The text that asks a model which reads the image between words, and options of its processor."""
     processor, token = model.processor, str(model.processor.image_token)  # which may be an AddedToken
     if token in prompt or model.module.config.model_type in PREPENDED:
