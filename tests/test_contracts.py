@@ -15,7 +15,17 @@ from torch.nn import functional as F
 
 from tests.fake_mnist import write_mnist
 from vision_attn.commands import main
-from vision_attn.contracts import Caption, Captioner, Classifier, ClassifierOutput, Criterion, Encoder, Evaluator
+from vision_attn.contracts import (
+    Answerer,
+    Answers,
+    Caption,
+    Captioner,
+    Classifier,
+    ClassifierOutput,
+    Criterion,
+    Encoder,
+    Evaluator,
+)
 from vision_attn.decode import beam_search, greedy, sample
 
 SIZES = {
@@ -95,6 +105,19 @@ class SmallestClassifier(Classifier):
 
     def forward(self, images, rows=1, mode="sample"):
         return ClassifierOutput(self.linear(images.flatten(1)).log_softmax(dim=-1)[:, None, None], None)
+
+
+class SmallestAnswerer(Answerer):
+    """The first fact is the only one that it reads, whatever the question."""
+
+    def __init__(self, num_words: int, fact_size: int):
+        super().__init__()
+        self.words = nn.Embedding(num_words, num_words)
+
+    def forward(self, facts, words):
+        logits = self.words(facts[:, 0]).mean(dim=1)
+        alpha = F.one_hot(torch.zeros_like(words[:, :1]), facts.shape[1])
+        return Answers(logits.log_softmax(dim=-1), alpha.float())
 
 
 def own(name: str, **options) -> dict:
@@ -194,6 +217,21 @@ def test_the_smallest_classifier_is_trained_and_judged(tmp_path: Path) -> None:
     assert main(trust("eval", run, "--out", tmp_path, "--show=1")) == 0
     metrics = json.loads((tmp_path / "metrics_test.json").read_text())
     assert metrics["pixels"] == 784 and 0 <= metrics["error"] <= 100 and "error_sample" not in metrics
+
+
+def test_the_smallest_answerer_is_trained_judged_and_pictured(tmp_path: Path) -> None:
+    config = {
+        "task": {"class_path": "vision_attn.tasks.answer.Answering", "init_args": {"model": own("SmallestAnswerer")}},
+        "data": {"class_path": "vision_attn.data.stories.stories.Stories", "init_args": {"stories": 20}},
+        "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.1}},
+    }
+    (tmp_path / "smallest.yaml").write_text(yaml.safe_dump(config))
+    settings = [f"--run.folder={tmp_path / 'run'}", "--run.epochs=3", "--run.metric=error", "--run.mode=min"]
+    assert main(["train", str(tmp_path / "smallest.yaml"), *settings, "--run.device=cpu", "--data.test_stories=2"]) == 0
+    assert main(trust("eval", tmp_path / "run", "--out", tmp_path, "--show=2")) == 0
+    metrics = json.loads((tmp_path / "metrics_test.json").read_text())
+    assert metrics["images"] == 10 and metrics["hop_1_on_support"] == metrics["hops_on_support"] < 1
+    assert (tmp_path / "pictures_test/index.html").read_text().count("<figure>") == 2
 
 
 def test_a_captioner_that_samples_needs_a_criterion_for_it(tmp_path: Path, capsys) -> None:

@@ -13,6 +13,7 @@ from vision_attn.configuration.config import Config, build, read
 from vision_attn.configuration.reader import Part, parts_of
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.digits.mnist import DigitBatch
+from vision_attn.data.stories.question import QuestionBatch
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.encoders.precomputed import Precomputed
 from vision_attn.task import Batch, Source, Task
@@ -25,8 +26,8 @@ SIDE = 28
 SMALL = {
     "hidden_size": 16, "word_size": 8, "encoder_size": 8, "attention_size": 8, "feedforward_size": 16, "place_size": 8,
     "glimpse_size": 16, "region_size": 16, "width": 16, "latent_size": 4, "what_size": 8, "where_size": 8, "size": 8,
-    "num_glimpses": 2, "num_steps": 2, "num_layers": 2, "num_heads": 2, "num_scales": 2, "num_samples": 3,
-    "context_side": 12, "soft_start": 0, "context_dropout_after": 1,
+    "num_glimpses": 2, "num_hops": 2, "num_steps": 2, "num_layers": 2, "num_heads": 2, "num_scales": 2,
+    "num_samples": 3, "context_side": 12, "soft_start": 0, "context_dropout_after": 1,
 }  # fmt: skip
 """Sizes of the arguments of these names, where a config has larger ones."""
 SAME = {"sigma": 0.1, "first_sigma": 0.3, "batches_to_sigma": 1000, "early_weight": 0.3, "gain": 1.0, "beams": 1,
@@ -34,7 +35,7 @@ SAME = {"sigma": 0.1, "first_sigma": 0.3, "batches_to_sigma": 1000, "early_weigh
         "length_power": 0.5}  # fmt: skip
 """Numbers that change no operation of training, and are the same in all configs, except where they are 0. (With a large
 gain, scores depend on biases in the second order alone.)"""
-SIDES = {"ConvNet": 28, "Backbone": 64}
+SIDES = {"ConvNet": 28, "Backbone": 64, "Tiles": 30}
 """Resolutions of these encoders."""
 NODES = {"blocks.6": "blocks.2"}
 """Of an encoder that is trained as a whole, nodes with fewer layers before them; the others are repetitions."""
@@ -166,6 +167,8 @@ def made(case: str, *, ragged: bool = True) -> Made:
     torch.manual_seed(0)
     if kind in ("Captioning", "Transcription"):
         batch = _captions(task, captions)
+    elif kind == "Answering":
+        batch = _questions(task)
     else:
         batch = DigitBatch(_digits(shape), torch.arange(B) % 5, torch.tensor([[-0.9, -0.9, -0.5, -0.5]]).expand(B, 4))
     return Made(task.train(), batch)
@@ -183,6 +186,15 @@ def _captions(task: Task, captions: tuple[tuple[str, ...], ...]) -> CaptionBatch
     else:
         images = torch.randn(B, rows * columns, encoder.region_size)
     return CaptionBatch(images, words.view(B, R, -1), (*range(B),), captions, (None,) * B, (None,) * B)
+
+
+def _questions(task: Task) -> QuestionBatch:
+    facts = torch.tensor([[[3, 4, 5], [6, 7, 0], [4, 3, 0]]]).expand(B, -1, -1).clone()
+    facts[1, 2] = 0
+    if task.encoder:
+        facts = torch.randint(256, (B, 3, task.encoder.resolution, task.encoder.resolution), dtype=torch.uint8)
+    words = torch.tensor([[3, 5, 0], [4, 6, 7], [5, 5, 3]])
+    return QuestionBatch(facts, words, torch.tensor([3, 4, 6]), None, None, (), ())
 
 
 def _digits(shape: tuple[int, int, int]) -> Tensor | Images:

@@ -188,6 +188,11 @@ class Task(nn.Module):
         before: the task in the config of the other run, as class_path and init_args; empty if there is no config.
         """
 
+    def validated(self, metrics: Mapping[str, float]) -> bool:
+        """Called in every process after each validation of training, with its metrics. Returns whether it changed a
+        buffer, such as that of a schedule that depends on validation."""
+        return False
+
     def captured_batch(self, batch: Batch) -> Batch:
         """Return a training batch as steps that are captured get it, in one of a few shapes. What cannot be captured is
         computed here, without a gradient, before each step. Called only if steps are captured."""

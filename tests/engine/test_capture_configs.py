@@ -67,7 +67,7 @@ def test_every_config_is_captured_by_default_on_cuda(case: str, monkeypatch: pyt
     assert uncaptured(run, task, world, optimizer) == EAGER.get(case, "")
     if case in EAGER:
         return
-    if hasattr(batch, "words"):
+    if hasattr(batch, "references"):
         batch = batch._replace(lengths=Static(map(tuple, (batch.words != 0).sum(dim=2).tolist())))
         monkeypatch.setattr(ragged, "known_schedule", known_schedule)
     for criterion in getattr(getattr(task, "criteria", None), "sampling", ()):  # searches are captured by themselves

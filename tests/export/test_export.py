@@ -71,6 +71,18 @@ def test_an_encoder_in_bfloat16_is_exported_in_float32(tmp_path) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize("config", ["memory_stories", "memory_scenes"])
+def test_an_answerer_is_exported_for_any_number_of_questions(tmp_path, config: str) -> None:
+    write_run(config, tmp_path / "run", sizes=["--run.device=cpu"])
+    task = open_run(tmp_path / "run")[0]
+    if config == "memory_stories":
+        task.model.linear.fill_(False)
+    (tmp_path / "out").mkdir()
+    found = export(task, tmp_path / "out", onnx=find_spec("onnxscript") is not None)
+    assert "answerer.pt2" in found and max(found.values()) < 1e-4
+
+
+@pytest.mark.compile
 def test_a_captioner_writes_the_same_captions_with_onnxruntime_alone(folder) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra [onnx]")
     pytest.importorskip("onnxscript", reason="ONNX needs the extra [onnx]")

@@ -8,6 +8,7 @@ Shapes use one legend everywhere: B images, R rows (an image's captions or beams
 H hidden, A attention size, T time steps, K scales or heads, V words, C channels, Y X image.
 """
 
+from vision_attn.contracts.answerer import Answerer, Answers
 from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Captioner
 from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, Reads, one_size
 from vision_attn.contracts.criterion import Criterion
@@ -23,6 +24,8 @@ __all__ = [
     "END",
     "PAD",
     "WHOLE",
+    "Answerer",
+    "Answers",
     "AttentionMap",
     "Caption",
     "Captioner",

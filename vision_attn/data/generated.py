@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from vision_attn.data.counted_batches import Counted, slices
 from vision_attn.data.random_streams import FIXED, FRESH
 from vision_attn.task import SPLITS, Batch, Source, equal_part, known_split
@@ -71,4 +69,4 @@ class Generated(Source):
 
 def taken(samples: Any, part: Any) -> Any:
     """Some of the images of these choices."""
-    return samples[part] if isinstance(samples, Tensor) else type(samples)(*(field[part] for field in samples))
+    return type(samples)(*(taken(field, part) for field in samples)) if hasattr(samples, "_fields") else samples[part]

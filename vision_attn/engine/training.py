@@ -120,10 +120,13 @@ class Training:
             if position.batch < self.batches:
                 self.epoch()
             number = position.epoch + 1
+            changed = False
             if run.validate_every and (number % run.validate_every == 0 or number == run.epochs):
-                self.validate(number)
+                changed = self.task.validated(self.validate(number))
             position.epoch, position.batch, position.logged = number, 0, self.log.flushed()
-            if self.world.is_main:
+            if changed:
+                self.save()  # the weights and the position at once: a run that is killed here is resumed exactly
+            elif self.world.is_main:
                 checkpoint.update_position(self.folder, position)
 
     def epoch(self) -> None:
@@ -204,8 +207,9 @@ class Training:
             raise ValueError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}{more}")
         return metrics
 
-    def validate(self, epoch: int) -> None:
-        """Validate after this epoch; the first process writes the weights to best/ if they are the best yet."""
+    def validate(self, epoch: int) -> dict[str, float]:
+        """Validate after this epoch; the first process writes the weights to best/ if they are the best yet. Returns
+        the metrics in every process."""
         run, position, world = self.run, self.position, self.world
         with self.averaged():
             metrics = self.evaluate(self.validation(), world)
@@ -217,7 +221,8 @@ class Training:
             shown = ", ".join(f"{name} {number:.4g}" for name, number in metrics.items())
             when = f"after epoch {epoch}" if epoch else f"of the weights of {run.start_from}"
             say(f"validation {when}: {shown}{' (best so far)' if best else ''}")
-        position.since_best = world.broadcast(position.since_best)
+        position.since_best, metrics = world.broadcast((position.since_best, metrics))
+        return metrics
 
     def averaged(self) -> AbstractContextManager:
         """Within this context, the task holds the weights to validate and keep: the averaged ones if `run.average`."""

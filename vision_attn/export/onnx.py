@@ -1,7 +1,7 @@
 """Models in formats that need no vision_attn: ONNX and `torch.export`, with any batch size.
 
 A captioner becomes three files, as it is called: `encoder` once per image, `start` once per image, and `step` once per
-word. A classifier and a generator become one.
+word. A classifier, a generator and an answerer become one.
 """
 
 import json
@@ -22,12 +22,16 @@ from vision_attn.models.ram import RAM
 from vision_attn.system.files import replacing
 from vision_attn.system.written import SPACELESS
 from vision_attn.task import Task
+from vision_attn.tasks.answer import Answering
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.generate import Generation
 
 TOLERANCE = 1e-4
 """The largest difference from PyTorch, in probability or in units of the outputs."""
+STORY = (50, 20)
+"""Sentences of a story, and words of a sentence and of a question: those of an exported answerer; fewer are padded with
+0."""
 EXAMPLES, OTHERS = 2, 3
 """Images to export with, and to check with: another number, since any number must work."""
 
@@ -116,6 +120,18 @@ def _parts(task: Task, number: int) -> list[Part]:
         images = torch.rand(number, *task.image_shape, **options)
         outputs = ["probabilities", "locations"][: len(classify(images))]
         return [Part("classifier", Function(task.model, classify), {"images": images}, outputs)]
+    if isinstance(task, Answering):
+
+        def answer(facts: Tensor, words: Tensor) -> tuple[Tensor, ...]:
+            log_prob, alpha = task.answered(facts, words)
+            return log_prob.exp(), alpha
+
+        side, num_words = task.resolution, len(task.vocabulary)
+        images = torch.randint(256, (number, 3, side or 1, side or 1), dtype=torch.uint8, generator=generator)
+        facts = images if task.encoder else torch.randint(num_words, (number, *STORY), generator=generator)
+        words = torch.randint(num_words, (number, STORY[1]), generator=generator)
+        inputs = {"facts": facts, "words": words}
+        return [Part("answerer", Function(task, answer), inputs, ["probabilities", "alpha"])]
     if isinstance(task, Generation) and isinstance(task.model, DRAW):
 
         def generate(noise: Tensor) -> tuple[Tensor, ...]:

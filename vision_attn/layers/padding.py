@@ -5,12 +5,12 @@ the vectors themselves, on their device, so that no contract needs another argum
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Num
 from torch import Tensor
 from torch.nn import functional as F
 
 
-def real_regions(regions: Float[Tensor, "B L D"]) -> Bool[Tensor, "B L"]:
+def real_regions(regions: Num[Tensor, "B L D"]) -> Bool[Tensor, "B L"]:
     """Which vectors are not padding. Of an image without any, all count, so that its weights still sum to 1."""
     real = (regions != 0).any(dim=-1)
     return real | ~real.any(dim=-1, keepdim=True)

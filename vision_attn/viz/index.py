@@ -25,7 +25,7 @@ PAGE = """<!doctype html>
   svg {{ color: {quiet}; }}
   figcaption {{ margin: .4rem 0 2rem; overflow-wrap: anywhere; }}
   img {{ display: block; max-width: 100%; border-radius: 8px; }}
-</style>
+{style}</style>
 </head>
 <body>
 <header><h1>{title}</h1><p>{guide}</p></header>
@@ -49,8 +49,13 @@ class Entry(NamedTuple):
 def write_index(path: Path, entries: Sequence[Entry], *, title: str, guide: str) -> Path:
     """Write an HTML page of pictures in the folder of `path`, in their order. `guide` says how to read them."""
     figures = "\n".join(_figure(entry, path.parent) for entry in entries)
+    return write_figures(path, figures, title=title, guide=guide)
+
+
+def write_figures(path: Path, figures: str, *, title: str, guide: str, style: str = "") -> Path:
+    """Write a page of HTML figures, with further rules of `style`."""
     colours = {"paper": DARK.paper, "ink": DARK.ink, "quiet": DARK.quiet}
-    page = PAGE.format(title=escape(title), guide=escape(guide), figures=figures, **colours)
+    page = PAGE.format(title=escape(title), guide=escape(guide), figures=figures, style=style, **colours)
     return save_page(path, page)
 
 

@@ -24,14 +24,18 @@ SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
-Unit = Literal["word", "character"]
+Unit = Literal["word", "character", "hop"]
 """What pages call the parts of what a model said."""
 GUIDE = (
     "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it. "
     "Press a picture to see it without light."
 )
-BOXES = {"word": " A box is an object of which the word is true.", "character": " A box is where the character is."}
-REFERENCES = {"word": "What people said ({})", "character": "What is written ({})"}
+BOXES = {
+    "word": " A box is an object of which the word is true.",
+    "character": " A box is where the character is.",
+    "hop": " A box is the object that the answer follows from at this hop.",
+}
+REFERENCES = {"word": "What people said ({})", "character": "What is written ({})", "hop": "The answer ({})"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 

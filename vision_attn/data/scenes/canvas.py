@@ -170,7 +170,7 @@ def draw(scenes: Arrangement, size: int) -> UInt8[np.ndarray, "B 3 Y X"]:
     # With a margin, since all stamps are as large as the largest object.
     canvas = np.zeros((len(scenes.objects), 3, size + largest, size + largest), np.float32)
     canvas[:, :, :size, :size] = background(scenes.light, size)
-    for slot in range(MAX_OBJECTS):
+    for slot in range(scenes.objects.shape[1]):
         stamp(canvas, np.flatnonzero(scenes.num_objects > slot), scenes, slot, size)
     picture = canvas[:, :, :size, :size] + (scenes.grain.astype(np.float32) - 127.5) * np.float32(0.05)
     return np.clip(picture, 0, 255).astype(np.uint8)

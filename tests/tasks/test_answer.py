@@ -1,0 +1,87 @@
+"""Answering by the command: training, evaluation, pictures, and runs that are resumed during the linear start."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.engine.test_resume import lines
+from tests.whole_runs import train
+from vision_attn.commands import main
+from vision_attn.models.memory_network import MemoryNetwork
+
+STORIES = {
+    "data.stories": 10, "data.questions": 4, "data.test_stories": 3, "data.batch_size": 12, "data.tasks": "[1,17]",
+    "task.model.num_hops": 2, "optimizer.lr": 2.0, "run.epochs": 5, "run.device": "cpu", "run.log_every": 1,
+    "run.show": 2,
+}  # fmt: skip
+SCENES = {
+    "data.batch_size": 4, "data.epoch_images": 8, "data.val_images": 4, "data.test_images": 4, "run.epochs": 1,
+    "run.warmup": 0, "run.device": "cpu", "run.show": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stories")
+    assert main(train("memory_stories", **STORIES, **{"task.model.linear_start": 1, "run.folder": folder / "run"})) == 0
+    assert main(["eval", str(folder / "run"), "--device=cpu", f"--out={folder}", "--show=2"]) == 0
+    return folder
+
+
+def test_answers_are_judged_by_kind_and_by_what_hops_read(stories: Path) -> None:
+    metrics = json.loads((stories / "metrics_test.json").read_text())
+    assert metrics["images"] == 24 and metrics["error"] == pytest.approx((metrics["error_1"] + metrics["error_17"]) / 2)
+    hops = [metrics[f"hop_{number}_on_support"] for number in (1, 2)]
+    assert metrics["hops_on_support"] == pytest.approx(sum(hops) / 2)
+    share = torch.tensor(json.loads((stories / "hops_test.json").read_text())["share"])
+    assert share.shape == (2, 2) and share.amax(dim=1).le(torch.tensor(hops) + 1e-6).all()
+
+
+def test_the_page_of_a_story_shows_sentences_weights_and_the_answer(stories: Path) -> None:
+    page = (stories / "pictures_test" / "index.html").read_text()
+    assert page.count("<figure>") == 2 and page.count("<th>hop 2</th>") == 2
+    assert "Where is " in page and page.count("<tr class=support>") == 2 and page.count('class="weight"') >= 8
+
+
+def test_a_run_that_is_interrupted_in_its_linear_start_is_resumed_exactly(stories: Path, tmp_path: Path) -> None:
+    settings = {**STORIES, "task.model.linear_start": 1, "schedule": "null", "run.folder": tmp_path / "whole"}
+    assert main(train("memory_stories", **settings)) == 0
+    for epochs in (1, 2, 3, 5):  # the start ends in one of these
+        assert main(train("memory_stories", **settings | {"run.epochs": epochs, "run.folder": tmp_path / "parts"})) == 0
+    whole, parts = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys() and all(whole[name].equal(parts[name]) for name in whole)
+    assert not whole["model.linear"] and whole["model.since_lowest"] == 1
+    losses = [[line["loss"] for line in lines(tmp_path / name) if "loss" in line] for name in ("whole", "parts")]
+    assert losses[0] == losses[1]
+
+
+def test_a_run_killed_right_after_validation_ends_the_linear_start_once(tmp_path: Path, monkeypatch) -> None:
+    settings = {**STORIES, "task.model.linear_start": 1, "run.show": 0}
+    assert main(train("memory_stories", **settings, **{"run.folder": tmp_path / "whole"})) == 0
+    ended = MemoryNetwork.validated
+
+    def killed(model: MemoryNetwork, nll: float) -> bool:
+        if model.linear and nll >= model.lowest:
+            raise KeyboardInterrupt
+        return ended(model, nll)
+
+    monkeypatch.setattr(MemoryNetwork, "validated", killed)
+    with suppress(KeyboardInterrupt):
+        main(train("memory_stories", **settings, **{"run.folder": tmp_path / "killed"}))
+    monkeypatch.setattr(MemoryNetwork, "validated", ended)
+    assert main(train("memory_stories", **settings, **{"run.folder": tmp_path / "killed"})) == 0
+    whole, again = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "killed"))
+    assert all(whole[name].equal(again[name]) for name in whole) and not whole["model.linear"]
+
+
+def test_scenes_are_answered_and_their_maps_drawn(tmp_path: Path) -> None:
+    assert main(train("memory_scenes", **SCENES, **{"run.folder": tmp_path / "run"})) == 0
+    assert main(["eval", str(tmp_path / "run"), "--device=cpu"]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics_test.json").read_text())
+    assert 0 <= metrics["hop_2_on_support"] <= 1
+    pictures = tmp_path / "run" / "pictures"
+    assert "hop 2" in (pictures / "index.html").read_text() and (pictures / "02-hops.png").exists()

@@ -1,0 +1,1 @@
+"""Stories with questions about them: generated, and read from files."""

@@ -1,0 +1,44 @@
+"""Files of stories with questions, in the format of bAbI (Weston et al. 2015, arXiv:1502.05698)."""
+
+from pathlib import Path
+
+from vision_attn.data.stories.question import Question
+from vision_attn.data.text_encoding import read_text
+
+
+def read_questions(path: Path, kind: str) -> list[Question]:
+    """Read the questions of a file, each with the sentences of its story up to it.
+
+    A line is a number and a sentence: `1 Mary moved to the bathroom.`, or a number, a question, a tab, its answer, a
+    tab, and the numbers of the sentences that it follows from: `3 Where is Mary?\\tbathroom\\t1`. The number 1 begins a
+    story. `kind` is that of the questions. Raises ValueError naming the file and the line.
+    """
+    questions: list[Question] = []
+    facts: list[str] = []
+    places: dict[int, int] = {}
+    for row, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        first, _, text = line.strip().partition(" ")
+        if not first.isascii() or not first.isdigit() or not text.strip():
+            raise ValueError(f"{path}:{row}: a line is a number and a sentence, as in '1 Mary moved to the bathroom.'")
+        number = int(first)
+        if number == 1:
+            facts, places = [], {}
+        text, *rest = text.split("\t")
+        if not rest:
+            places[number] = len(facts)
+            facts.append(text.strip())
+            continue
+        answer, support = rest[0].strip().lower(), rest[1].split() if len(rest) > 1 else []
+        if not answer or not facts or not all(each.isdigit() and int(each) in places for each in support):
+            raise ValueError(
+                f"{path}:{row}: a question follows a sentence, and has an answer and the numbers of sentences before "
+                "it, with tabs between, as in '3 Where is Mary?<tab>bathroom<tab>1'"
+            )
+        questions.append(
+            Question(text.strip(), answer, kind, tuple(facts), tuple(places[int(each)] for each in support))
+        )
+    if not questions:
+        raise ValueError(f"{path}: there is no question in this file")
+    return questions

@@ -1,0 +1,86 @@
+"""A question about a few facts, with its answer and the facts that it follows from, and batches of them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from vision_attn.contracts import PAD
+from vision_attn.data.random_streams import FRESH, stream, uniform
+from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
+
+
+class Question(NamedTuple):
+    """A question about a story, or about an image, which has no `facts`."""
+
+    text: str
+    answer: str
+    """One word of the vocabulary, in lower case."""
+    kind: str
+    """What questions are counted by, such as the number of a task."""
+    facts: tuple[str, ...] = ()
+    """The sentences of the story up to the question, in order."""
+    support: tuple[int, ...] = ()
+    """The positions in `facts` of those that the answer follows from, in the order in which they lead to it."""
+
+
+class QuestionBatch(NamedTuple):
+    """Questions about stories or images."""
+
+    facts: Int[Tensor, "B L W"] | UInt8[Tensor, "B 3 Y X"]
+    """The word ids of sentences, the latest first; or images."""
+    words: Int[Tensor, "B W"]
+    """Of the questions."""
+    answers: Int[Tensor, "B"]
+    """Word ids."""
+    support: Bool[Tensor, "B N L"] | None
+    """The sentences that the answer follows from, one after the other; None for images."""
+    boxes: Float[Tensor, "B N 4"] | None
+    """Of images: the boxes (x0, y0, x1, y1) in [-1, 1] of the objects that the answer follows from, in this order;
+    NaN where a question needs fewer than others."""
+    questions: tuple[Question, ...]
+    ids: tuple[str, ...]
+
+
+class Encoded(NamedTuple):
+    """Questions about stories as tensors: the fields of `QuestionBatch`."""
+
+    facts: Int[Tensor, "N L W"]
+    words: Int[Tensor, "N W"]
+    answers: Int[Tensor, "N"]
+    support: Bool[Tensor, "N _ L"]
+
+
+def encoded(questions: Sequence[Question], vocabulary: Vocabulary, max_facts: int) -> Encoded:
+    """Word ids of questions and of the `max_facts` latest sentences of their stories, the latest first."""
+    words = padded([vocabulary.encode(question.text) for question in questions])
+    answers = torch.tensor([vocabulary.index.get(question.answer, UNKNOWN) for question in questions])
+    known: dict[str, list[int]] = {}
+    stories = [question.facts[: -max_facts - 1 : -1] for question in questions]
+    for fact in {fact for story in stories for fact in story}:
+        known[fact] = vocabulary.encode(fact)
+    longest, width = max(map(len, stories)), max(map(len, known.values()))
+    facts = torch.full((len(stories), longest, width), PAD)
+    most = max(len(question.support) for question in questions)
+    support = torch.zeros(len(stories), most, longest, dtype=torch.bool)
+    for row, (question, story) in enumerate(zip(questions, stories, strict=True)):
+        for place, fact in enumerate(story):
+            facts[row, place, : len(known[fact])] = torch.tensor(known[fact])
+        for number, one in enumerate(question.support):
+            if (place := len(question.facts) - 1 - one) < longest:
+                support[row, number, place] = True
+    return Encoded(facts, words, answers, support)
+
+
+def padded(rows: Sequence[Sequence[int]], width: int = 0) -> Int[Tensor, "N W"]:
+    """Lists of word ids as one tensor, at least `width` wide."""
+    width = max(width, *map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+
+
+def shuffled(number: int, seed: int, epoch: int) -> Int[np.ndarray, "number"]:
+    """The order of training items in an epoch."""
+    return uniform(stream(FRESH, seed % 2**64, epoch), number).argsort(kind="stable")

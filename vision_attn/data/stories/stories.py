@@ -1,0 +1,159 @@
+"""Stories with questions: generated from a simulated world, or read from bAbI's text files."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from vision_attn.data.counted_batches import Counted, slices
+from vision_attn.data.random_streams import FIXED, stream
+from vision_attn.data.stories.babi import read_questions
+from vision_attn.data.stories.question import Encoded, Question, QuestionBatch, encoded, shuffled
+from vision_attn.data.stories.world import TASKS, WORDS, questions
+from vision_attn.data.vocabulary import Vocabulary, VocabularySource
+from vision_attn.system.checks import check_range
+from vision_attn.system.files import find
+from vision_attn.task import SPLITS, Task, equal_part, known_split
+
+HELD_OUT = 10
+"""Of what is given for training, one in so many is for validation, as in Sukhbaatar et al. 2015."""
+
+
+class QuestionSource(VocabularySource):
+    """Base class of data sets of stories with questions. A subclass defines `by_split` and `vocabulary`.
+
+    batch_size: questions in a batch; an incomplete last batch of training is dropped.
+    max_facts: of longer stories, only the latest sentences are given.
+    """
+
+    by_split: dict[str, list[Question]]
+    """The questions of each split, in order."""
+
+    def __init__(self, *, batch_size: int, max_facts: int) -> None:
+        check_range(type(self).__name__, 1, 10_000, batch_size=batch_size, max_facts=max_facts)
+        self.batch_size, self.max_facts = batch_size, max_facts
+        self._encoded: dict[str, Encoded] = {}
+
+    def prepare(self, task: Task) -> None:
+        """Raises ValueError if there are fewer questions for training than one batch has."""
+        if not len(self):
+            number = len(self.by_split["train"])
+            raise ValueError(
+                f"{type(self).__name__}: {number} questions are not enough for batches of {self.batch_size}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.by_split["train"]) // self.batch_size
+
+    def encoded(self, name: str) -> Encoded:
+        """The questions of a split as tensors."""
+        if name not in self._encoded:
+            self._encoded[name] = encoded(self.by_split[name], self.vocabulary, self.max_facts)
+        return self._encoded[name]
+
+    def batch(self, name: str, numbers: Sequence[int]) -> QuestionBatch:
+        """Some questions of a split."""
+        taken = tuple(self.by_split[name][number] for number in numbers)
+        facts, words, answers, support = (part[list(numbers)] for part in self.encoded(name))
+        return QuestionBatch(facts, words, answers, support, None, taken, tuple(f"{name}-{each}" for each in numbers))
+
+    def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[QuestionBatch]:
+        part, order = equal_part(self.batch_size, rank, world), shuffled(len(self.by_split["train"]), seed, epoch)
+        for index in range(skip, len(self)):
+            yield self.batch("train", order[index * self.batch_size :][: self.batch_size][part].tolist())
+
+    def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[QuestionBatch]:
+        numbers = range(len(self.by_split[known_split(name)]))
+        return slices(
+            lambda part: self.batch(name, numbers[part]), len(numbers), self.batch_size, rank=rank, world=world
+        )
+
+
+class Stories(QuestionSource):
+    """Generated stories in the way of bAbI's tasks 1, 2, 3, 11 and 17 (`data.stories.world`).
+
+    tasks: which; of several, the questions of all are given together.
+    stories: for training of each task, a tenth of which are kept for validation. test_stories: for test.
+    questions: about each story, at most: a story of task 17 has 8, one of the other tasks 5. (bAbI's own sets of 1,000
+        questions are 200 stories with 5 questions each.)
+    batch_size, max_facts: as for `QuestionSource`; 50 sentences are the memory of Sukhbaatar et al. 2015.
+    seed: of the stories, which are the same in every epoch.
+
+    The vocabulary holds the words of all tasks, whichever are chosen.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: tuple[int, ...] = (1,),
+        stories: int = 1000,
+        test_stories: int = 200,
+        questions: int = 5,
+        batch_size: int = 32,
+        max_facts: int = 50,
+        seed: int = 0,
+    ) -> None:
+        if not tasks or set(tasks) - set(TASKS):
+            raise ValueError(f"Stories: tasks={list(tasks)}, but there are {', '.join(map(str, TASKS))}")
+        check_range("Stories", HELD_OUT, 100_000, stories=stories)
+        check_range("Stories", 1, 100_000, test_stories=test_stories)
+        check_range("Stories", 1, 8, questions=questions)
+        check_range("Stories", 0, 2**32, seed=seed)
+        super().__init__(batch_size=batch_size, max_facts=max_facts)
+        self.tasks, self.stories, self.test_stories = tasks, stories, test_stories
+        self.questions, self.seed = questions, seed
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(WORDS)
+
+    @cached_property
+    def by_split(self) -> dict[str, list[Question]]:
+        held_out = self.stories // HELD_OUT
+        sizes = {"train": self.stories - held_out, "val": held_out, "test": self.test_stories}
+        return {
+            split: [
+                question
+                for task in self.tasks
+                for question in questions(
+                    task, size, self.questions, stream(FIXED, SPLITS.index(split), self.seed, task)
+                )
+            ]
+            for split, size in sizes.items()
+        }
+
+
+class BabiFiles(QuestionSource):
+    """Stories of files in the format of bAbI (Weston et al. 2015), such as those of its twenty tasks.
+
+    train, test: files of the same number; a tenth of the questions of each training file, the last ones, are for
+        validation. Paths are also searched for under `$VISION_ATTN_DATA` and `data/`.
+    batch_size, max_facts: as for `QuestionSource`.
+
+    Raises ValueError naming the file and the line for a file that is no such story.
+    """
+
+    def __init__(
+        self, *, train: tuple[str, ...], test: tuple[str, ...], batch_size: int = 32, max_facts: int = 50
+    ) -> None:
+        if not train or len(train) != len(test):
+            raise ValueError(f"BabiFiles: give as many files to test ({len(test)}) as to train ({len(train)})")
+        super().__init__(batch_size=batch_size, max_facts=max_facts)
+        self.training_files, self.test_files = train, test
+
+    @cached_property
+    def by_split(self) -> dict[str, list[Question]]:
+        found: dict[str, list[Question]] = {"train": [], "val": [], "test": []}
+        for number, (train, test) in enumerate(zip(self.training_files, self.test_files, strict=True), start=1):
+            questions = read_questions(find(train), str(number))
+            held_out = max(1, len(questions) // HELD_OUT)
+            found["train"] += questions[:-held_out]
+            found["val"] += questions[-held_out:]
+            found["test"] += read_questions(find(test), str(number))
+        return found
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """All words of the training files. An answer of several words is a word of its own."""
+        known = [question for split in ("train", "val") for question in self.by_split[split]]
+        texts = {text for question in known for text in (*question.facts, question.text)}
+        built = Vocabulary.build(sorted(texts), min_count=1)
+        return built.extended(sorted({question.answer for question in known}))

@@ -1,0 +1,191 @@
+"""A small world of people, places and objects that is simulated, so that the answer to a question about it, and the
+sentences that the answer follows from, are known.
+
+The stories are in the way of tasks 1, 2, 3, 11 and 17 of bAbI (Weston et al. 2015, "Towards AI-Complete Question
+Answering", arXiv:1502.05698), with its words and its forms of sentences.
+
+Differs from bAbI: stories of task 3 have at most about 70 sentences, where bAbI's have up to 228.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import TypeVar
+
+import numpy as np
+
+from vision_attn.data.random_streams import integers
+from vision_attn.data.stories.question import Question
+
+PEOPLE = {"Daniel": "he", "John": "he", "Mary": "she", "Sandra": "she"}
+PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
+OBJECTS = ("apple", "football", "milk")
+MOVES = ("moved to", "went to", "went back to", "journeyed to", "travelled to")
+TAKES = ("took", "got", "grabbed", "picked up")
+DROPS = ("dropped", "left", "discarded", "put down")
+THEN = ("after that", "following that", "then", "afterwards")
+FIGURES = ("red square", "blue square", "pink rectangle", "red sphere", "yellow square", "triangle")
+SIDES = {"to the left of": (-1, 0), "to the right of": (1, 0), "above": (0, 1), "below": (0, -1)}
+"""Where the first figure is, seen from the second: (x, y), y upwards."""
+WORDS = (
+    *(word.lower() for word in PEOPLE), *PLACES, *OBJECTS, "moved", "went", "journeyed", "travelled", "back", "took",
+    "got", "grabbed", "picked", "up", "dropped", "left", "discarded", "put", "down", "after", "following", "then",
+    "afterwards", "that", "he", "she", "red", "blue", "pink", "yellow", "square", "rectangle", "sphere", "triangle",
+    "right", "above", "below", "to", "the", "of", "is", "where", "was", "before", "there", "yes", "no",
+)  # fmt: skip
+"""All words of all tasks."""
+
+T = TypeVar("T")
+
+
+class World:
+    """People who move, and the objects that they carry. Each sentence that it writes changes it."""
+
+    def __init__(self, bits: np.random.PCG64) -> None:
+        self.bits = bits
+        self.facts: list[str] = []
+        self.places: dict[str, tuple[str, int]] = {}
+        """Where each person is, and the sentence that says so."""
+        self.holder: dict[str, str] = {}
+        """Who holds an object."""
+        self.handled: dict[str, int] = {}
+        """The last sentence in which an object was taken or dropped."""
+        self.taken: dict[str, int] = {}
+        """The last sentence in which it was taken."""
+        self.paths: dict[str, list[tuple[str, int]]] = {}
+        """The places where an object was since it was last taken, and the sentences that say so."""
+
+    def one(self, options: Sequence[T]) -> T:
+        return options[self.number(0, len(options) - 1)]
+
+    def number(self, low: int, high: int) -> int:
+        """A random integer from `low` to `high`, both included."""
+        return int(integers(self.bits, low, high, 1)[0])
+
+    def move(self) -> None:
+        """Somebody goes to another place."""
+        person = self.one([*PEOPLE])
+        here = self.places.get(person, ("", 0))[0]
+        self.go(person, self.one([place for place in PLACES if place != here]), person)
+
+    def go(self, person: str, place: str, subject: str) -> None:
+        """Write that `subject`, which means the person, goes to the place, with all that the person holds."""
+        self.places[person] = place, len(self.facts)
+        for thing, holder in self.holder.items():
+            if holder == person:
+                self.paths[thing].append(self.places[person])
+        self.facts.append(f"{subject} {self.one(MOVES)} the {place}.")
+
+    def act(self) -> None:
+        """Somebody goes to another place, takes an object, or drops one."""
+        free = [
+            (person, thing)
+            for person, thing in product(self.places, OBJECTS)
+            if thing not in self.holder
+            and self.paths.get(thing, [self.places[person]])[-1][0] == self.places[person][0]
+        ]
+        what = self.number(0, 9)
+        if what < 3 and free:
+            person, thing = self.one(free)
+            self.holder[thing], self.paths[thing] = person, [self.places[person]]
+            self.taken[thing] = len(self.facts)
+            self._handle(person, TAKES, thing)
+        elif what == 3 and self.holder:
+            thing = self.one(sorted(self.holder))
+            self._handle(self.holder.pop(thing), DROPS, thing)
+        else:
+            self.move()
+
+    def _handle(self, person: str, verbs: Sequence[str], thing: str) -> None:
+        self.handled[thing] = len(self.facts)
+        self.facts.append(f"{person} {self.one(verbs)} the {thing}{self.one(('', ' there'))}.")
+
+    def ask(self, kind: str, text: str, answer: str, *support: int) -> Question:
+        return Question(text, answer, kind, tuple(self.facts), support)
+
+
+def where_is_somebody(world: World) -> Iterator[Question]:
+    """Task 1, one supporting fact: where somebody went last."""
+    for _ in range(5):
+        world.move()
+        world.move()
+        person = world.one(sorted(world.places))
+        place, told = world.places[person]
+        yield world.ask("1", f"Where is {person}?", place, told)
+
+
+def where_is_an_object(world: World) -> Iterator[Question]:
+    """Task 2, two supporting facts: who took or dropped an object last, and where they were."""
+    for _ in range(5):
+        for _ in range(world.number(2, 4)):
+            world.act()
+        while not world.paths:
+            world.act()
+        thing = world.one(sorted(world.paths))
+        place, told = world.paths[thing][-1]
+        yield world.ask("2", f"Where is the {thing}?", place, world.handled[thing], told)
+
+
+def where_was_an_object(world: World) -> Iterator[Question]:
+    """Task 3, three supporting facts: who took an object, and where they were before they were somewhere."""
+    for _ in range(5):
+        for _ in range(world.number(2, 6)):
+            world.act()
+        while not (moved := sorted(thing for thing, path in world.paths.items() if len(path) > 1)):
+            world.act()
+        thing = world.one(moved)
+        (before, came), (place, told) = world.paths[thing][-2:]
+        yield world.ask("3", f"Where was the {thing} before the {place}?", before, world.taken[thing], told, came)
+
+
+def where_is_the_person(world: World) -> Iterator[Question]:
+    """Task 11, basic coreference: where somebody is, whom the sentence calls he or she."""
+    pairs: dict[str, tuple[int, int]] = {}
+    for _ in range(5):
+        world.move()
+        person = max(world.places, key=lambda each: world.places[each][1])
+        place = world.one([other for other in PLACES if other != world.places[person][0]])
+        world.go(person, place, f"{world.one(THEN).capitalize()} {PEOPLE[person]}")
+        pairs[person] = len(world.facts) - 2, len(world.facts) - 1
+        asked = world.one(sorted(pairs))
+        yield world.ask("11", f"Where is {asked}?", world.places[asked][0], *pairs[asked])
+
+
+def is_it_on_that_side(world: World) -> Iterator[Question]:
+    """Task 17, positional reasoning: whether one figure is on a side of another, by way of a third."""
+    names = [FIGURES[number] for number in np.argsort(world.bits.random_raw(len(FIGURES)))[:3]]
+    places = {names[1]: np.zeros(2)}
+    while True:
+        first, second = world.one([*SIDES]), world.one([*SIDES])
+        places[names[0]] = places[names[1]] - SIDES[first]
+        places[names[2]] = places[names[1]] + SIDES[second]
+        if (places[names[0]] != places[names[2]]).any():
+            break
+    world.facts += [f"The {names[1]} is {first} the {names[0]}.", f"The {names[2]} is {second} the {names[1]}."]
+    for _ in range(8):
+        wanted = world.one(("yes", "no"))
+        choices = [
+            (one, side, other)
+            for side, (one, other) in product(SIDES, ((names[0], names[2]), (names[2], names[0])))
+            if (np.dot(places[one] - places[other], SIDES[side]) > 0) == (wanted == "yes")
+        ]
+        one, side, other = world.one(choices)
+        yield world.ask("17", f"Is the {one} {side} the {other}?", wanted, 0, 1)
+
+
+TASKS: dict[int, Callable[[World], Iterator[Question]]] = {
+    1: where_is_somebody,
+    2: where_is_an_object,
+    3: where_was_an_object,
+    11: where_is_the_person,
+    17: is_it_on_that_side,
+}
+
+
+def questions(task: int, stories: int, each: int, bits: np.random.PCG64) -> list[Question]:
+    """Questions about generated stories of a task, story by story: all of a story, or `each` of them at random."""
+    found: list[Question] = []
+    for _ in range(stories):
+        asked = [*TASKS[task](World(bits))]
+        chosen = np.sort(np.argsort(bits.random_raw(len(asked)))[:each])
+        found += [asked[number] for number in chosen]
+    return found

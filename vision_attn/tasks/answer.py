@@ -1,0 +1,152 @@
+"""The task of answering: questions about stories or images, read in several hops."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from PIL import Image
+from torch import Tensor, nn
+
+from vision_attn.contracts import Answerer, Answers, Encoder
+from vision_attn.contracts.places import centres
+from vision_attn.data.stories.question import QuestionBatch
+from vision_attn.metrics.errors import wilson
+from vision_attn.system.files import replacing
+from vision_attn.task import Source, Task
+from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
+
+
+class Judged(NamedTuple):
+    """What is measured of the answers to a batch."""
+
+    wrong: Bool[Tensor, "B"]
+    nll: Float[Tensor, "B"]
+    hits: Bool[Tensor, "B K N"]
+    """Whether the largest weight of a hop is on the n-th of the facts that the answer follows from."""
+    known: Bool[Tensor, "B"]
+    """Whether these facts are known."""
+    kinds: tuple[str, ...]
+
+
+class Answering(Task):
+    """Trains an answerer by the cross-entropy of its answers, with or without an encoder.
+
+    model: constructed with the number of words, and with the size of a fact; see `Answerer`.
+    encoder: images -> annotation vectors, which are the facts; None where facts are the sentences of a story.
+
+    `error` is in percent. `hops_on_support` is the share of hops whose largest weight is on a fact that the answer
+    follows from: a sentence, or a region whose centre lies in the box of an object.
+    """
+
+    kind = "answerer"
+
+    def __init__(self, source: Source, *, model: Callable[[int, int], Answerer], encoder: Encoder | None = None):
+        super().__init__()
+        self.vocabulary, self.encoder = source.vocabulary, encoder
+        words = len(self.vocabulary)
+        self.model = model(words, encoder.region_size if encoder else words)
+
+    uncapturable = ""
+
+    @property
+    def resolution(self) -> int | None:
+        return self.encoder.resolution if self.encoder else None
+
+    def rates(self) -> list[tuple[nn.Module, float]]:
+        return [(self.encoder, self.encoder.rate)] if self.encoder else []
+
+    def initialise(self) -> None:
+        if self.encoder:
+            self.encoder.initialise()
+
+    def validated(self, metrics: Mapping[str, float]) -> bool:
+        return self.model.validated(metrics["nll"])
+
+    def captured_batch(self, batch: QuestionBatch) -> QuestionBatch:
+        return batch._replace(support=None, boxes=None, questions=(), ids=())
+
+    def forward(
+        self, facts: Tensor, words: Int[Tensor, "B J"], answers: Int[Tensor, "B"], *_: Any
+    ) -> dict[str, Tensor]:
+        log_prob = self.answered(facts, words).log_prob
+        loss = -log_prob.gather(1, answers[:, None]).mean()
+        return {"loss": loss, "error": 100 * (log_prob.argmax(dim=1) != answers).float().mean()}
+
+    def answered(self, facts: Tensor, words: Int[Tensor, "B J"]) -> Answers:
+        """The answers to questions about stories (B, L, W) or uint8 images (B, 3, S, S)."""
+        return self.model(self.encoder(facts) if self.encoder else facts, words)
+
+    @torch.no_grad()
+    def predict(self, batch: QuestionBatch, *, full: bool = False) -> Judged:
+        device = next(self.parameters()).device
+        facts, words, answers = (part.to(device) for part in batch[:3])
+        log_prob, alpha = self.answered(facts, words)
+        support = self._support(batch).to(device)
+        hits = (support[:, None] & (alpha == alpha.amax(dim=-1, keepdim=True))[:, :, None]).any(dim=-1)
+        return Judged(
+            log_prob.argmax(dim=1) != answers,
+            -log_prob.gather(1, answers[:, None]).squeeze(1),
+            hits,
+            support.flatten(1).any(dim=1),
+            tuple(question.kind for question in batch.questions),
+        )
+
+    def _support(self, batch: QuestionBatch) -> Bool[Tensor, "B N L"]:
+        """Which facts the answer follows from: sentences, or regions whose centres lie in the boxes of objects."""
+        if batch.boxes is None:
+            return batch.support
+        middle = centres(*self.encoder.grid, self.encoder.extent()).to(batch.boxes)
+        corners = batch.boxes[:, :, None].unflatten(-1, (2, 2))
+        return ((middle >= corners[..., 0, :]) & (middle <= corners[..., 1, :])).all(dim=-1)
+
+    @torch.no_grad()
+    def judge(self, predictions: Iterable[Judged], folder: Path | None = None) -> dict[str, float]:
+        """The error in percent with its 95% interval, also for each kind of question if there are several; nll; and,
+        where it is known what answers follow from, for each hop the share whose largest weight is there.
+
+        With a folder, also hops.json: for each hop, the share of questions in which its largest weight is on the first,
+        the second, .. of the facts that the answer follows from, in the order in which they lead to it.
+        """
+        judged = list(predictions)
+        if not judged:
+            raise ValueError("there are no questions to evaluate: the split is empty")
+        wrong, nll, known = (torch.cat([getattr(one, name) for one in judged]) for name in ("wrong", "nll", "known"))
+        kinds = [kind for one in judged for kind in one.kinds]
+        low, high = wilson(int(wrong.sum()), len(wrong))
+        metrics = {"error": 100 * float(wrong.double().mean()), "error_low": 100 * low, "error_high": 100 * high}
+        metrics["nll"] = float(nll.mean())
+        if len(names := list(dict.fromkeys(kinds))) > 1:
+            for name in names:
+                these = torch.tensor([kind == name for kind in kinds], device=wrong.device)
+                metrics[f"error_{name}"] = 100 * float(wrong[these].double().mean())
+        if known.any():
+            hits = torch.cat([one.hits for one in judged])[known].float()
+            on_support = hits.amax(dim=2).mean(dim=0)
+            metrics["hops_on_support"] = float(on_support.mean())
+            metrics |= {f"hop_{hop}_on_support": value for hop, value in enumerate(on_support.tolist(), start=1)}
+            if folder is not None:
+                with replacing(folder / "hops.json") as path:
+                    path.write_text(json.dumps({"share": hits.mean(dim=0).tolist()}) + "\n", encoding="utf-8")
+        return metrics
+
+    @torch.no_grad()
+    def show(self, batch: QuestionBatch, folder: Path) -> list[Path]:
+        """Write a page of what each hop read: sentences with their weights, or images with their maps."""
+        log_prob, alpha = self.answered(batch.facts, batch.words)
+        said = [self.vocabulary.words[number] for number in log_prob.argmax(dim=1).tolist()]
+        answers = zip(batch.questions, said, log_prob.amax(dim=1).exp().tolist(), alpha.cpu(), strict=True)
+        if not self.encoder:
+            stories = [AnsweredStory(one.text, one.facts, one.support, one.answer, *answer) for one, *answer in answers]
+            return [write_story_hops(folder / "index.html", stories)]
+        pictures = [Image.fromarray(image.permute(1, 2, 0).cpu().numpy()) for image in batch.facts]
+        grid, extent = self.encoder.grid, self.encoder.extent()
+        images = [
+            AnsweredImage(one.text, one.answer, word, probability, maps.unflatten(1, grid), picture, boxes, extent)
+            for (one, word, probability, maps), picture, boxes in zip(
+                answers, pictures, batch.boxes.tolist(), strict=True
+            )
+        ]
+        return write_image_hops(folder, images)
