@@ -27,7 +27,7 @@ SMALL = {
     "hidden_size": 16, "word_size": 8, "encoder_size": 8, "attention_size": 8, "feedforward_size": 16, "place_size": 8,
     "glimpse_size": 16, "region_size": 16, "width": 16, "latent_size": 4, "what_size": 8, "where_size": 8, "size": 8,
     "num_glimpses": 2, "num_hops": 2, "num_steps": 2, "num_layers": 2, "num_heads": 2, "num_scales": 2,
-    "num_samples": 3, "context_side": 12, "soft_start": 0, "context_dropout_after": 1,
+    "num_samples": 3, "frames": 3, "context_side": 12, "soft_start": 0, "context_dropout_after": 1,
 }  # fmt: skip
 """Sizes of the arguments of these names, where a config has larger ones."""
 SAME = {"sigma": 0.1, "first_sigma": 0.3, "batches_to_sigma": 1000, "early_weight": 0.3, "gain": 1.0, "beams": 1,
@@ -43,6 +43,7 @@ FROZEN = {"region_size": 16, "grid": (2, 4)}
 """In place of an encoder that is not trained: of its annotation vectors only the size counts. Their number differs from
 other sizes, since a compiler begins again where two sizes are the same for one batch alone."""
 SAMPLED = "vision_attn.criteria.self_critical.SelfCritical"
+MOTION = "vision_attn.encoders.clips.Motion"
 SCORES, LOOKS = "--task.model.score=vision_attn.attention", "--task.criteria.looks.baseline=vision_attn.attention"
 VARIANTS: dict[str, tuple[str, ...]] = {
     "a dot product, one gate per feature": ("sat_soft_scenes", f"{SCORES}.scores.Dot", "--task.model.num_gates=16"),
@@ -83,6 +84,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "--task.criteria.self_critical.entropy_weight=0.1",
     ),
     "self-critical, Show and Tell": ("show_and_tell_scenes", f"--task.criteria.self_critical={SAMPLED}"),
+    "films without attention": ("films", f"{SCORES}.scores.Even"),
+    "regions of films, with motion": (
+        "films", "--task.encoder=vision_attn.encoders.clips.FrameRegions", f"--task.encoder.motion={MOTION}"
+    ),
     "RAM as in its paper": (
         "ram_mnist28", "--task.model.core=vision_attn.models.ram.Rectifier", "--task.reward=last",
         "--task.reward_by=answer", "--task.early_weight=0", "--task.copies=2",
@@ -178,11 +183,12 @@ def _captions(task: Task, captions: tuple[tuple[str, ...], ...]) -> CaptionBatch
     encoder, vocabulary = task.encoder, task.vocabulary
     lists = [[torch.tensor([*vocabulary.encode(text), 1]) for text in texts] for texts in captions]
     words = torch.nn.utils.rnn.pad_sequence([one for texts in lists for one in texts], batch_first=True)
-    rows, columns = encoder.grid
+    frames, rows, columns = encoder.layout
     if columns < 0:  # a strip of any width
         images = torch.randint(256, (B, 3, encoder.resolution, 32), dtype=torch.uint8)
     elif encoder.trainable:
-        images = torch.randint(256, (B, 3, encoder.resolution, encoder.resolution), dtype=torch.uint8)
+        film = [frames] * (frames > 1)
+        images = torch.randint(256, (B, *film, 3, encoder.resolution, encoder.resolution), dtype=torch.uint8)
     else:
         images = torch.randn(B, rows * columns, encoder.region_size)
     return CaptionBatch(images, words.view(B, R, -1), (*range(B),), captions, (None,) * B, (None,) * B)

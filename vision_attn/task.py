@@ -153,6 +153,9 @@ class Task(nn.Module):
         """Height and width of the images that the task takes, in pixels; None if any will do."""
         return None
 
+    frames: int = 1
+    """The number of frames of the films that the task takes; 1: it takes images."""
+
     fit: Literal["centre", "whole"] = "centre"
     """The part of a photograph that is resized to `resolution`: its centre square, or the whole of it."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vision_attn.attention import scores
 from vision_attn.attention.location import EmbeddedLocation
-from vision_attn.attention.scores import ContentLocation, Cosine, Dot, General, Kernel, Location, ScaledDot
+from vision_attn.attention.scores import ContentLocation, Cosine, Dot, Even, General, Kernel, Location, ScaledDot
 from vision_attn.commands import main
 from vision_attn.configuration.config import read
 from vision_attn.configuration.run_folder import open_run
@@ -28,6 +28,10 @@ SCENES = "configs/sat_soft_scenes.yaml"
 
 def dot(score: Dot, a: Tensor, h: Tensor, previous: Tensor) -> list[Tensor]:
     return [sum(a_id * h_d for a_id, h_d in zip(a_i, h, strict=True)) for a_i in a]
+
+
+def even(score: Even, a: Tensor, h: Tensor, previous: Tensor) -> list[Tensor]:
+    return [h.new_zeros(()) for _ in a]
 
 
 def scaled_dot(score: ScaledDot, a: Tensor, h: Tensor, previous: Tensor) -> list[Tensor]:
@@ -79,6 +83,7 @@ def content_location(score: ContentLocation, a: Tensor, h: Tensor, previous: Ten
 
 SLOW = {
     dot: partial(Dot, H, H),
+    even: partial(Even, D, H),
     scaled_dot: partial(ScaledDot, H, H),
     cosine: partial(Cosine, H, H, sharpness=3.0),
     general: partial(General, D, H),

@@ -97,6 +97,24 @@ class Additive(Score):
         return additive_score(query, keys, self.weight), None
 
 
+class Even(Score):
+    """The same score of all regions: attention is their mean, whatever the query. The encoder-decoder without attention
+    to which Yao et al. 2015 compare theirs."""
+
+    def __init__(self, region_size: int, query_size: int):
+        super().__init__()
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L"]:
+        return at_least_float32(regions.new_zeros(regions.shape[:2]))
+
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L"], carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        require("query", query, "B R H", "float", hint=ROWS)
+        require("keys", keys, "B L", "float", B=query.shape[0], hint=UNPROJECTED)
+        return keys[:, None].expand(-1, query.shape[1], -1), None
+
+
 class Dot(Score):
     """Dot product, e_i = a_i . h (Luong et al. 2015). Has no weights, so annotation vectors and states must have the
     same size."""

@@ -35,7 +35,12 @@ def add_image_arguments(parser: argparse.ArgumentParser, verb: str, *, image: st
 
 @contextmanager
 def images_of(
-    arguments: argparse.Namespace, what: str, *, unit: str = "image", endings: Collection[str] | None = None
+    arguments: argparse.Namespace,
+    what: str,
+    *,
+    unit: str = "image",
+    endings: Collection[str] | None = None,
+    frames: bool = False,
 ) -> Iterator[tuple[Iterator["Path | Encoded"], Found]]:
     """Within this context, the results of all images that a command names are made and printed.
 
@@ -49,7 +54,7 @@ def images_of(
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     if arguments.out:
         check_writable(arguments.out, "--out")
-    found = photographs(arguments.images, recursive=arguments.recursive, endings=endings)
+    found = photographs(arguments.images, recursive=arguments.recursive, endings=endings, frames=frames)
 
     def files() -> Iterator["Path | Encoded"]:
         yield from progress(found.files, what=what, unit=unit)
@@ -60,8 +65,15 @@ def images_of(
             complain(line)
 
 
-def photographs(places: Iterable[Path], *, recursive: bool = False, endings: Collection[str] | None = None) -> Found:
-    """Return the named files, and the images in the named folders, sorted by name.
+def photographs(
+    places: Iterable[Path],
+    *,
+    recursive: bool = False,
+    endings: Collection[str] | None = None,
+    frames: bool = False,
+) -> Found:
+    """Return the named files, and the images in the named folders, sorted by name. frames: a folder with images, but
+    without a file of `endings`, is one film.
 
     Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are
     ignored, links to folders are not followed (they could form a cycle), and files that are not regular (pipes,
@@ -72,13 +84,22 @@ def photographs(places: Iterable[Path], *, recursive: bool = False, endings: Col
 
     found = Found([], [], [])
     for place in places:
-        if place.suffix.lower() not in ENDINGS and is_dataset(place):
+        if frames and os.path.isdir(place) and _is_film(place, endings or ()):
+            found.files.append(place)
+        elif place.suffix.lower() not in ENDINGS and is_dataset(place):
             found.files.extend(photographs_of(place))
         elif os.path.isdir(place):  # Path.is_dir raises for names that are too long
             _search(place, recursive, found, ENDINGS if endings is None else endings)
         else:
             found.files.append(place)
     return found
+
+
+def _is_film(place: Path, endings: Collection[str]) -> bool:
+    from vision_attn.data.images.open import ENDINGS
+
+    found = {os.path.splitext(name)[1].lower() for name in os.listdir(place)}
+    return bool(found & ENDINGS) and found.isdisjoint(endings)
 
 
 def _search(place: Path, recursive: bool, found: Found, endings: Collection[str]) -> None:

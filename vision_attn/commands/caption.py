@@ -7,7 +7,7 @@ for each photograph; in a folder, all images are captioned, and with --recursive
 files are left out, links to folders are not followed). Control characters of names are written as escapes such as \\n.
 What is worth knowing of the whole is said on standard error: what could not be read (exit status 1), files that are no
 images, captions without a word, and the same caption everywhere. Needs the run's best/ alone, not the data it was
-trained on.
+trained on. A captioner of films takes files of films, or folders of frames.
 
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
 captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of
@@ -75,9 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.csv:
         check_file(arguments.csv, "--csv")
     model, options = open_with(arguments), decoding(arguments)
+    films: dict[str, Any] = {"endings": film_endings(), "frames": True} if model.task.frames > 1 else {}
     best: list[CaptionResult] = []
     fewer = 0
-    with images_of(arguments, "captions") as (files, found):
+    with images_of(arguments, "captions", **films) as (files, found):
         options |= {"placed": arguments.out is not None, "unreadable": found.complaints}
         for several in model.caption(files, **options):
             file = several[0].file
@@ -96,6 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
             complain(f"{fewer} of {len(best)} photographs have fewer than {arguments.captions} different captions")
         found.notes.extend(remarks(best))
     return 1 if found.complaints else 0
+
+
+def film_endings() -> frozenset[str]:
+    from vision_attn.data.films.files import FILM_ENDINGS
+
+    return FILM_ENDINGS
 
 
 def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:

@@ -29,6 +29,9 @@ class Encoder(nn.Module):
     """D, the size of an annotation vector."""
     grid: tuple[int, int]
     """Rows and columns of regions; L is their product. (1, -1): one row of as many columns as an image has."""
+    frames: int = 1
+    """F, the number of frames of films, which are uint8 (B, F, 3, S, S); `grid` is that of a frame. 1: it takes
+    images."""
     pads: bool = False
     """Whether images have different numbers of regions: vectors of zeros follow those of an image that has fewer than
     others of its batch (`layers/padding.py`)."""
@@ -45,8 +48,8 @@ class Encoder(nn.Module):
 
     @property
     def layout(self) -> tuple[int, int, int]:
-        """Frames, rows and columns of regions. An image has one frame."""
-        return (1, *self.grid)
+        """Frames, rows and columns of regions; L is their product."""
+        return (self.frames, *self.grid)
 
     def frozen_part(self) -> "Encoder | None":
         """The part whose outputs are cached, because training does not change them: all of it, unless it is

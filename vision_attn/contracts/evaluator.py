@@ -19,11 +19,11 @@ class DecodedCaption(NamedTuple):
     words: list[str]
     log_prob: list[float]
     """Of each word, in nats."""
-    alpha: Float[Tensor, "T Y X"] | None = None
-    """The weight of each region; None where the model has no map."""
+    alpha: Float[Tensor, "T *F Y X"] | None = None
+    """The weight of each region, of a film of each region of each frame; None where the model has no map."""
     region: Int[Tensor, "T"] | None = None
     """The one region that each word saw; None where it saw all."""
-    heads: Float[Tensor, "T K Y X"] | None = None
+    heads: Float[Tensor, "T K *F Y X"] | None = None
     """The weights of each attention head."""
     score: float | None = None
     """What captions are ordered by: log p of all words and the end, divided by their number to the power

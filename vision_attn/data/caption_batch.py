@@ -19,8 +19,8 @@ class CaptionBatch(NamedTuple):
     Training batches have few shapes: see `data.grouping`.
     """
 
-    images: Float[Tensor, "B L D"] | UInt8[Tensor, "B 3 S S"]
-    """Annotation vectors of a cache or of files, or pixels for an encoder."""
+    images: Float[Tensor, "B L D"] | UInt8[Tensor, "B 3 S S"] | UInt8[Tensor, "B F 3 S S"]
+    """Annotation vectors of a cache or of files, or pixels for an encoder: images, or films of F frames."""
     words: Int[Tensor, "B R T"]
     """Targets: a caption's word ids, END, then PAD."""
     ids: tuple
@@ -30,7 +30,8 @@ class CaptionBatch(NamedTuple):
     """The file of each image; None for a drawn one."""
     boxes: tuple
     """For each image the boxes of the objects that words name, {word: [(x0, y0, x1, y1)]}; None if unknown. Of
-    the whole image, also where a part of it is seen."""
+    the whole image, also where a part of it is seen. A box of a film has the number of its frame, from 0, as a fifth
+    number."""
     vectors: tuple = ()
     """The file of each image's annotation vectors, which may hold the boxes of regions; () where there is none."""
     lengths: Static | None = None

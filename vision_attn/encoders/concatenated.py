@@ -25,6 +25,9 @@ class Concatenated(Encoder):
         self.fit = encoders[0].fit
         if any(encoder.fit != self.fit for encoder in encoders):
             raise ValueError("encoders of an ensemble must see the same part of a photograph: their `fit` differs")
+        self.frames = encoders[0].frames
+        if any(encoder.frames != self.frames for encoder in encoders):
+            raise ValueError("encoders of an ensemble must see the same frames: their `frames` differ")
         self.resolution = max(encoder.resolution for encoder in encoders)
         self.region_size = sum(encoder.region_size for encoder in encoders)
         self.grid = max((encoder.grid for encoder in encoders), key=prod)
@@ -44,7 +47,7 @@ class Concatenated(Encoder):
 
     def joined(self, regions: Sequence[Float[Tensor, "B _ _"]]) -> Float[Tensor, "B L D"]:
         """Join the annotation vectors of each encoder."""
-        longest = prod(self.grid)
+        longest = prod(self.layout)
         return torch.cat([F.pad(part, (0, 0, 0, longest - part.shape[1])) for part in regions], dim=2)
 
 
@@ -52,5 +55,7 @@ def _reduced(images: UInt8[Tensor, "B 3 Y X"], resolution: int) -> UInt8[Tensor,
     """Resize images, averaging over the pixels that become one."""
     if images.shape[-1] == resolution:
         return images
+    if images.dim() == 5:  # films
+        return _reduced(images.flatten(0, 1), resolution).unflatten(0, images.shape[:2])
     size = (resolution, resolution)
     return F.interpolate(images.float(), size, mode="bicubic", antialias=True).round().clamp(0, 255).to(torch.uint8)

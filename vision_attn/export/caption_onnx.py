@@ -1,4 +1,7 @@
-"""Caption photographs with onnxruntime alone, word by word: python caption.py photo.jpg ..."""
+"""Caption photographs with onnxruntime alone, word by word: python caption.py photo.jpg ...
+
+A captioner of films takes folders of frames, or animations that Pillow reads, such as GIF.
+"""
 
 import json
 import re
@@ -10,12 +13,31 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, ImageSequence
 
 
 def call(session: onnxruntime.InferenceSession, tensors: dict) -> dict:
     given = {each.name: tensors[each.name] for each in session.get_inputs()}
     return dict(zip([each.name for each in session.get_outputs()], session.run(None, given), strict=True))
+
+
+def film(name: str, frames: int) -> list[Image.Image]:
+    """Evenly spaced frames of a folder or an animation."""
+    if Path(name).is_dir():
+        found = [opened(str(path)) for path in sorted(Path(name).iterdir())]
+    else:
+        found = [frame.convert("RGB") for frame in ImageSequence.Iterator(Image.open(name))]
+    return [found[place] for place in np.linspace(0, len(found) - 1, frames).round().astype(int)]
+
+
+def seen(photograph: Image.Image, facts: dict) -> np.ndarray:
+    """What the encoder takes of a photograph: (3, S, S)."""
+    size = [facts["resolution"]] * 2
+    if facts["fit"] == "centre":
+        square = ImageOps.fit(photograph, size, Image.Resampling.BICUBIC)
+    else:
+        square = photograph.resize(size, Image.Resampling.BICUBIC)
+    return np.array(square).transpose(2, 0, 1)
 
 
 def opened(name: str) -> Image.Image:
@@ -82,16 +104,13 @@ if __name__ == "__main__":
     encoder, start, step = (onnxruntime.InferenceSession(folder / f"{part}.onnx") for part in facts["parts"])
     for name in sys.argv[1:]:
         try:
-            size, photograph = [facts["resolution"]] * 2, opened(name)
-            if facts["fit"] == "centre":
-                square = ImageOps.fit(photograph, size, Image.Resampling.BICUBIC)
-            else:
-                square = photograph.resize(size, Image.Resampling.BICUBIC)
+            frames = [opened(name)] if facts["frames"] == 1 else film(name, facts["frames"])
+            images = np.stack([seen(frame, facts) for frame in frames])
         except (OSError, ValueError) as error:
             print(f"{name} cannot be read: {error}", file=sys.stderr)
             unreadable = 1
             continue
-        held = call(start, call(encoder, {"images": np.array(square).transpose(2, 0, 1)[None]}))
+        held = call(start, call(encoder, {"images": images if facts["frames"] == 1 else images[None]}))
         words = search(partial(call, step), held, facts)
         print(name, written([facts["words"][word] for word in words], facts), sep="\t")
     sys.exit(unreadable)

@@ -144,7 +144,8 @@ def _parts(task: Task, number: int) -> list[Part]:
 
 def _captioner(task: Captioning, number: int, generator: torch.Generator) -> list[Part]:
     side = task.encoder.resolution
-    images = torch.randint(256, (number, 3, side, side), dtype=torch.uint8, generator=generator)
+    film = [task.frames] * (task.frames > 1)
+    images = torch.randint(256, (number, *film, 3, side, side), dtype=torch.uint8, generator=generator)
     regions = task.encoder(images)
     memory, state = task.model.start(regions, 1)
     word = torch.randint(2, 4, (number, 1), generator=generator)
@@ -224,6 +225,7 @@ def _write_captioner(task: Captioning, folder: Path) -> None:
         "length_power": task.decoding.length_power,
         "resolution": task.encoder.resolution,
         "fit": task.encoder.fit,
+        "frames": task.frames,
     }
     content |= {"grid": list(task.encoder.grid), "extent": list(task.encoder.extent())}
     with replacing(folder / "captioner.json") as path:

@@ -20,13 +20,17 @@ class AttentionCorrectness:
     A region counts as inside a box if its centre is; where a grid has one row, so that regions are whole columns, if
     the x of its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of regions, numbered by rows,
     and `extent` is where they lie on the image.
+
+    Of films, `grid` is (frames, rows, columns), numbered by frames, and boxes have a frame as a fifth number: only
+    regions of this frame are inside. Where a frame is one region, it is inside whatever the box.
     Each metric comes with its baseline, the value for uniform attention.
     """
 
-    def __init__(self, grid: tuple[int, int] = (14, 14), extent: Extent = WHOLE) -> None:
-        rows, columns = grid
-        self.grid = (rows, columns)
-        self.centres = centres(rows, columns, extent)  # (L, 2)
+    def __init__(self, grid: tuple[int, ...] = (14, 14), extent: Extent = WHOLE) -> None:
+        self.grid, (*frames, rows, columns) = grid, grid
+        self.frames = frames[0] if frames else 1
+        self.centres = centres(rows, columns, extent).repeat(self.frames, 1)  # (L, 2)
+        self.frame = torch.arange(self.frames).repeat_interleave(rows * columns)
         self.num_words = 0
         self.totals = {"pointing": 0.0, "pointing_uniform": 0.0, "mass": 0.0, "mass_uniform": 0.0}
 
@@ -72,10 +76,14 @@ class AttentionCorrectness:
 
     def inside(self, boxes: Sequence) -> Bool[Tensor, "L"]:
         """Return whether the centre of each region lies in any of the `boxes`, borders included."""
-        corners = torch.as_tensor([[float(edge) for edge in box] for box in boxes], dtype=torch.float64).reshape(-1, 4)
-        axes = slice(1) if self.grid[0] == 1 else slice(2)  # x alone, or x and y
-        centres, low, high = self.centres[:, None, axes], corners[:, :2][:, axes], corners[:, 2:][:, axes]
-        return ((centres >= low) & (centres <= high)).all(dim=2).any(dim=1)
+        corners = torch.as_tensor([[float(edge) for edge in box[:4]] for box in boxes], dtype=torch.float64).view(-1, 4)
+        *frames, rows, columns = self.grid
+        axes = slice(0 if frames and rows * columns == 1 else 1 if rows == 1 else 2)  # neither, x alone, or x and y
+        centres, low, high = self.centres[:, None, axes], corners[:, :2][:, axes], corners[:, 2:4][:, axes]
+        inside = ((centres >= low) & (centres <= high)).all(dim=2)
+        if frames:
+            inside &= self.frame[:, None] == torch.tensor([box[4] for box in boxes], dtype=torch.long)
+        return inside.any(dim=1)
 
 
 def joined(parts: Sequence[AttentionCorrectness]) -> AttentionCorrectness:

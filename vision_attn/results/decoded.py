@@ -9,10 +9,11 @@ from typing import Any
 from PIL import Image
 
 from vision_attn.contracts import DecodedCaption, Fit
+from vision_attn.data.films.files import open_film, strip
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import Picture, pictured
 from vision_attn.viz.alignment import Strip, Transcribed, write_alignments, write_transcripts
-from vision_attn.viz.attention import write_sheet
+from vision_attn.viz.captions import write_item
 from vision_attn.viz.page import PageItem, write_page
 
 
@@ -54,11 +55,16 @@ class CaptionResult(DecodedResult):
     """As it was given. A file is read again when `picture` is first used."""
     described: DecodedCaption
     fit: Fit
+    frames: int = 1
+    """Of a film."""
 
     @cached_property
     def picture(self) -> Image.Image:
-        """What the model saw, in its own shape: the photograph or its centre square."""
-        return pictured(self.image, self.fit)
+        """What the model saw, in its own shape: the photograph or its centre square; of a film its frames, side by
+        side."""
+        return (
+            pictured(self.image, self.fit) if self.frames == 1 else strip(open_film(self.image, self.frames), self.fit)
+        )
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
         """`score` is what captions of an image are ordered by."""
@@ -67,12 +73,10 @@ class CaptionResult(DecodedResult):
     @property
     def page_item(self) -> PageItem:
         options = {"log_prob": self.log_prob or None, "regions": self.described.region, "extent": self.extent}
-        return PageItem(self.title, self.picture, self.words, self.alpha, **options)
+        return PageItem(self.title, self.picture, self.words, self.alpha, frames=self.frames, **options)
 
     def write_picture(self, path: Path) -> None:
-        item = self.page_item
-        options = {"log_prob": item.log_prob, "regions": item.regions, "extent": item.extent}
-        write_sheet(path, item.picture, item.words, item.alpha, title=item.title, **options)
+        write_item(path, self.page_item)
 
 
 @dataclass(repr=False)

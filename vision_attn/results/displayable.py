@@ -89,8 +89,8 @@ class InteractiveResult(Displayable):
         return self.described.log_prob
 
     @property
-    def alpha(self) -> Float[Tensor, "T Y X"] | None:
-        """The map of each word; None for a model without maps."""
+    def alpha(self) -> Float[Tensor, "T *F Y X"] | None:
+        """The map of each word, of a film of each of F frames; None for a model without maps."""
         return self.described.alpha
 
     @property

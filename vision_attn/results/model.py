@@ -9,6 +9,7 @@ import torch
 
 from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
+from vision_attn.data.films.files import read_film
 from vision_attn.decode import Strategy
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, encoded, whole
@@ -90,12 +91,14 @@ class Model:
                 pixels, 1 if captions is None else captions, strategy, decoding, placed=placed
             )
             results = [
-                ResultList(CaptionResult(file, image, caption, self.task.fit) for caption in several)
+                ResultList(CaptionResult(file, image, caption, self.task.fit, self.task.frames) for caption in several)
                 for (file, (image, _)), several in zip(some, described, strict=True)
             ]
             return [several[0] for several in results] if captions is None else results
 
         def read(image: Picture) -> tuple[Picture, Any]:
+            if self.task.frames > 1:
+                return image, read_film(image, self.task.frames, self.task.resolution, self.task.fit)
             return image, encoded(image, self.task.resolution, self.task.fit)
 
         seeded = None if seed is None else self.task.seeded(seed)

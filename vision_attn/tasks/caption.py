@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,10 @@ class Captioning(Task):
         return self.encoder.resolution
 
     @property
+    def frames(self) -> int:
+        return self.encoder.frames
+
+    @property
     def fit(self) -> Fit:
         return self.encoder.fit
 
@@ -195,13 +200,13 @@ class Captioning(Task):
         return summed([*terms, statistics])
 
     def regions(self, images: Tensor, crops: Float[Tensor, "B 4"] | None = None) -> Float[Tensor, "B L D"]:
-        """Annotation vectors of uint8 images (B, 3, S, S), or of `crops` of them, or of what a cache keeps of them:
-        outputs of `encoder.frozen_part()`."""
+        """Annotation vectors of uint8 images (B, 3, S, S) or films (B, F, 3, S, S), or of `crops` of images, or of what
+        a cache keeps of them: outputs of `encoder.frozen_part()`."""
         if images.dtype == torch.uint8:
             return self.encoder(images if crops is None else cropped(images, crops))
-        regions, (rows, columns) = self.encoder.finish(images.float()), self.encoder.grid
-        if rows * columns > 0:
-            require("regions", regions, "B L D", "float", L=rows * columns)
+        regions, number = self.encoder.finish(images.float()), prod(self.encoder.layout)
+        if number > 0:
+            require("regions", regions, "B L D", "float", L=number)
         return regions
 
     @torch.no_grad()
@@ -214,7 +219,7 @@ class Captioning(Task):
         *,
         placed: bool = True,
     ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
-        """The best caption of each of uint8 images (B, 3, S, S), or of what a cache keeps of them: see `regions`.
+        """The best caption of each of uint8 images (B, 3, S, S), films, or what a cache keeps of them: see `regions`.
 
         captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
             or if captions of different groups are equal.

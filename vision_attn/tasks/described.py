@@ -29,6 +29,7 @@ def described(
     sizes = real_regions(regions).sum(dim=1).tolist() if encoder.pads else [None] * len(regions)
     best = [None if part is None else part[:, row].cpu() for part in decoded]
     extent = encoder.extent(decoded.alpha.shape[-1]) if placed and decoded.alpha is not None else WHOLE
+    shape = encoder.layout if encoder.frames > 1 else encoder.grid
     captions = []
     for image, size in enumerate(sizes):
         words, log_prob, score, alpha, region, heads = (None if part is None else part[image] for part in best)
@@ -39,9 +40,9 @@ def described(
                 [vocabulary.words[index] for index in words[:length].tolist()],
                 log_prob[:length].tolist(),
                 # Copies: views would keep, and send to other processes, the maps of the whole batch.
-                None if alpha is None else alpha[:length, :size].clone().unflatten(-1, encoder.grid),
+                None if alpha is None else alpha[:length, :size].clone().unflatten(-1, shape),
                 None if region is None else region[:length].clone(),
-                None if heads is None else heads[:length, :, :size].clone().unflatten(-1, encoder.grid),
+                None if heads is None else heads[:length, :, :size].clone().unflatten(-1, shape),
                 float(score) if found else None,
                 found and not bool((words == END).any()),
                 extent,

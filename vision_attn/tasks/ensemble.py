@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from copy import copy
 from dataclasses import asdict
 from itertools import accumulate
+from math import prod
 
 import torch
 
@@ -50,7 +51,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
     model = Ensemble(
         [task.model for task in tasks],
         [shares[task] for task in tasks],
-        same_regions=len({task.encoder.grid for task in tasks}) == 1,
+        same_regions=len({task.encoder.layout for task in tasks}) == 1,
     )
     whole = Captioning(
         source,
@@ -120,6 +121,6 @@ def _shares(encoders: Sequence[Encoder]) -> list[Share]:
     """What belongs to each encoder of the annotation vectors of all."""
     ends = list(accumulate((encoder.region_size for encoder in encoders), initial=0))
     return [
-        Share(None if encoder.pads else encoder.grid[0] * encoder.grid[1], slice(first, last))
+        Share(None if encoder.pads else prod(encoder.layout), slice(first, last))
         for encoder, first, last in zip(encoders, ends[:-1], ends[1:], strict=True)
     ]

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from PIL import Image
 
 from vision_attn.contracts import DecodedCaption, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.films.files import open_film, strip
 from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import open_seen
 from vision_attn.data.photographs.vector_files import Entry
@@ -24,10 +26,10 @@ def write_pages(
 ) -> list[Path]:
     """Write a sheet for each image and one page of all; see `pictured`."""
     pictures, described = zip(*pictured(batch, described, encoder), strict=True)
-    titles = [
-        Path(str(file)).name if file else f"image {key}" for file, key in zip(batch.files, batch.ids, strict=True)
-    ]
-    return write_pictures(titles, pictures, described, folder, references=batch.references, boxes=batch.boxes)
+    kind, names = "film" if encoder.frames > 1 else "image", zip(batch.files, batch.ids, strict=True)
+    titles = [Path(str(file)).name if file else f"{kind} {key}" for file, key in names]
+    truth = {"references": batch.references, "boxes": batch.boxes}
+    return write_pictures(titles, pictures, described, folder, frames=encoder.frames, **truth)
 
 
 def pictured(
@@ -40,10 +42,13 @@ def pictured(
     for file, image, given, caption in zip(batch.files, batch.images, vectors, described, strict=True):
         if given is not None:
             found.append(_over_objects(caption, file, given, encoder))
+        elif file is not None and encoder.frames > 1:
+            found.append((strip(open_film(file, encoder.frames), encoder.fit), caption))
         elif file is not None:
             found.append((open_seen(file, encoder.fit, at_least=PICTURE), caption))
         else:
-            found.append((Image.fromarray(image.permute(1, 2, 0).cpu().numpy()), caption))
+            drawn = image if image.dim() == 3 else torch.cat([*image], dim=2)  # the frames of a film, side by side
+            found.append((Image.fromarray(drawn.permute(1, 2, 0).cpu().numpy()), caption))
     return found
 
 

@@ -43,22 +43,22 @@ def light(
     return shone / shone.amax((1, 2), keepdim=True).clamp(min=torch.finfo(shone.dtype).tiny)
 
 
-def weights(alpha: Float[Tensor, "T Y X"]) -> Float[Tensor, "T Y X"]:
+def weights(alpha: Float[Tensor, "T *F Y X"]) -> Float[Tensor, "T *F Y X"]:
     """Return `alpha` on the CPU in float32, with 0 in place of invalid weights (NaN, infinite, negative)."""
     alpha = alpha.detach().float().cpu()
     return torch.where(alpha.isfinite(), alpha, 0).clamp(min=0)
 
 
-def relative_entropy(alpha: Float[Tensor, "T Y X"]) -> Float[Tensor, "T"]:
-    """Return the entropy of each map divided by its maximum, log(Y X): 1 for a uniform map, or one of a single region;
-    NaN for a map of zeros."""
+def relative_entropy(alpha: Float[Tensor, "T *F Y X"]) -> Float[Tensor, "T"]:
+    """Return the entropy of each map divided by its maximum, log(Y X), or log(F Y X): 1 for a uniform map, or one of a
+    single region; NaN for a map of zeros."""
     alpha = weights(alpha).flatten(1)
     alpha = alpha / alpha.sum(dim=1, keepdim=True)
     entropy = -torch.xlogy(alpha, alpha).sum(dim=1)
     return entropy / math.log(alpha.shape[1]) if alpha.shape[1] > 1 else entropy + 1
 
 
-def even(alpha: Float[Tensor, "T Y X"]) -> Bool[Tensor, "T"]:
+def even(alpha: Float[Tensor, "T *F Y X"]) -> Bool[Tensor, "T"]:
     """Return which maps are nearly uniform: their entropy is within `EVEN` of its maximum.
 
     The brightest region of such a map is only noise. A map of zeros does not count as uniform.
@@ -66,7 +66,7 @@ def even(alpha: Float[Tensor, "T Y X"]) -> Bool[Tensor, "T"]:
     return relative_entropy(alpha) >= 1 - EVEN
 
 
-def sharpest_word(words: Sequence[str], alpha: Float[Tensor, "T Y X"]) -> int | None:
+def sharpest_word(words: Sequence[str], alpha: Float[Tensor, "T *F Y X"]) -> int | None:
     """Return the index of the content word whose map has the lowest relative entropy: the map to show first. None if no
     content word has a map that is neither zero nor nearly uniform."""
     found = [
@@ -188,13 +188,13 @@ def check(
             raise ValueError(f"{name}: {counts}; give one for each word, without the end word")
     if alpha is None:
         return
-    rows, columns = alpha.shape[1:]
-    if 0 in (rows, columns):
-        raise ValueError(f"{name}: maps of {rows}x{columns} have no regions")
-    last = rows * columns - 1
+    grid = "x".join(map(str, alpha.shape[1:]))
+    last = math.prod(alpha.shape[1:]) - 1
+    if last < 0:
+        raise ValueError(f"{name}: maps of {grid} have no regions")
     for region in () if regions is None else regions.tolist():
         if not 0 <= region <= last:
-            outside = f"region {region} is outside the {rows}x{columns} grid"
+            outside = f"region {region} is outside the {grid} grid"
             raise ValueError(f"{name}: {outside}; regions count row by row from 0 to {last}")
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from vision_attn.contracts.places import WHOLE, Extent, cell, centres
 from vision_attn.system.written import gaps, joined, shown
 from vision_attn.viz.attention import SPREAD, check, even, sharpest_word, weights
+from vision_attn.viz.films import on_strip
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted, save_page
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
@@ -35,6 +36,7 @@ BOXES = {
     "character": " A box is where the character is.",
     "hop": " A box is the object that the answer follows from at this hop.",
 }
+FILMS = " The line below a film shows how much it looked at each frame."
 REFERENCES = {"word": "What people said ({})", "character": "What is written ({})", "hop": "The answer ({})"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
@@ -46,8 +48,9 @@ class PageItem(NamedTuple):
     picture: Image.Image
     """What the encoder sees of the image, in its own shape: the centre square if the encoder crops."""
     words: Sequence[str]
-    alpha: Float[Tensor, "T Y X"] | None = None
-    """The weight of each of Y x X regions at each of the T words; None if the captioner has no maps."""
+    alpha: Float[Tensor, "T *F Y X"] | None = None
+    """The weight of each of Y x X regions at each of the T words, of each of F frames of a film; None if the captioner
+    has no maps."""
     references: Sequence[str] = ()
     """Reference captions of the image."""
     boxes: Mapping[str, Sequence[Box]] | None = None
@@ -63,6 +66,8 @@ class PageItem(NamedTuple):
     """Where the regions of `alpha` lie on the picture."""
     layers_extent: Extent = WHOLE
     """The same of `layers`."""
+    frames: int = 1
+    """The number of frames of a film, whose `picture` has them side by side; its boxes have a frame as fifth number."""
 
 
 def write_page(
@@ -103,20 +108,22 @@ def write_page(
 
 
 def _wide(picture: Image.Image) -> bool:
-    """Whether a picture is a strip, such as a line of text."""
+    """Whether a picture is a strip, such as a line of text or the frames of a film."""
     return picture.width >= 3 * picture.height
 
 
 def _guide(items: Sequence[PageItem], unit: Unit) -> str:
     if all(item.alpha is None for item in items):
         return NO_MAPS
-    return GUIDE.format(unit) + BOXES[unit] * any(item.boxes for item in items)
+    films = FILMS * any(item.frames > 1 for item in items)
+    return GUIDE.format(unit) + BOXES[unit] * any(item.boxes for item in items) + films
 
 
 def _figure(number: int, item: PageItem, unit: Unit) -> str:
-    caption, drawn = joined(item.words), max(item.picture.size) <= DRAWN
+    width, height = item.picture.width // item.frames, item.picture.height
+    caption, drawn = joined(item.words), max(width, height) <= DRAWN
     kinds = " ".join(["drawn"] * drawn + ["hard"] * (item.regions is not None))
-    rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[1:]
+    rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[-2:]
     between = [" "] * len(item.words) if unit == "character" else gaps(item.words)
     words = "".join(word + gap for word, gap in zip(_words(number, item, unit), between, strict=True)).rstrip()
     words = words or '<span class="none">no words</span>'
@@ -125,10 +132,10 @@ def _figure(number: int, item: PageItem, unit: Unit) -> str:
     attributes = f' class="{kinds}"' * bool(kinds) + (f' data-rest="{rest + 1}"' if rest is not None else "")
     return f"""<figure id="image-{number}"{attributes}>
 <div class="view" data-rows="{rows}" data-columns="{columns}" data-extent="{_edges(item.extent)}"\
- style="--shape: {item.picture.width / item.picture.height:.3f}">
-<img src="{_data(item.picture, drawn)}" alt="{escape(caption or item.title)}">
+ data-frames="{item.frames}" style="--shape: {item.picture.width / item.picture.height:.3f}">
+<img src="{_data(item.picture, drawn, item.frames)}" alt="{escape(caption or item.title)}">
 <div class="boxes"></div>
-</div>
+</div>{_TIMELINE.format("<i></i>" * item.frames) if item.frames > 1 else ""}
 <figcaption>
 <div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{play}</div>
 <p class="caption" dir="auto" role="group" aria-label="What the model said">{words}</p>
@@ -174,6 +181,7 @@ def _encoded(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
+_TIMELINE = '\n<div class="time" aria-hidden="true">{}</div>'
 _PLAY = '<button type="button" aria-label="Play one {} after the other">Play</button>'
 
 
@@ -197,13 +205,17 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
             heads = f' data-layers="{_encoded(b"".join(_heads(layer[step]) for layer in layers))}"'
         told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step], item.extent)}"
         boxes = list((item.boxes or {}).get(shown(word), ()))
+        if item.frames > 1:
+            boxes = [on_strip(box, item.frames) for box in boxes]
         if unit == "character":
             before = item.words[:step].count(word)
             boxes = boxes[before : before + 1]
         if item.regions is not None:
-            region = int(item.regions[step])
-            told += f" · saw {_ninth(region, *alpha.shape[1:], item.extent)}"
-            boxes.append(cell(region, *alpha.shape[1:], item.extent))
+            rows, columns = alpha.shape[-2:]
+            frame, region = divmod(int(item.regions[step]), rows * columns)
+            told += f" · saw {_where(frame, region, alpha[step], item.extent)}"
+            square = cell(region, rows, columns, item.extent)
+            boxes.append(on_strip((*square, frame), item.frames) if item.frames > 1 else square)
         if item.log_prob is not None:
             told += f" · p {math.exp(item.log_prob[step]):.2f}"
         yield (
@@ -213,13 +225,23 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
         )
 
 
-def _place(alpha: Float[Tensor, "Y X"], extent: Extent) -> str:
+def _place(alpha: Float[Tensor, "*F Y X"], extent: Extent) -> str:
     """Describe in words where the region with the largest weight is, unless the map is zero or nearly uniform."""
     if not alpha.any():
         return "looks nowhere"
     if even(alpha[None])[0]:
         return "looks nearly everywhere"
-    return f"looks {_ninth(int(alpha.argmax()), *alpha.shape, extent)}"
+    frame, region = divmod(int(alpha.argmax()), alpha.shape[-2] * alpha.shape[-1])
+    return f"looks {_where(frame, region, alpha, extent)}"
+
+
+def _where(frame: int, region: int, alpha: Float[Tensor, "*F Y X"], extent: Extent) -> str:
+    """Describe in words where a region is, and in which frame of a film."""
+    *frames, rows, columns = alpha.shape
+    ninth = _ninth(region, rows, columns, extent)
+    if not frames:
+        return ninth
+    return f"at frame {frame + 1} of {frames[0]}" + (f", {ninth}" if rows * columns > 1 else "")
 
 
 def _ninth(region: int, rows: int, columns: int, extent: Extent) -> str:
@@ -249,11 +271,13 @@ def _references(references: Sequence[str], unit: Unit) -> str:
     return f"<details><summary>{REFERENCES[unit].format(len(references))}</summary><ul>{lines}</ul></details>\n"
 
 
-def _data(picture: Image.Image, drawn: bool) -> str:
+def _data(picture: Image.Image, drawn: bool, frames: int) -> str:
     """Encode the picture as a data URL: PNG if it is synthetic, else JPEG."""
     kept = io.BytesIO()
     if drawn:
         fitted(picture, max(picture.size)).save(kept, "PNG")
     else:
-        fitted(picture, min(SIDE, max(picture.size))).save(kept, "JPEG", quality=82, optimize=True)
+        fitted(picture, min(SIDE if frames == 1 else 3 * SIDE, max(picture.size))).save(
+            kept, "JPEG", quality=82, optimize=True
+        )
     return f"data:image/{'png' if drawn else 'jpeg'};base64,{_encoded(kept.getvalue())}"

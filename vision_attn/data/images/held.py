@@ -16,14 +16,20 @@ SHARE = 0.5
 
 
 def pixels(
-    views: Sequence[View], resolution: int | None, device: torch.device, *, repeated: bool, fit: Fit = "centre"
+    views: Sequence[View],
+    resolution: int | None,
+    device: torch.device,
+    *,
+    repeated: bool,
+    fit: Fit = "centre",
+    frames: int = 1,
 ) -> Pixels:
-    """Photographs for an encoder on `device`; without a `resolution`, as they are. repeated: each is needed in many
-    epochs, so a GPU holds them."""
+    """Photographs, or films of several `frames`, for an encoder on `device`; without a `resolution`, as they are.
+    repeated: each is needed in many epochs, so a GPU holds photographs; films are too large."""
     if resolution is None:
         return WholePictures(views)
-    if device.type != "cuda" or not repeated:
-        return Pixels(views, resolution, fit)
+    if device.type != "cuda" or not repeated or frames > 1:
+        return Pixels(views, resolution, fit, frames)
     free, _ = torch.cuda.mem_get_info(device)
     return HeldPixels(views, resolution, device, fit=fit, room=int(SHARE * free))
 

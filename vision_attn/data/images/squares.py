@@ -52,42 +52,59 @@ class View(NamedTuple):
     size: int | None = None
     """Of the file, in bytes, if it is known."""
 
-    def read(self, resolution: int, fit: Fit = "centre") -> UInt8[Tensor, "3 S S"]:
-        """Read the encoder input; see `read_image`."""
-        image = read_image(self.file, resolution, fit)
+    def read(
+        self, resolution: int, fit: Fit = "centre", frames: int = 1
+    ) -> UInt8[Tensor, "3 S S"] | UInt8[Tensor, "F 3 S S"]:
+        """Read the encoder input; see `read_image`. With several `frames`, that of a film."""
+        if frames > 1:
+            from vision_attn.data.films.files import read_film  # it reads frames by what is defined here
+
+            image = read_film(self.file, frames, resolution, fit)
+        else:
+            image = read_image(self.file, resolution, fit)
         return image.flip(-1) if self.mirrored else image
+
+    def read_or_black(self, resolution: int, fit: Fit = "centre", frames: int = 1) -> tuple[Tensor, str]:
+        """The encoder input, and an empty text; a black one, and the reason, if it cannot be read."""
+        try:
+            return self.read(resolution, fit, frames), ""
+        except ValueError as error:
+            return torch.zeros(*[frames] * (frames > 1), 3, resolution, resolution, dtype=torch.uint8), str(error)
 
 
 class Pixels:
-    """Photographs read from their files on demand, by several threads."""
+    """Photographs, or films of several `frames`, read from their files on demand, by several threads."""
 
     on_device = False
 
-    def __init__(self, views: Sequence[View], resolution: int, fit: Fit = "centre") -> None:
-        self.views, self.resolution, self.fit = views, resolution, fit
+    def __init__(self, views: Sequence[View], resolution: int, fit: Fit = "centre", frames: int = 1) -> None:
+        self.views, self.resolution, self.fit, self.frames = views, resolution, fit, frames
         self.unreadable: dict[str, str] = {}
         """The photographs that could not be read so far, with the reason."""
 
     def space(self, count: int) -> None:
         """Return None: pixels are not written into preallocated memory. See `Features.space`."""
 
-    def gather(self, rows: NDArray[np.int64], space: None = None) -> UInt8[Tensor, "B 3 S S"]:
-        """Read the pixels of views `rows`, channels last in memory. A photograph that cannot be read is black, logged
-        and listed in `unreadable`."""
+    def gather(self, rows: NDArray[np.int64], space: None = None) -> UInt8[Tensor, "B *F 3 S S"]:
+        """Read the pixels of views `rows`; photographs have their channels last in memory. One that cannot be read is
+        black, logged and listed in `unreadable`."""
         pictures = in_threads(self._read, rows.tolist(), ahead=len(rows))
-        return torch.stack(list(pictures)).contiguous(memory_format=torch.channels_last)
+        return channels_last(torch.stack(list(pictures)))
 
-    def _read(self, row: int) -> UInt8[Tensor, "3 S S"]:
+    def _read(self, row: int) -> UInt8[Tensor, "*F 3 S S"]:
         return self._read_view(self.views[row])
 
-    def _read_view(self, view: View) -> UInt8[Tensor, "3 S S"]:
-        try:
-            return view.read(self.resolution, self.fit)
-        except ValueError as error:
-            if view.name not in self.unreadable:
-                self.unreadable[view.name] = str(error)
-                log.warning("%s; it is left out", printable(str(error)))
-            return torch.zeros(3, self.resolution, self.resolution, dtype=torch.uint8)
+    def _read_view(self, view: View) -> UInt8[Tensor, "*F 3 S S"]:
+        pixels, why = view.read_or_black(self.resolution, self.fit, self.frames)
+        if why and view.name not in self.unreadable:
+            self.unreadable[view.name] = why
+            log.warning("%s; it is left out", printable(why))
+        return pixels
+
+
+def channels_last(images: UInt8[Tensor, "B *F 3 S S"]) -> UInt8[Tensor, "B *F 3 S S"]:
+    """Images with their channels last in memory, which is fast for convolutions; films as they are."""
+    return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
 
 
 class WholePictures(Pixels):

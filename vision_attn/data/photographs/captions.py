@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class Captions(VocabularySource):
-    """Photographs in a folder, with captions in a file of any common shape."""
+    """Photographs in a folder, with captions in a file of any common shape. For an encoder of films: films, each a file
+    or a folder of frames."""
 
     def __init__(
         self,
@@ -142,7 +143,11 @@ class Captions(VocabularySource):
         encoder = task.encoder
         if self._prepared is encoder:
             return
-        found = self._located()
+        if task.frames > 1 and (self.flips or self.crops < 1):
+            raise ValueError(
+                "data.flips and data.crops are of photographs, and the encoder takes films: leave them out"
+            )
+        found = self._located(films=task.frames > 1)
         cache = None if self.cache is None else Path(self.cache).expanduser()
         frozen = None if cache is None or self.features else encoder.frozen_part()
         if frozen is not None and self.crops < 1 and self._only is None:
@@ -161,7 +166,8 @@ class Captions(VocabularySource):
         if self.features:
             self._pictures: Features | Pixels | Vectors = Vectors.of(views, find(self.features), encoder)
         elif frozen is None:
-            self._pictures = pixels(views, encoder.resolution, device, repeated=self._only is None, fit=encoder.fit)
+            kind = {"fit": encoder.fit, "frames": task.frames}
+            self._pictures = pixels(views, encoder.resolution, device, repeated=self._only is None, **kind)
         else:
             parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
             folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]
@@ -173,11 +179,12 @@ class Captions(VocabularySource):
         self._groups: Stratified | None = None
         self._prepared = encoder
 
-    def _located(self) -> dict[str, Photographs]:
+    def _located(self, films: bool) -> dict[str, Photographs]:
         images = self.images if isinstance(self.images, dict) else dict.fromkeys(SPLITS, self.images)
         if any(members.files is not None for members in self.photographs.values()):
             images = {}  # the dataset holds them
-        return locate(self.photographs, {known_split(split): find(path) for split, path in images.items()})
+        folders = {known_split(split): find(path) for split, path in images.items()}
+        return locate(self.photographs, folders, films=films)
 
     @property
     def summary(self) -> str:

@@ -36,7 +36,7 @@ def make_header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "encoder": {key: value for key, value in sorted(encoder.identity().items())},
-        "shape": [len(views), encoder.grid[0] * encoder.grid[1], encoder.region_size],
+        "shape": [len(views), prod(encoder.layout), encoder.region_size],
         "images": listing.hexdigest(),
     }
 

@@ -25,8 +25,7 @@ from jaxtyping import Float16
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vision_attn.contracts import Fit
-from vision_attn.data.images.squares import View, in_threads
+from vision_attn.data.images.squares import View, channels_last, in_threads
 from vision_attn.data.photographs.feature_index import (
     APPENDED,
     Shard,
@@ -238,10 +237,12 @@ def _write_shard(
     with replacing(path) as temporary, open(temporary, "wb") as file:
         shape = (len(views), *header["shape"][1:])
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-        pictures = in_threads(lambda view: _read(view, encoder.resolution, encoder.fit), views, ahead=2 * batch)
+        kind = encoder.resolution, encoder.fit, encoder.frames
+        pictures = in_threads(lambda view: view.read_or_black(*kind), views, ahead=2 * batch)
         for first in range(0, len(views), batch):
             images, complaints = zip(*islice(pictures, batch), strict=True)
-            unreadable |= {view.name: why for view, why in zip(views[first:], complaints, strict=False) if why}
+            found = zip(views[first:], complaints, strict=False)
+            unreadable |= {view.name: why.removeprefix(f"{view.file}: ") for view, why in found if why}
             regions = _encode(encoder, torch.stack(images), device)
             assert regions.shape[1:] == shape[1:], f"{type(encoder)} promised {shape[1:]}, gave {regions.shape[1:]}"
             file.write(regions.numpy().tobytes())
@@ -255,14 +256,7 @@ def _write_shard(
     }
 
 
-def _read(view: View, resolution: int, fit: Fit) -> tuple[Tensor, str]:
-    try:
-        return view.read(resolution, fit), ""
-    except ValueError as error:
-        return torch.zeros(3, resolution, resolution, dtype=torch.uint8), str(error).removeprefix(f"{view.file}: ")
-
-
 @torch.inference_mode()
 def _encode(encoder: nn.Module, images: Tensor, device: torch.device) -> Float16[Tensor, "B L D"]:
-    regions = at_least_float32(encoder(images.to(device).contiguous(memory_format=torch.channels_last)))
+    regions = at_least_float32(encoder(channels_last(images.to(device))))
     return regions.clamp(-65504, 65504).to("cpu", torch.float16)  # the range of float16

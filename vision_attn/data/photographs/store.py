@@ -206,9 +206,11 @@ def _locked(folder: Path, what: str) -> AcquireReturnProxy:
         return lock.acquire()
 
 
-def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) -> dict[str, Photographs]:
-    """Find the file of each photograph in the folder of its split, unless the data set holds it. Missing photographs
-    are logged and left out.
+def locate(
+    photographs: Mapping[str, Photographs], folders: Mapping[str, Path], *, films: bool = False
+) -> dict[str, Photographs]:
+    """Find the file of each photograph in the folder of its split, unless the data set holds it; of `films`, each may
+    be a folder of frames. Missing photographs are logged and left out.
 
     Raises ValueError if a split has no folder, or if no file exists.
     """
@@ -220,7 +222,7 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
         if not len(members):
             found[split] = members
             continue
-        placed[split] = members if members.files is not None else _placed(members, split, folders, root)
+        placed[split] = members if members.files is not None else _placed(members, split, folders, root, films)
         sizes = placed[split].sizes
         found[split] = placed[split].selected(sizes >= 0)
         if sizes.min() < 0:
@@ -235,20 +237,21 @@ def locate(photographs: Mapping[str, Photographs], folders: Mapping[str, Path]) 
     return found
 
 
-def _placed(members: Photographs, split: str, folders: Mapping[str, Path], root: str) -> Photographs:
+def _placed(members: Photographs, split: str, folders: Mapping[str, Path], root: str, films: bool) -> Photographs:
     """The photographs of a split with the folder of their files, and the sizes of these."""
     if split not in folders:
         raise ValueError(f"no folder of images is given for split {split}")
     path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
     placed = replace(members, folder=folders[split])
-    sizes = np.fromiter(map(_size, map(placed.file_prefix.__add__, members.all_names())), dtype=np.int64)
+    sizes = np.fromiter((_size(placed.file_prefix + name, films) for name in members.all_names()), dtype=np.int64)
     return replace(placed, name_prefix="" if path == "." else f"{path}/", sizes=sizes)
 
 
-def _size(file: str) -> int:
-    """The bytes of a file; -1 if it does not exist, is not a file, or its name is invalid."""
+def _size(file: str, folders: bool = False) -> int:
+    """The bytes of a file; -1 if it does not exist, is not a file, or its name is invalid. folders: those count too."""
     try:
         status = os.stat(file)
     except (OSError, ValueError):
         return -1
-    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+    known = stat.S_ISREG(status.st_mode) or (folders and stat.S_ISDIR(status.st_mode))
+    return status.st_size if known else -1

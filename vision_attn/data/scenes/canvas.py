@@ -164,16 +164,19 @@ def covers(shape: str, x, y) -> np.ndarray:
     return inside
 
 
-def draw(scenes: Arrangement, size: int) -> UInt8[np.ndarray, "B 3 Y X"]:
-    """Draw the images: objects on a dark background with soft light and a little grain."""
+def draw(scenes: Arrangement, size: int, frames: int = 1) -> UInt8[np.ndarray, "B 3 Y X"]:
+    """Draw the images: objects on a dark background with soft light and a little grain. frames: the number of images in
+    a row that have the same background, the frames of a film."""
     _, largest = side_range(size)
     # With a margin, since all stamps are as large as the largest object.
     canvas = np.zeros((len(scenes.objects), 3, size + largest, size + largest), np.float32)
-    canvas[:, :, :size, :size] = background(scenes.light, size)
+    canvas[:, :, :size, :size] = np.repeat(background(scenes.light[::frames], size), frames, axis=0)
     for slot in range(scenes.objects.shape[1]):
         stamp(canvas, np.flatnonzero(scenes.num_objects > slot), scenes, slot, size)
-    picture = canvas[:, :, :size, :size] + (scenes.grain.astype(np.float32) - 127.5) * np.float32(0.05)
-    return np.clip(picture, 0, 255).astype(np.uint8)
+    picture = canvas[:, :, :size, :size]
+    grain = (scenes.grain[::frames].astype(np.float32) - 127.5) * np.float32(0.05)
+    picture += np.repeat(grain, frames, axis=0)
+    return np.clip(picture, 0, 255, out=picture).astype(np.uint8)
 
 
 def background(light: Float[np.ndarray, "B 3 4"], size: int) -> Float[np.ndarray, "B 3 Y X"]:

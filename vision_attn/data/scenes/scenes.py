@@ -5,33 +5,26 @@ Training scenes are new in every epoch. Validation and test scenes are fixed and
 training scenes never do (`scene_grammar.pair_split`), so that a captioner has to combine what it learned separately.
 """
 
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import inf
 
 import numpy as np
-import torch
-from torch.nn import functional as F
+from jaxtyping import UInt8
 
-from vision_attn.contracts import END, PAD
-from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.generated import Generated
-from vision_attn.data.random_streams import FIXED, stream
+from vision_attn.data.drawn import Drawn
+from vision_attn.data.random_streams import stream
 from vision_attn.data.scenes import grammar
 from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
-from vision_attn.data.vocabulary import UNKNOWN, Vocabulary, VocabularySource
+from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
-from vision_attn.task import SPLITS, Static, Task
-
-REFERENCES = 2000
-"""Scenes whose captions stand for those of all training scenes, which are new in every epoch."""
+from vision_attn.task import Task
 
 RELATIONS = ("to the left of", "to the right of"), ("above", "below")
 """Words for before and behind, for each axis."""
 
 
-class Scenes(VocabularySource, Generated):
+class Scenes(Drawn):
     """Images of one to three coloured shapes, with five captions each and the boxes of objects by word.
 
     size: height and width of the images in pixels. Objects have sides of 12 to 20 pixels in images of 56, and in
@@ -44,9 +37,6 @@ class Scenes(VocabularySource, Generated):
 
     Raises ValueError for sizes and numbers that no scene can be drawn with.
     """
-
-    content_words: frozenset[str]
-    """The words that name objects; `boxes` of a batch has those that occur in the scene."""
 
     def __init__(
         self,
@@ -77,6 +67,7 @@ class Scenes(VocabularySource, Generated):
         check_range("Scenes", 1, 2**29, pixels_of_a_split=max(val_images, test_images) * size**2)
         self.size, self.rows, self.mixture = size, rows, tuple(mixture)
         self.language, self.words, self.max_words = language, words, max_words
+        self.plain = language == "english"
         named = (grammar.content_words(language, index) for index in range(len(grammar.OBJECTS)))
         self.content_words = frozenset(word for words in named for word in words)
 
@@ -91,56 +82,20 @@ class Scenes(VocabularySource, Generated):
     def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:
         return arrange(stream(*numbers), num_images, name, self.mixture, self.size)
 
-    def train(self, epoch: int, **options: int) -> Iterator[CaptionBatch]:
-        return map(self.at_one_shape, super().train(epoch, **options))
+    def pixels(self, samples: Arrangement) -> UInt8[np.ndarray, "B 3 S S"]:
+        return draw(samples, self.size)
 
-    def at_one_shape(self, batch: CaptionBatch) -> CaptionBatch:
-        """Pad the rows of a training batch to `longest`, or more: a scene may hold more words than those looked at."""
-        longest = tuple(map(max, self.longest, (batch.words != PAD).sum(dim=2).amax(dim=0).tolist()))
-        words = F.pad(batch.words, (0, longest[0] - batch.words.shape[2]), value=PAD)
-        return batch._replace(words=words, lengths=Static([longest] * len(words)))
+    def texts(self, samples: Arrangement, image: int) -> list[str]:
+        return captions(samples, image, self.language)
 
-    @cached_property
-    def longest(self) -> tuple[int, ...]:
-        """The most words of each row of a scene, longest first, of `REFERENCES` scenes: batches have one shape."""
-        scenes = self.sample("train", (FIXED, SPLITS.index("train")), REFERENCES)
-        texts = [captions(scenes, image, self.language)[: self.rows] for image in range(REFERENCES)]
-        lengths = -np.sort([[-len(self.encode(text)) for text in each] for each in texts])
-        return tuple(lengths.max(axis=0).tolist())
-
-    def batch(self, name: str, scenes: Arrangement, ids: Sequence[int]) -> CaptionBatch:
-        """Draw these scenes and write their captions. Images with the longest caption come first, and so do the longest
-        captions of an image."""
-        references = [captions(scenes, image, self.language) for image in range(len(ids))]
-        words = [sorted(map(self.encode, texts[: self.rows]), key=len, reverse=True) for texts in references]
-        order = sorted(range(len(ids)), key=lambda image: -len(words[image][0]))
-        longest = len(words[order[0]][0])
-        return CaptionBatch(
-            images=torch.from_numpy(draw(scenes, self.size)[order]),
-            words=torch.tensor([[row + [PAD] * (longest - len(row)) for row in words[image]] for image in order]),
-            ids=tuple(ids[image] for image in order),
-            references=tuple(references[image] for image in order),
-            files=(None,) * len(order),
-            boxes=tuple(boxes(scenes, image, self.size, self.language) for image in order),
-        )
-
-    def encode(self, caption: str) -> list[int]:
-        """Word ids of a caption, END included. English captions are plain words, and split many times faster than by
-        `vocabulary.encode`."""
-        index, plain = self.vocabulary.index, self.vocabulary.kind.kind == "spaces" and self.language == "english"
-        words = caption.split() if plain else self.vocabulary.tokens(caption)
-        return [*(index.get(word, UNKNOWN) for word in words), END]
+    def truth(self, samples: Arrangement, image: int) -> dict[str, list[tuple[float, ...]]]:
+        return boxes(samples, image, self.size, self.language)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """All words of the grammar, or the vocabulary that `restore` read."""
         texts = grammar.all_captions(self.language)
         return Vocabulary.build(texts, words=self.words, min_count=1, max_words=self.max_words)
-
-    def references(self) -> Iterator[list[str]]:
-        """The captions of `REFERENCES` fixed scenes with combinations of training."""
-        scenes = self.sample("train", (FIXED, SPLITS.index("train")), REFERENCES)
-        return (captions(scenes, image, self.language) for image in range(REFERENCES))
 
 
 def captions(scenes: Arrangement, image: int, language: grammar.Name = "english") -> list[str]:

@@ -1,0 +1,182 @@
+"""Encoders of films: each frame as an image, its time, its motion; and films from the config to pictures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.untrained import write_run
+from vision_attn.commands import main
+from vision_attn.configuration.run_folder import open_run
+from vision_attn.contracts.places import WHOLE
+from vision_attn.encoders.clips import FrameRegions, FrameVectors, Motion
+from vision_attn.encoders.convnet import ConvNet
+from vision_attn.encoders.precomputed import Precomputed
+from vision_attn.engine.batches import few
+from vision_attn.metrics.attention import AttentionCorrectness
+from vision_attn.metrics.evaluators import Pointing
+from vision_attn.viz.films import lights, on_strip, over_time
+from vision_attn.viz.page import PageItem, write_page
+
+B, F, S, D = 2, 6, 32, 16
+SIZES = [
+    "--task.encoder.encoder.region_size=8", "--task.encoder.encoder.width=16", "--task.model.hidden_size=8",
+    "--task.model.word_size=8", "--task.model.score.attention_size=8", "--task.max_words=6", "--data.batch_size=4",
+    "--data.epoch_images=8", "--data.val_images=4", "--data.test_images=4", "--run.warmup=0", "--run.device=cpu",
+]  # fmt: skip
+
+
+def convnet() -> ConvNet:
+    return ConvNet(resolution=S, region_size=D, width=16)
+
+
+def films() -> torch.Tensor:
+    return torch.randint(256, (B, F, 3, S, S), dtype=torch.uint8)
+
+
+@torch.no_grad()
+def test_regions_are_those_of_each_frame_with_its_time_and_motion() -> None:
+    torch.manual_seed(0)
+    encoder = FrameRegions(encoder=convnet(), frames=F, motion=Motion(size=5, width=4, cells=2)).eval()
+    some = films()
+    regions = encoder(some)
+    assert encoder.layout == (F, 8, 8) and regions.shape == (B, F * 64, D + 5) and encoder.region_size == D + 5
+    regions = regions.view(B, F, 64, D + 5)
+    for frame in range(F):
+        expected = encoder.encoder(some[:, frame]) + encoder.times[frame]
+        torch.testing.assert_close(regions[:, frame, :, :D], expected)
+    torch.testing.assert_close(regions[..., D:], encoder.motion(some)[:, :, None].expand(-1, -1, 64, -1))
+    assert encoder.frozen_part() is None and encoder.extent() == encoder.encoder.extent()
+
+
+@torch.no_grad()
+def test_motion_is_that_of_neighbouring_frames() -> None:
+    torch.manual_seed(0)
+    motion = Motion(size=8, width=4, cells=2).eval()
+    still = films()[:, :1].expand(-1, F, -1, -1, -1).contiguous()
+    changed = still.clone()
+    changed[:, F - 1] = films()[:, 0]
+    torch.testing.assert_close(motion(still)[:, 1:-1], motion(still)[:, 1:2].expand(-1, F - 2, -1))
+    torch.testing.assert_close(motion(changed)[:, : F - 3], motion(still)[:, : F - 3])
+    assert not torch.allclose(motion(changed)[:, F - 1], motion(still)[:, F - 1])
+
+
+@torch.no_grad()
+def test_one_vector_a_frame_and_what_a_cache_keeps() -> None:
+    torch.manual_seed(0)
+    encoder = FrameVectors(encoder=convnet(), frames=F).eval()
+    assert encoder.layout == (F, 1, 1) and encoder.extent() == WHOLE
+    vectors = encoder(films())
+    assert vectors.shape == (B, F, D)
+    frozen = convnet()
+    frozen.trainable = False
+    encoder = FrameVectors(encoder=frozen, frames=F).eval()
+    part, some = encoder.frozen_part(), films()
+    assert part.layout == (F, 8, 8) and part.identity() != frozen.identity()
+    torch.testing.assert_close(encoder.finish(part(some)), encoder(some))
+    with pytest.raises(ValueError, match=r"films must be a tensor \(B, 6, 3, Y, X\)"):
+        encoder(some[:, :3])
+    with pytest.raises(ValueError, match="same number of regions"):
+        FrameRegions(encoder=Precomputed(region_size=D, grid=(1, -1)))
+
+
+def test_pointing_in_time_and_place() -> None:
+    """A region is inside a box of its own frame alone; one of a whole frame wherever the box is."""
+    alpha = torch.tensor([0.1, 0.0, 0.7, 0.2, 0.0, 0.0])[None]
+    boxes = {"stops": [(-1.0, -1.0, -0.1, 1.0, 1.0), (0.5, -1.0, 1.0, 1.0, 2.0)]}
+    frames, places = AttentionCorrectness((6, 1, 1)), AttentionCorrectness((3, 1, 2))
+    for metric, pointing, mass, uniform in ((frames, 0, 0.7, 2 / 6), (places, 1, 0.7, 2 / 6)):
+        metric.update(["stops"], alpha, boxes)
+        found = metric.compute()
+        assert found["mass_uniform"] == pytest.approx(uniform)
+        if metric is places:  # frame 1, left; frame 2, right
+            assert found["pointing"] == pointing and found["mass"] == pytest.approx(mass)
+        else:  # frames 1 and 2
+            assert found["pointing"] == 1 and found["mass"] == pytest.approx(0.7)
+
+
+def test_the_light_of_a_film() -> None:
+    alpha = torch.tensor([[0.1, 0.6, 0.3], [1.0, 0.0, 0.0]])[..., None, None]
+    torch.testing.assert_close(over_time(alpha), alpha[..., 0, 0])
+    lit = lights(alpha, 4, 5)
+    torch.testing.assert_close(lit.amax((2, 3))[0], torch.tensor([1 / 6, 1.0, 0.5]))
+    assert on_strip((-1.0, -0.5, 1.0, 0.5, 1.0), 2) == (0.0, -0.5, 1.0, 0.5)
+
+
+def test_the_page_says_when_each_word_looked(tmp_path: Path) -> None:
+    alpha = torch.zeros(2, 3, 2, 2)
+    alpha[0, 1, 0, 1], alpha[1, 2, 1, 0] = 1, 1
+    item = PageItem("film", Image.new("RGB", (24, 8)), ["a", "stops"], alpha, frames=3, regions=torch.tensor([5, 10]))
+    page = write_page(tmp_path / "page.html", [item]).read_text()
+    assert "looks at frame 2 of 3, top right · saw at frame 2 of 3, top right" in page
+    assert "looks at frame 3 of 3, bottom left" in page and 'data-boxes="66.67 50.00 16.67 50.00"' in page
+    with pytest.raises(ValueError, match="region 12 is outside the 3x2x2 grid"):
+        write_page(tmp_path / "page.html", [item._replace(regions=torch.tensor([5, 12]))])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return write_run("films", tmp_path_factory.mktemp("films") / "run", sizes=SIZES)
+
+
+def test_a_captioner_of_films_is_evaluated_and_drawn(run: Path, tmp_path: Path) -> None:
+    task, source, _ = open_run(run)
+    source.prepare(task)
+    (batch,) = source.split("val")
+    predicted, measured = task.predict(batch), Pointing()
+    measured.update(predicted.batch, predicted.results)
+    assert 0 < measured.compute()["pointing_uniform"] < 0.8
+    drawn = tmp_path / "drawn"
+    drawn.mkdir()
+    task.show(few(batch, 2), drawn)
+    assert sorted(path.suffix for path in drawn.iterdir()) == [".gif", ".gif", ".html", ".png", ".png"]
+    page = (drawn / "index.html").read_text()
+    assert page.count('data-frames="9"') == 2 and page.count('class="time"') == 2
+    with Image.open(next(drawn.glob("*.gif"))) as animation:
+        assert animation.n_frames >= 2
+
+
+def test_films_of_ones_own_are_captioned(run: Path, tmp_path: Path, capsys) -> None:
+    """A folder of frames and a GIF are one film each; a folder of films is searched."""
+    (tmp_path / "some" / "frames").mkdir(parents=True)
+    frames = [Image.fromarray(np.full((40, 60, 3), 20 * number, np.uint8)) for number in range(12)]
+    for number, frame in enumerate(frames):
+        frame.save(tmp_path / "some/frames" / f"{number:02}.jpg", quality=100)
+    places = [tmp_path / "some/frames"]
+    try:
+        import av  # noqa: F401
+    except ImportError:
+        pass
+    else:
+        frames[0].save(tmp_path / "some/film.gif", save_all=True, append_images=frames[1:])
+        places.append(tmp_path / "some/film.gif")
+    out = tmp_path / "drawn"
+    given = [str(place if place.is_dir() else place.parent) for place in places]
+    assert main(["caption", str(run), *given, "--out", str(out), "--device=cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == [str(place) for place in places]
+    assert (out / "index.html").read_text().count("<figure") == len(places)
+    (tmp_path / "empty").mkdir()
+    assert main(["caption", str(run), str(tmp_path / "no.mp4"), "--device=cpu"]) == 1
+    assert "no.mp4" in capsys.readouterr().err
+
+
+def test_films_are_trained_on_with_a_caption_file(tmp_path: Path) -> None:
+    """Photographs' caption files name films: here folders of frames."""
+    rows = []
+    for number in range(6):
+        (tmp_path / "films" / f"f{number}").mkdir(parents=True)
+        for frame in range(4):
+            picture = Image.fromarray(np.full((40, 40, 3), 30 * number + 10 * frame, np.uint8))
+            picture.save(tmp_path / "films" / f"f{number}" / f"{frame}.png")
+        rows += [f"f{number},a film of kind {number % 3},{'val' if number == 5 else 'train'}"]
+    (tmp_path / "captions.csv").write_text("\n".join(["image,caption,split", *rows]))
+    data = "vision_attn.data.photographs.captions.Captions"
+    own = [f"--data={data}", f"--data.images={tmp_path / 'films'}", f"--data.annotations={tmp_path / 'captions.csv'}",
+           "--data.min_count=1", "--data.rows=1", "--data.cache=null", f"--run.folder={tmp_path / 'run'}",
+           "--run.metric=nll", "--run.mode=min", "--run.show=1", "--run.epochs=1"]  # fmt: skip
+    sizes = [size for size in SIZES if not size.startswith(("--data.epoch", "--data.val", "--data.test"))]
+    assert main(["train", "configs/films.yaml", *sizes, *own]) == 0
+    assert len([*(tmp_path / "run/pictures").glob("*.gif")]) == 1

@@ -1,0 +1,131 @@
+"""Films in files: decoded by PyAV, or folders of frames; a fixed number of frames, evenly spaced, is kept of each."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.contracts import Fit
+from vision_attn.data.images.open import ENDINGS, Encoded, open_photograph
+from vision_attn.data.images.squares import encoder_input, seen_part
+
+FILM_ENDINGS = frozenset(
+    (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ogv", ".wmv", ".flv", ".gif")
+)
+"""File extensions of films, in lower case."""
+LARGEST, LONGEST = 4096 * 4096, 200_000
+"""Pixels of a frame, and frames of a film."""
+SHOWN = 224
+"""Pixels that the shorter side of a frame keeps for pictures, at least."""
+
+
+def read_film(
+    path: str | Path | Encoded, frames: int, resolution: int, fit: Fit = "centre"
+) -> UInt8[Tensor, "F 3 S S"]:
+    """Read an encoder input of a film. Raises ValueError naming the file if it cannot be read."""
+    return film_input(open_film(path, frames, at_least=resolution), resolution, fit)
+
+
+def film_input(film: Sequence[Image.Image], resolution: int, fit: Fit = "centre") -> UInt8[Tensor, "F 3 S S"]:
+    return torch.stack([encoder_input(frame, resolution, fit) for frame in film])
+
+
+def strip(film: Sequence[Image.Image], fit: Fit = "centre") -> Image.Image:
+    """What an encoder sees of the frames of a film, side by side: the picture of a film."""
+    parts = [seen_part(frame, fit) for frame in film]
+    joined = Image.new("RGB", (sum(part.width for part in parts), parts[0].height))
+    for number, part in enumerate(parts):
+        joined.paste(part, (number * part.width, 0))
+    return joined
+
+
+def open_film(path: Any, frames: int, at_least: int = SHOWN) -> list[Image.Image]:
+    """Open `frames` frames of a film, evenly spaced from the first to the last; of a shorter film some are repeated.
+
+    path: a file, a folder of frames, which are taken in the order of their names, or an array (F, Y, X, 3) or tensor
+    (F, 3, Y, X) of uint8. Frames are reduced to `at_least` pixels on their shorter side. Raises ValueError naming the
+    file if it cannot be read or is too large.
+    """
+    if isinstance(path, np.ndarray | Tensor):
+        return _spaced([Image.fromarray(frame) for frame in _frames_of(path)], frames)
+    if not isinstance(path, str | Path | Encoded):
+        raise ValueError(f"this film is a {type(path).__name__}: give a path, an array or a tensor")
+    if not isinstance(path, Encoded) and Path(path).is_dir():
+        names = sorted(file for file in Path(path).iterdir() if file.suffix.lower() in ENDINGS)
+        if not names:
+            raise ValueError(f"{path}: no frames in this folder")
+        return _equal(path, [open_photograph(name, at_least) for name in _spaced(names, frames)])
+    return _spaced(_decoded(path, frames, at_least), frames)
+
+
+def _frames_of(array: np.ndarray | Tensor) -> np.ndarray:
+    if isinstance(array, Tensor):
+        array = array.detach().cpu().movedim(1, -1).numpy() if array.dim() == 4 else array.numpy()
+    if array.ndim != 4 or array.shape[-1] != 3 or array.dtype != np.uint8 or 0 in array.shape:
+        given = f"{tuple(array.shape)} of {array.dtype}"
+        raise ValueError(f"a film is an array (F, Y, X, 3) or a tensor (F, 3, Y, X) of uint8; this one is {given}")
+    return np.ascontiguousarray(array)
+
+
+def _spaced(film: Sequence[Any], frames: int) -> list[Any]:
+    """`frames` of these, evenly spaced."""
+    return [film[place] for place in torch.linspace(0, len(film) - 1, frames).round().long().tolist()]
+
+
+def _equal(path: Any, film: list[Image.Image]) -> list[Image.Image]:
+    """Frames of one size. Raises ValueError if a frame has another shape than the first."""
+    (width, height), *others = {frame.size for frame in film}
+    if others:
+        raise ValueError(
+            f"{path}: its frames differ in size, such as {width}x{height} and {others[0][0]}x{others[0][1]}"
+        )
+    return film
+
+
+def _decoded(path: str | Path | Encoded, frames: int, at_least: int) -> list[Image.Image]:
+    """At least `frames` evenly spaced frames of a film file, if it has as many."""
+    try:
+        import av
+    except ImportError as error:
+        raise ValueError(f"{path}: films need the extra [video]: pip install 'vision_attn[video]'") from error
+    if not isinstance(path, Encoded) and not Path(path).is_file():
+        raise ValueError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
+    from io import BytesIO
+
+    try:
+        with av.open(BytesIO(path.content) if isinstance(path, Encoded) else str(path)) as container:
+            if not container.streams.video:
+                raise ValueError("it has no pictures")
+            return _kept((frame for frame in container.decode(video=0)), frames, at_least)
+    except (av.FFmpegError, ValueError, OverflowError, MemoryError) as error:
+        raise ValueError(f"{path}: not a readable film ({str(error) or type(error).__name__})") from error
+
+
+def _kept(film: Iterable[Any], frames: int, at_least: int) -> list[Image.Image]:
+    """Every n-th frame, where n doubles as soon as there are too many: a film of any length takes little memory."""
+    kept: list[Image.Image] = []
+    every, most = 1, 8 * frames
+    number, last = -1, None
+    for number, frame in enumerate(film):
+        if frame.width * frame.height > LARGEST or number >= LONGEST:
+            raise ValueError(f"it has more than {LARGEST:,} pixels in a frame, or {LONGEST:,} frames")
+        last = frame
+        if number % every == 0:
+            kept.append(_reduced(frame, at_least))
+            if len(kept) == most:
+                kept, every = kept[::2], 2 * every
+    if last is None:
+        raise ValueError("it has no frames")
+    return kept if number % every == 0 else [*kept, _reduced(last, at_least)]
+
+
+def _reduced(frame: Any, at_least: int) -> Image.Image:
+    scale = at_least / min(frame.width, frame.height)
+    if scale >= 1:
+        return frame.to_image()
+    return frame.to_image(width=round(frame.width * scale), height=round(frame.height * scale))

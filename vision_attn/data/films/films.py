@@ -1,0 +1,134 @@
+"""Drawn films: a built-in data set of synthetic films. It needs no download, and where and when each event happens is
+known.
+
+One event follows the other, and captions tell in which order, so that no single frame, and no mean of frames, says
+enough. Training films are new in every epoch. Validation and test films are fixed and contain combinations of objects
+that training films never do (`scenes.grammar.pair_split`).
+"""
+
+from functools import cached_property
+from math import inf
+
+import numpy as np
+from jaxtyping import UInt8
+
+from vision_attn.data.drawn import Drawn
+from vision_attn.data.films.canvas import Films, arrange, event_frames, pixels, script_of
+from vision_attn.data.films.grammar import (
+    CONTENT,
+    DIRECTIONS,
+    KINDS,
+    MEETS,
+    MOVES,
+    SEGMENTS,
+    TURNS,
+    all_captions,
+    tell,
+)
+from vision_attn.data.random_streams import stream
+from vision_attn.data.scenes.grammar import NUM_CAPTIONS, OBJECTS
+from vision_attn.data.vocabulary import Vocabulary
+from vision_attn.system.checks import check_range
+from vision_attn.task import Task
+
+
+class DrawnFilms(Drawn):
+    """Films of two or three coloured shapes, of which two or three do something, with five captions each.
+
+    frames: of a film, a multiple of 3, at least 6.
+    size: height and width of the frames in pixels.
+    rows: captions per film in a batch, at most five; `references` always holds all five.
+    batch_size, epoch_images, val_images, test_images: as for `Generated`; images are films.
+    mixture: proportions of films of two objects and two events, three objects and two events, and three of both.
+
+    Objects move, stop, meet, change colour and leave: see `films.grammar`. `boxes` of a batch are those of the actor of
+    an event in the frames of the event, for each word that tells of it. Raises ValueError for sizes and numbers that no
+    film can be drawn with.
+    """
+
+    content_words = CONTENT
+    num_references = 400
+
+    def __init__(
+        self,
+        *,
+        frames: int = 9,
+        size: int = 32,
+        batch_size: int = 32,
+        rows: int = 5,
+        epoch_images: int = 12800,
+        val_images: int = 200,
+        test_images: int = 500,
+        mixture: tuple[float, float, float] = (0.2, 0.4, 0.4),
+    ) -> None:
+        if frames < 2 * SEGMENTS or frames % SEGMENTS:
+            raise ValueError(f"films: frames={frames} must be a multiple of {SEGMENTS}, and at least {2 * SEGMENTS}")
+        if not 1 <= rows <= NUM_CAPTIONS:
+            raise ValueError(f"films: rows={rows}, but a film has 1 to {NUM_CAPTIONS} captions")
+        if not (min(mixture) >= 0 and 0 < sum(mixture) < inf):
+            raise ValueError(f"films: mixture={mixture} must be proportions of the three kinds of films")
+        super().__init__(
+            batch_size=batch_size, epoch_images=epoch_images, val_images=val_images, test_images=test_images
+        )
+        check_range("DrawnFilms", 32, 256, size=size)
+        check_range("DrawnFilms", 6, 60, frames=frames)
+        check_range("DrawnFilms", 1, 2**26, pixels_of_a_batch=batch_size * frames * size**2)
+        check_range("DrawnFilms", 1, 10_000, val_images=val_images, test_images=test_images)
+        self.frames, self.size, self.rows, self.mixture = frames, size, rows, tuple(mixture)
+
+    def prepare(self, task: Task) -> None:
+        """Check that the encoder expects films of this size. There is nothing to download or cache."""
+        expected = task.frames, task.resolution
+        if expected != (self.frames, self.size):
+            raise ValueError(
+                f"films are drawn with frames={self.frames} of size={self.size}, but the encoder takes {expected[0]} "
+                f"of {expected[1]} pixels: set both to the same, and wrap an encoder of images in encoders.clips"
+            )
+
+    def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Films:
+        return arrange(stream(*numbers), num_images, name, self.mixture, self.frames, self.size)
+
+    def pixels(self, samples: Films) -> UInt8[np.ndarray, "B F 3 S S"]:
+        return pixels(samples, self.size)
+
+    def texts(self, samples: Films, image: int) -> list[str]:
+        direction, turned = [*DIRECTIONS][samples.direction[image]], int(samples.turned[image])
+        objects, forms = samples.objects[image].tolist(), samples.forms[image].tolist()
+        return tell(script_of(samples, image), objects, turned, direction, forms)
+
+    def truth(self, samples: Films, image: int) -> dict[str, list[tuple[float, ...]]]:
+        return boxes(samples, image, self.size)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """All words of the grammar, or the vocabulary that `restore` read."""
+        return Vocabulary.build(all_captions(), min_count=1)
+
+
+def boxes(films: Films, film: int, size: int) -> dict[str, list[tuple[float, ...]]]:
+    """For each word of an event the boxes of its actor, or of whom it meets, in the frames of the event: (x0, y0, x1,
+    y1, frame), in [-1, 1] and counted from 0. An object out of sight has none."""
+    found: dict[str, list[tuple[float, ...]]] = {}
+    script, names = script_of(films, film), [OBJECTS[index].split() for index in films.objects[film]]
+    corner, side = films.corner[film], films.side[film, None, :, None]
+    edges = (np.concatenate([corner, corner + side], axis=-1).clip(0, size) * 2 / size - 1).tolist()
+
+    def add(words: list[str], slot: int, frames: range) -> None:
+        for frame in frames:
+            x0, y0, x1, y1 = edges[frame][slot]
+            if x0 < x1 and y0 < y1:
+                for word in words:
+                    found.setdefault(word, []).append((x0, y0, x1, y1, float(frame)))
+
+    for actor, (kind, segment) in enumerate(zip(script.kinds, script.segments, strict=True)):
+        frames = event_frames(kind, segment, len(edges))
+        add([*names[actor], KINDS[kind]], actor, frames)
+        if kind == MOVES:
+            add([[*DIRECTIONS][films.direction[film]]], actor, frames)
+        elif kind == TURNS:
+            colour = OBJECTS[films.turned[film]].split()[0]
+            add([colour], actor, frames[len(frames) // 2 :])
+            names[actor] = [colour, names[actor][1]]
+        elif kind == MEETS:
+            add(names[script.target], script.target, frames)
+    return found

@@ -1,0 +1,113 @@
+"""The content of drawn films: scripts of events that happen one after the other, and the captions that tell them.
+
+A film has `SEGMENTS` segments of equal length, and at most one event in each. Each event has an actor of its own and is
+of a kind of its own, so that a verb names exactly one event, and an object acts at most once.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import combinations, permutations, product
+from typing import NamedTuple
+
+import numpy as np
+
+from vision_attn.data.scenes.grammar import COLOURS, OBJECTS, SHAPES, combinations_of, object_split
+
+SEGMENTS = 3
+KINDS = ("moves", "stops", "turns", "leaves", "meets")
+MOVES, STOPS, TURNS, LEAVES, MEETS = range(len(KINDS))
+DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+FILM_SHAPES = ("circle", "square", "triangle", "cross")
+"""Those that can be told apart at a side of 8 pixels."""
+
+# Templates of captions with their weights; {1}, {2} and {3} are the events in the order in which they happen. As in
+# scenes, the opening word determines which event is told first.
+FORMS = {
+    2: {
+        "{1} then {2}": 2.0,
+        "first {1} then {2}": 1.5,
+        "{1} and then {2}": 1.0,
+        "{1} before {2}": 1.0,
+        "finally {2} after {1}": 1.0,
+        "before {2} {1}": 1.0,
+        "after {1} {2}": 1.0,
+    },
+    3: {
+        "{1} then {2} then {3}": 2.0,
+        "first {1} then {2} and finally {3}": 1.5,
+        "{1} and then {2} and then {3}": 1.0,
+        "{1} before {2} and then {3}": 1.0,
+        "finally {3} after {1} and then {2}": 1.0,
+        "before {2} and then {3} {1}": 1.0,
+        "after {1} {2} and then {3}": 1.0,
+    },
+}
+WEIGHTS = np.array([list(forms.values()) for forms in FORMS.values()])
+CONTENT = frozenset((*COLOURS, *FILM_SHAPES, *KINDS, *DIRECTIONS))
+"""The words that name objects and what they do."""
+PLAIN = np.array([object_split(index) == "train" for index in range(len(OBJECTS))])
+"""The objects that no split holds out: those that others may turn into."""
+
+
+class Script(NamedTuple):
+    """What happens in a film. Event e has object e as its actor."""
+
+    num_objects: int
+    kinds: tuple[int, ...]
+    """Of each event, in order."""
+    segments: tuple[int, ...]
+    """When each event happens."""
+    target: int
+    """The object that the actor of `MEETS` meets; -1 without that event."""
+
+
+@cache
+def scripts(num_objects: int, num_events: int) -> tuple[Script, ...]:
+    """All scripts that make sense: an object moves before it stops, and whom one meets is there, and at rest."""
+    found = []
+    times = combinations(range(SEGMENTS), num_events)
+    for segments, kinds in product(times, permutations(range(len(KINDS)), num_events)):
+        if STOPS in kinds and segments[kinds.index(STOPS)] == 0:
+            continue
+        if MEETS not in kinds:
+            found.append(Script(num_objects, kinds, segments, -1))
+            continue
+        actor = kinds.index(MEETS)
+        gone = {event for event in range(actor) if kinds[event] == LEAVES}
+        drifting = {event for event in range(actor, num_events) if kinds[event] == STOPS}
+        met = {*range(num_objects)} - {actor} - gone - drifting
+        found += [Script(num_objects, kinds, segments, target) for target in sorted(met)]
+    return tuple(found)
+
+
+@cache
+def film_objects(split: str, num_objects: int) -> np.ndarray:
+    """The sets of objects that films of `split` may contain: those of scenes with shapes of films."""
+    sets = combinations_of(split, num_objects)
+    small = np.array([shape in FILM_SHAPES for shape in SHAPES])
+    return sets[small[sets % len(SHAPES)].all(axis=1)]
+
+
+def tell(script: Script, objects: Sequence[int], turned: int, direction: str, forms: Sequence[int]) -> list[str]:
+    """The captions of a film. objects: by index, in the order of `script`. turned: the object that the actor of `TURNS`
+    becomes. direction: of `MOVES`. forms: the templates to use."""
+    names = [OBJECTS[index] for index in objects]
+    events = []
+    for actor, kind in enumerate(script.kinds):
+        after = {MOVES: f" {direction}", TURNS: f" {OBJECTS[turned].split()[0]}", MEETS: f" a {names[script.target]}"}
+        events.append(f"a {names[actor]} {KINDS[kind]}{after.get(kind, '')}")
+        if kind == TURNS:
+            names[actor] = OBJECTS[turned]
+    templates = [*FORMS[len(events)]]
+    return [templates[form].format("", *events) for form in forms]
+
+
+def all_captions() -> Iterator[str]:
+    """Captions with every template, event, colour and shape, for the vocabulary."""
+    sets = np.concatenate([film_objects("train", SEGMENTS), film_objects("val", SEGMENTS)])
+    for number, objects in enumerate(sets):
+        events = 2 + number % 2
+        some = scripts(SEGMENTS, events)
+        direction = [*DIRECTIONS][number % len(DIRECTIONS)]
+        turned = int(objects[0] + len(SHAPES) * (1 + number % 3)) % len(OBJECTS)
+        yield from tell(some[number % len(some)], objects.tolist(), turned, direction, range(len(FORMS[events])))

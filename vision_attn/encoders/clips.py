@@ -1,0 +1,143 @@
+"""Encoders of films (Yao et al. 2015): the frames through an encoder of images, and features of motion."""
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.contracts import Encoder
+from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.encoders.backbone import checksum
+from vision_attn.encoders.convnet import waves
+from vision_attn.layers.linear import Linear
+from vision_attn.system.checks import check_range, require
+
+
+class Motion(nn.Module):
+    """Features of motion: differences of frames through a small 3-D convolution; one vector a frame (Yao et al. 2015,
+    section 4.1).
+
+    size: M, of a vector. width: channels of the convolutions. cells: a frame is divided into cells x cells parts, each
+    of which has features of its own, so that these tell where something moves.
+
+    Differs from the paper, whose 3-D convolution is deeper, sees histograms of gradients and of optical flow, and was
+    trained to recognise actions.
+    """
+
+    def __init__(self, *, size: int = 64, width: int = 16, cells: int = 4) -> None:
+        super().__init__()
+        check_range("Motion", 1, 4096, size=size, width=width)
+        check_range("Motion", 1, 64, cells=cells)
+        self.size = size
+        self.layers = nn.Sequential(
+            nn.Conv3d(3, width, (3, 5, 5), stride=(1, 4, 4), padding=(1, 2, 2)),
+            nn.ReLU(),
+            nn.Conv3d(width, width, (3, 3, 3), stride=(1, 2, 2), padding=1),
+            nn.ReLU(),
+            nn.AdaptiveMaxPool3d((None, cells, cells)),
+        )
+        self.output = nn.Sequential(Linear(width * cells**2, size), nn.LayerNorm(size), nn.ReLU())
+
+    def forward(self, films: UInt8[Tensor, "B F 3 Y X"]) -> Float[Tensor, "B F M"]:
+        pixels = films.to(self.layers[0].weight.dtype) / 64
+        differences = F.pad(pixels.diff(dim=1), (0, 0, 0, 0, 0, 0, 1, 0))  # the first frame has none before it
+        return self.output(self.layers(differences.transpose(1, 2)).transpose(1, 2).flatten(2))
+
+
+class FrameRegions(Encoder):
+    """The regions of all frames: uint8 films (B, F, 3, S, S) -> (B, F L, D), frame by frame.
+
+    encoder: of images; each frame passes through it.
+    frames: F, the number of frames of a film.
+    motion: features of motion, appended to each annotation vector of their frame (Yao et al. 2015); None: without them.
+
+    Differs from the paper: adds a learned embedding of its time to each frame, as `ConvNet` does for rows and columns,
+    because words such as "then" and "finally" compare times.
+    """
+
+    trainable = True
+
+    def __init__(self, *, encoder: Encoder, frames: int = 9, motion: Motion | None = None) -> None:
+        super().__init__()
+        check_range(type(self).__name__, 2, 512, frames=frames)
+        if encoder.pads or -1 in encoder.grid:
+            raise ValueError(f"{type(self).__name__} takes an encoder whose images all have the same number of regions")
+        self.encoder, self.frames, self.motion = encoder, frames, motion
+        self.resolution, self.fit, self.rate = encoder.resolution, encoder.fit, encoder.rate
+        self.grid = encoder.grid
+        self.region_size = encoder.region_size + (0 if motion is None else motion.size)
+        self.times = nn.Parameter(waves(frames, encoder.region_size)[:, None])
+
+    def frozen_part(self) -> Encoder | None:
+        """The encoder of images, over frames, unless it is trained or motion is seen, which needs pixels."""
+        frozen = self.encoder.frozen_part() if self.motion is None else None
+        return None if frozen is None else FrozenFrames(frozen, self.frames)
+
+    def extent(self, columns: int | None = None) -> Extent:
+        """Where the regions of a frame lie on it."""
+        return self.encoder.extent(columns)
+
+    def initialise(self) -> None:
+        self.encoder.initialise()
+
+    def identity(self) -> dict[str, str | int]:
+        return self.encoder.identity() | {"frames": self.frames, "checksum": checksum(self)}
+
+    def forward(self, films: UInt8[Tensor, "B F 3 S S"]) -> Float[Tensor, "B L D"]:
+        """Raises ValueError for films of another number of frames."""
+        require("films", films, "B F 3 Y X", "uint8", F=self.frames)
+        regions = self.encoder(films.flatten(0, 1)).unflatten(0, (-1, self.frames))
+        return self.timed(regions, None if self.motion is None else self.motion(films))
+
+    def finish(self, cached: Float[Tensor, "B _ _"]) -> Float[Tensor, "B L D"]:
+        frames = cached.unflatten(1, (self.frames, -1))
+        return self.timed(self.encoder.finish(frames.flatten(0, 1)).unflatten(0, (-1, self.frames)))
+
+    def timed(
+        self, regions: Float[Tensor, "B F L D"], motion: Float[Tensor, "B F M"] | None = None
+    ) -> Float[Tensor, "B _ _"]:
+        """Annotation vectors of the regions of frames, with their times and motion."""
+        found = self.pooled(regions) + self.times
+        if motion is not None:
+            found = torch.cat([found, motion[:, :, None].expand(-1, -1, found.shape[2], -1)], dim=-1)
+        return found.flatten(1, 2)
+
+    def pooled(self, regions: Float[Tensor, "B F L D"]) -> Float[Tensor, "B F _ D"]:
+        """What is kept of the regions of a frame: all of them."""
+        return regions
+
+
+class FrameVectors(FrameRegions):
+    """One vector a frame: uint8 films (B, F, 3, S, S) -> (B, F, D), for the temporal attention of Yao et al. 2015.
+
+    The vector is the maximum over regions of a linear layer, normalised: of a mean, small objects would be a small
+    part. The layer keeps what a maximum of the regions themselves would lose: which feature is where.
+    """
+
+    def __init__(self, *, encoder: Encoder, frames: int = 9, motion: Motion | None = None) -> None:
+        super().__init__(encoder=encoder, frames=frames, motion=motion)
+        size = self.encoder.region_size
+        self.grid = (1, 1)
+        self.layer, self.norm = Linear(size, size), nn.LayerNorm(size)
+
+    def extent(self, columns: int | None = None) -> Extent:
+        return WHOLE
+
+    def pooled(self, regions: Float[Tensor, "B F L D"]) -> Float[Tensor, "B F 1 D"]:
+        return self.norm(self.layer(regions).amax(dim=2, keepdim=True))
+
+
+class FrozenFrames(Encoder):
+    """What a cache keeps of films: the outputs of an encoder that is not trained, frame by frame."""
+
+    def __init__(self, encoder: Encoder, frames: int) -> None:
+        super().__init__()
+        self.encoder, self.frames = encoder, frames
+        self.resolution, self.fit, self.grid = encoder.resolution, encoder.fit, encoder.grid
+        self.region_size = encoder.region_size
+
+    def identity(self) -> dict[str, str | int]:
+        return self.encoder.identity() | {"frames": self.frames}
+
+    def forward(self, films: UInt8[Tensor, "B F 3 S S"]) -> Float[Tensor, "B L D"]:
+        return self.encoder(films.flatten(0, 1)).unflatten(0, (-1, self.frames)).flatten(1, 2)

@@ -1,0 +1,143 @@
+"""Pictures of captioned films: a strip of frames for each word, lit where the model looked, and an animation."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from PIL import Image, ImageColor, ImageDraw
+from torch import Tensor
+
+from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.system.written import joined, shown
+from vision_attn.viz.attention import light, weights
+from vision_attn.viz.canvases import write_frames
+from vision_attn.viz.sheet import DARK, MARGIN, Box, boxed, fitted, glowing
+from vision_attn.viz.typeface import Typeface
+
+FRAME, GAP, LABEL = 96, 6, 150
+"""Pixels of a frame's longer side, between frames, and for the word next to its frames."""
+PLAYED = 288
+"""Pixels of a frame's longer side in an animation."""
+PACE = 350
+"""Milliseconds of a frame in an animation."""
+TIMELINE, SPACE = 14, 6
+"""Pixels of the line that shows the time, and between words."""
+
+
+def frames_of(strip: Image.Image, frames: int) -> list[Image.Image]:
+    """The frames of a film, from the strip in which they are side by side."""
+    width = strip.width // frames
+    return [strip.crop((width * number, 0, width * (number + 1), strip.height)) for number in range(frames)]
+
+
+def on_strip(box: Box, frames: int) -> tuple[float, float, float, float]:
+    """A box of a film, (x0, y0, x1, y1, frame), on its strip."""
+    x0, y0, x1, y1, frame = (float(edge) for edge in box)
+    left, right = ((x + 1 + 2 * frame) / frames - 1 for x in (x0, x1))
+    return left, y0, right, y1
+
+
+def over_time(alpha: Float[Tensor, "T F Y X"]) -> Float[Tensor, "T F"]:
+    """The share of each frame in the map of each word."""
+    return weights(alpha).sum(dim=(2, 3))
+
+
+def lights(
+    alpha: Float[Tensor, "T F Y X"], height: int, width: int, extent: Extent = WHOLE
+) -> Float[Tensor, "T F height width"]:
+    """`viz.attention.light` of each frame, relative to the brightest frame of its word."""
+    kept = weights(alpha.flatten(0, 1))
+    lit = light(kept, height, width, extent).unflatten(0, alpha.shape[:2])
+    peaks = kept.flatten(1).amax(dim=1).view(alpha.shape[:2])
+    relative = peaks / peaks.amax(dim=1, keepdim=True).clamp(min=torch.finfo(peaks.dtype).tiny)
+    return lit * relative[..., None, None]
+
+
+def film_sheet(
+    strip: Image.Image,
+    words: Sequence[str],
+    alpha: Float[Tensor, "T F Y X"],
+    *,
+    title: str = "",
+    boxes: Mapping[str, Sequence[Box]] | None = None,
+    log_prob: Sequence[float | int] | Float[Tensor, "T"] | None = None,
+    extent: Extent = WHOLE,
+) -> Image.Image:
+    """Draw the frames, then a row for each word: the frames lit by its map, relative to its brightest frame.
+
+    strip: the frames side by side. boxes: word -> boxes (x0, y0, x1, y1, frame) of what it tells of. log_prob: of each
+    word, in nats. extent: where the regions lie on a frame.
+    """
+    film = [fitted(frame, FRAME) for frame in frames_of(strip, alpha.shape[1])]
+    width, height = film[0].size
+    type_ = Typeface(" ".join([title, *words]))
+    inner = LABEL + len(film) * (width + GAP) - GAP
+    lines = type_.wrapped(joined(words) or "no words", 26, inner)
+    head = MARGIN + (26 if title else 0) + 36 * len(lines) + 30
+    rows = len(words) + 1
+    page = Image.new("RGB", (inner + 2 * MARGIN, head + rows * (height + GAP) + MARGIN), DARK.paper)
+    draw = ImageDraw.Draw(page)
+    draw.text((MARGIN, MARGIN + 13), type_.shortened(title, 15, inner), DARK.quiet, type_.font(15), "ls")
+    for line, text in enumerate(lines):
+        draw.text((MARGIN, MARGIN + (26 if title else 0) + 36 * line + 26), text, DARK.ink, type_.font(26), "ls")
+    lit = lights(alpha, height, width, extent)
+    for row in range(rows):
+        top = head + row * (height + GAP)
+        told = "frames" if row == 0 else shown(words[row - 1])
+        note = "" if row == 0 or log_prob is None else f"p {math.exp(log_prob[row - 1]):.2f}"
+        colour = DARK.ink if row else DARK.quiet
+        draw.text((MARGIN, top + height // 2), type_.shortened(told, 19, LABEL - 12), colour, type_.font(19), "ls")
+        draw.text((MARGIN, top + height // 2 + 20), note, DARK.quiet, type_.font(13), "ls")
+        for number, frame in enumerate(film):
+            left = MARGIN + LABEL + number * (width + GAP)
+            if row == 0:
+                draw.text((left, top - 6), str(number + 1), DARK.quiet, type_.font(13), "ls")
+            else:
+                here = [box[:4] for box in (boxes or {}).get(told, ()) if int(box[4]) == number]
+                frame = boxed(glowing(frame, lit[row - 1, number]), here)
+            page.paste(frame, (left, top))
+    return page
+
+
+def write_film(
+    path: str | Path, strip: Image.Image, words: Sequence[str], alpha: Float[Tensor, "T F Y X"], title: str = ""
+) -> Path:
+    """Write a GIF that plays the film: in each frame, words are the brighter the more of their map lies there, and a
+    line shows the time. Returns its path."""
+    film = [fitted(frame, PLAYED) for frame in frames_of(strip, alpha.shape[1])]
+    width, height = film[0].size
+    shares = over_time(alpha)
+    shares = shares / shares.amax(dim=1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
+    type_ = Typeface(" ".join([title, *words]))
+    inner = max(width, 420)
+    places, x, line = [], 0.0, 0
+    for word in map(shown, words):
+        room = type_.width(word, 20) + SPACE
+        if x and x + room > inner:
+            x, line = 0.0, line + 1
+        places.append((x, line))
+        x += room
+    below = MARGIN + height + TIMELINE + 16
+    page = Image.new("RGB", (inner + 2 * MARGIN, below + 30 * (line + 1) + MARGIN), DARK.paper)
+    played = []
+    for number, frame in enumerate(film):
+        drawn = page.copy()
+        draw = ImageDraw.Draw(drawn)
+        left = MARGIN + (inner - width) // 2
+        drawn.paste(frame, (left, MARGIN))
+        for other in range(len(film)):
+            edges = (left + other * width / len(film), left + (other + 1) * width / len(film) - 3)
+            top = MARGIN + height + 8
+            draw.rectangle((edges[0], top, edges[1], top + 4), fill=DARK.accent if other == number else "#30353f")
+        for word, share, (across, down) in zip(map(shown, words), shares[:, number].tolist(), places, strict=True):
+            at = (MARGIN + across, below + 30 * down + 22)
+            draw.text(at, word, _between("#3c414b", "#ffffff", share), type_.font(20), "ls")
+        played.append(drawn)
+    return write_frames(path, [*played, played[-1]], PACE)
+
+
+def _between(dark: str, bright: str, share: float) -> tuple[int, ...]:
+    ends = zip(ImageColor.getrgb(dark), ImageColor.getrgb(bright), strict=True)
+    return tuple(round(low + (high - low) * share) for low, high in ends)
