@@ -1,5 +1,7 @@
 """Recording the attention of models that know nothing of it."""
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -312,3 +314,19 @@ def test_products_may_name_what_they_multiply() -> None:
     with record_attention(model := nn.Sequential(Named()), queries="all") as record:
         model(torch.rand(2, 5, 4))
     assert [one.maps.shape for one in record] == [(2, 1, 5, 5)] * 2
+
+
+def test_maps_are_freed_when_the_record_is() -> None:
+    """Without the garbage collector, which runs rarely: many images in a row would fill the memory."""
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    gc.disable()
+    try:
+        with record_attention(attention, queries="all", gradients=True) as record:
+            x = torch.rand(1, 5, 8)
+            attention(x, x, x, need_weights=False)[0].sum().backward()
+        maps = weakref.ref(record[0].maps)
+        assert record[0].gradient is not None and maps() is not None
+        del record
+        assert maps() is None
+    finally:
+        gc.enable()

@@ -18,6 +18,18 @@ from vision_attn.layers.precision import at_least_float32
 Queries = int | Sequence[int] | Literal["all"]
 
 
+# Names, not bound methods: a recorder that referred to itself would keep its maps until the garbage collector runs.
+HANDLERS = {
+    "scaled_dot_product_attention": "fused",
+    "multi_head_attention_forward": "multi_head",
+    "_native_multi_head_attention": "native",
+    "softmax": "softmax",
+    **dict.fromkeys(("dropout", "to", "type_as", "type", "float", "half", "bfloat16", "contiguous"), "passed"),
+    **dict.fromkeys(("matmul", "__matmul__", "bmm", "einsum"), "product"),
+}
+"""The method of `Recorder` that sees a function of torch."""
+
+
 class Attention:
     """One attention of one call of a module."""
 
@@ -64,16 +76,6 @@ class Recorder(TorchFunctionMode):
         self.queries, self.layers, self.gradients, self.mean = queries, layers, gradients, mean
         self.record = Record()
         self.running: list[tuple[str, nn.Module]] = []
-        self.handlers: dict[str, Callable[..., Tensor]] = {
-            "scaled_dot_product_attention": self.fused,
-            "multi_head_attention_forward": self.multi_head,
-            "_native_multi_head_attention": self.native,
-            "softmax": self.softmax,
-            **dict.fromkeys(
-                ("dropout", "to", "type_as", "type", "float", "half", "bfloat16", "contiguous"), self.passed
-            ),
-            **dict.fromkeys(("matmul", "__matmul__", "bmm", "einsum"), self.product),
-        }
 
     def enter(self, name: str, module: nn.Module, _: tuple) -> None:
         self.running.append((name, module))
@@ -82,10 +84,10 @@ class Recorder(TorchFunctionMode):
         self.running.pop()
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        handler = self.handlers.get(getattr(func, "__name__", "")) if self.running else None
+        handler = HANDLERS.get(getattr(func, "__name__", "")) if self.running else None
         if handler is None or not self.layers.search(self.running[-1][0]):
             return func(*args, **(kwargs or {}))
-        return handler(func, *args, **(kwargs or {}))
+        return getattr(self, handler)(func, *args, **(kwargs or {}))
 
     def fused(
         self,
