@@ -68,8 +68,12 @@ class Generation(NamedTuple):
         grid = self.tokens and self.tokens.grid
         layer = self.shapes.first.get((grid.rows, grid.columns)) if isinstance(grid, Grid) else None
         others = {name: value[:1] for name, value in inputs.items() if name != "pixel_values"}
+        encode = getattr(model.module, "get_image_features", None)
 
         def call(image: dict[str, Tensor]) -> None:
+            if encode is not None:  # without the language model, which takes no part in it
+                encode(**image)
+                return
             model.module.generate(**others, **image, max_new_tokens=1, num_beams=1, do_sample=False)
 
         return layer, call
