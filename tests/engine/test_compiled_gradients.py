@@ -17,7 +17,10 @@ from vision_attn.task import Batch, Task
 
 pytestmark = pytest.mark.compile
 TOLERANCE = 1e-4
-SHAPES = ("strings_read_search", "strings_read_dram", "transformer_scenes")
+SHAPES = (
+    "strings_read_search", "strings_sort_search", "strings_read_dram", "pairs_add_dram", "pairs_read_dram",
+    "transformer_scenes",
+)  # fmt: skip
 """Cases with captions of several lengths, compiled for sizes that vary, as in training. The others have captions of one
 length and are compiled for their sizes, which takes a fifth of the time."""
 ZERO = 1e-6
