@@ -73,6 +73,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # triton complains of each of its objects that is left
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of real data sets; the test is skipped where there is none."""

@@ -31,7 +31,7 @@ SMALL = {
 }  # fmt: skip
 """Sizes of the arguments of these names, where a config has larger ones."""
 SAME = {"sigma": 0.1, "first_sigma": 0.3, "batches_to_sigma": 1000, "early_weight": 0.3, "gain": 1.0, "beams": 1,
-        "max_words": 3, "dropout": 0.3, "context_dropout": 0.5, "size": 8, "resolution": 32,
+        "max_words": 2, "dropout": 0.3, "context_dropout": 0.5, "size": 8, "resolution": 32,
         "length_power": 0.5}  # fmt: skip
 """Numbers that change no operation of training, and are the same in all configs, except where they are 0. (With a large
 gain, scores depend on biases in the second order alone.)"""
