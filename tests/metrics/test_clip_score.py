@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.conftest import quickly
 from tests.explain.test_look import clip, saved, vit
+from tests.scoring import quickly
 from vision_attn.commands import main
 
 SAID = {"0.png": "a cat", "1.png": "the dog of a cat", "2.png": "bird a a a a a a a a a"}
