@@ -107,7 +107,7 @@ class DrawnFilms(Drawn):
 
 def boxes(films: Films, film: int, size: int) -> dict[str, list[tuple[float, ...]]]:
     """For each word of an event the boxes of its actor, or of whom it meets, in the frames of the event: (x0, y0, x1,
-    y1, frame), in [-1, 1] and counted from 0. An object out of sight has none."""
+    y1, frame), in [-1, 1] and counted from 0. One that has left has an empty box on the border: its event is still seen, its place is not."""
     found: dict[str, list[tuple[float, ...]]] = {}
     script, names = script_of(films, film), [OBJECTS[index].split() for index in films.objects[film]]
     corner, side = films.corner[film], films.side[film, None, :, None]
@@ -115,10 +115,8 @@ def boxes(films: Films, film: int, size: int) -> dict[str, list[tuple[float, ...
 
     def add(words: list[str], slot: int, frames: range) -> None:
         for frame in frames:
-            x0, y0, x1, y1 = edges[frame][slot]
-            if x0 < x1 and y0 < y1:
-                for word in words:
-                    found.setdefault(word, []).append((x0, y0, x1, y1, float(frame)))
+            for word in words:
+                found.setdefault(word, []).append((*edges[frame][slot], float(frame)))
 
     for actor, (kind, segment) in enumerate(zip(script.kinds, script.segments, strict=True)):
         frames = event_frames(kind, segment, len(edges))
