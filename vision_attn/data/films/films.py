@@ -107,7 +107,8 @@ class DrawnFilms(Drawn):
 
 def boxes(films: Films, film: int, size: int) -> dict[str, list[tuple[float, ...]]]:
     """For each word of an event the boxes of its actor, or of whom it meets, in the frames of the event: (x0, y0, x1,
-    y1, frame), in [-1, 1] and counted from 0. One that has left has an empty box on the border: its event is still seen, its place is not."""
+    y1, frame), in [-1, 1] and counted from 0. One that has left has an empty box on the border: its event is still
+    seen, its place is not."""
     found: dict[str, list[tuple[float, ...]]] = {}
     script, names = script_of(films, film), [OBJECTS[index].split() for index in films.objects[film]]
     corner, side = films.corner[film], films.side[film, None, :, None]
