@@ -2,19 +2,20 @@
 
 Every method of maps of a ViT (`configs/vit_scenes.yaml`) or of captioners of scenes, on the test split, where the box
 of what each answer names is known: the gain of its order over a random one, beside pointing and mass. A page for each
-run lies in `--out`.
+run lies in `--out`; `--figure` draws gain against pointing.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from PIL import Image
 from torch import Tensor
 
+from benchmarks.charts import Axis, Chart, save
 from vision_attn.explain.measure import Measurement, Settings
 from vision_attn.results.explainer import explainer_of_run, sees_photographs
-from vision_attn.results.measured import result_of, subject_of_run
+from vision_attn.results.measured import MeasureResult, result_of, subject_of_run
 from vision_attn.results.model import Model, open_model
 from vision_attn.system.console import progress
 
@@ -35,8 +36,8 @@ def scenes(model: Model, number: int) -> Iterator[tuple[Image.Image, Callable[[s
             return
 
 
-def table(folder: str, out: Path, number: int, settings: Settings) -> str:
-    """The table of a run, in Markdown; its page lies in `out`."""
+def measured(folder: str, number: int, methods: Sequence[str], settings: Settings) -> MeasureResult:
+    """The numbers of a run on its first test scenes. methods: by default all."""
     model = open_model(folder, device="cpu")
     if sees_photographs(model.task):
         subject = explainer_of_run(model.task, model.source, model.name, model.device).subject()
@@ -44,12 +45,16 @@ def table(folder: str, out: Path, number: int, settings: Settings) -> str:
         subject = subject_of_run(model.task, model.name, model.device, model.seed)
     measurement = None
     for count, (picture, boxes) in enumerate(progress(scenes(model, number), what=folder, unit="scene", total=number)):
-        measurement = measurement or Measurement(subject, subject.methods(subject.read(picture)), settings)
+        measurement = measurement or Measurement(subject, methods or subject.methods(subject.read(picture)), settings)
         measurement.add(f"scene {count + 1}", picture, boxes)
     measurement.finish()
-    result = result_of(measurement, folder)
-    result.write_folder(out / Path(folder).name)
-    lines = [f"{folder}: {result.numbers['answers']} answers to {number} scenes. {result.text}", ""]
+    return result_of(measurement, folder)
+
+
+def table(result: MeasureResult) -> str:
+    """The table of a run, in Markdown."""
+    numbers = result.numbers
+    lines = [f"{result.file}: {numbers['answers']} answers to {numbers['images']} scenes. {result.text}", ""]
     lines += [
         "| Method | gain (95% interval) | of the best | pointing | mass | random weights |",
         "|---|---|---|---|---|---|",
@@ -60,20 +65,41 @@ def table(folder: str, out: Path, number: int, settings: Settings) -> str:
         pointed = f"{one['pointing']:.3f} | {one['mass']:.3f}"
         alike = f"{one['sanity'][-1]:.2f}" if "sanity" in one else "-"
         lines.append(f"| {name} | {one['gain']:.3f} ({low:.3f} to {high:.3f}) | {share} | {pointed} | {alike} |")
-    uniform = result.numbers["uniform"]
+    uniform = numbers["uniform"]
     return "\n".join([*lines, f"| uniform | | | {uniform['pointing']:.3f} | {uniform['mass']:.3f} | |", ""])
+
+
+def figure(results: Sequence[MeasureResult], picture: Path) -> None:
+    """A chart for each run: the gain of each method against its pointing."""
+    names = list(dict.fromkeys(name for result in results for name in result.methods))
+    charts = []
+    for result in results:
+        points = {name: (one["pointing"], one["gain"]) for name, one in result.methods.items()}
+        lines = {name: [points[name]] if name in points else [] for name in names}
+        title = f"gain over a random order, {Path(result.file).name}"
+        charts.append(
+            Chart(lines, Axis("pointing", logarithmic=False), Axis(title, logarithmic=False), frozenset(names))
+        )
+    save(charts, picture)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faithfulness", description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run on scenes, or a copy of its best/")
     parser.add_argument("--images", type=int, default=100, help="scenes of each run (default: 100)")
+    parser.add_argument("--method", action="append", default=[], help="only this method; may be repeated")
+    parser.add_argument("--figure", type=Path, metavar="PNG", help="also draw gain against pointing")
     parser.add_argument("--out", type=Path, default=Path("faithfulness"), help="where pages go")
     parser.add_argument("--quick", action="store_true", help="two scenes: tests that it runs, measures nothing")
     options = parser.parse_args()
     settings = Settings(steps=2, best=0, sanity=1) if options.quick else Settings()
+    results = []
     for run in options.runs:
-        print(table(run, options.out, 2 if options.quick else options.images, settings))
+        results.append(measured(run, 2 if options.quick else options.images, options.method, settings))
+        results[-1].write_folder(options.out / Path(run).name)
+        print(table(results[-1]))
+    if options.figure:
+        figure(results, options.figure)
 
 
 if __name__ == "__main__":

@@ -171,8 +171,10 @@ def test_the_graphs_of_an_epoch_are_counted(config: str, expected: str) -> None:
 
 def test_faithfulness_of_a_run_on_scenes(tmp_path, monkeypatch, capsys) -> None:
     run = write_run("sat_soft_scenes", tmp_path / "run", "--task.min_words=4", "--task.no_repeat=1")
-    monkeypatch.setattr(sys, "argv", ["faithfulness", str(run), "--quick", f"--out={tmp_path / 'out'}"])
+    monkeypatch.setattr(sys, "argv", ["faithfulness", str(run), "--quick", f"--out={tmp_path / 'out'}",
+                                      f"--figure={tmp_path / 'figure.png'}"])  # fmt: skip
     monkeypatch.setattr(measured_runs, "GRADIENTS", ("grad-cam",))
     faithfulness.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert len(rows) == 5 and rows[-1].startswith("| uniform |") and (tmp_path / "out" / "run" / "index.html").exists()
+    assert (tmp_path / "figure.png").stat().st_size > 1000
