@@ -33,7 +33,7 @@ def packed(weight: Tensor) -> dict[str, Any]:
     """A matrix (rows first) as levels and a scale for each row; a vector as numbers."""
     weight = weight.detach().float()
     if weight.dim() < 2:
-        return {"shape": [*weight.shape], "numbers": rounded(weight)}
+        return {"shape": [*weight.shape], "numbers": rounded(weight.flatten())}
     rows = weight.flatten(1)
     scale = torch.tensor(rounded(rows.abs().amax(dim=1).clamp(min=1e-12) / HALF))
     levels = (rows / scale[:, None]).round().clamp(-HALF, HALF).long() + HALF
@@ -177,6 +177,16 @@ def line(folder: str) -> dict[str, Any]:
     return {"encoder": weights_of(task.encoder), "model": weights_of(task.model)}
 
 
+def hops(folder: str) -> dict[str, Any]:
+    """A memory network of three hops, and its words; `folder` is its run, see `make.py`."""
+    task = open_model(folder, device="cpu").task
+    kept = weights_of(task.model)
+    return {
+        "words": task.vocabulary.words,
+        "weights": {name: one for name, one in kept.items() if name.startswith("facts")},
+    }
+
+
 def caption() -> dict[str, Any]:
     """The included captioner's words about the photographs, with a byte for each weight of a map."""
     model: Model = open_model("weights/photographs", device="cpu")
@@ -219,6 +229,7 @@ EVERY = {
     "caption": caption,
     "counter": counter,
     "digits": digits,
+    "hops": lambda: hops("runs/lesson_hops"),
     "line": lambda: line("runs/lesson_line"),
     "ram": ram,
     "soft": soft,

@@ -77,11 +77,11 @@ function svg(tag, attributes = {}, ...children) {
 
 /* A chart in an <svg>, in pixels of the screen: `x` and `y` are the ranges that it shows. */
 class Chart {
-  constructor(node, { x, y, height = .6, most = 420, margin = [14, 12, 28, 44] }) {
+  constructor(node, { x, y, height = .6, least = 0, most = 460, margin = [14, 12, 28, 44] }) {
     this.node = node;
     [this.top, this.right, this.bottom, this.left] = margin;
     this.width = node.parentElement.clientWidth - parseFloat(getComputedStyle(node.parentElement).paddingLeft) * 2;
-    this.height = Math.min(most, Math.round(this.width * height));
+    this.height = Math.round(clamp(this.width * height, least, most));
     node.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     node.style.height = `${this.height}px`;
     node.replaceChildren();

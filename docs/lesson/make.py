@@ -2,14 +2,16 @@
 
     python docs/lesson/make.py                    # joins frame.html, style.css, frame.js and pages/ with the numbers
                                                   # that index.html already has
-    python docs/lesson/make.py --data ram soft    # computes these numbers again (`data.py`); "all" takes some minutes
+    python docs/lesson/make.py --data ram soft    # computes these numbers again (`data.py`); "all": every one
 
-The reader of lines is trained by the first two commands, half an hour of a CPU core; the third one exports its numbers:
+The reader of lines is trained by the first two commands, half an hour of a core, the memory network by the third one
+in a minute; the last one exports their numbers:
 
     vision-attn train configs/strings_read_monotonic.yaml --run.folder=runs/lesson_start --run.epochs=6 $SIZES
     vision-attn train configs/strings_read_monotonic.yaml --run.folder=runs/lesson_line --run.epochs=8 $SIZES \
         --run.start_from=runs/lesson_start --data.grow=0
-    python docs/lesson/make.py --data line
+    vision-attn train configs/memory_stories.yaml --data.tasks=[2] --run.folder=runs/lesson_hops
+    python docs/lesson/make.py --data line hops
 
 with the sizes
 

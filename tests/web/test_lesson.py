@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,8 +19,13 @@ from torch import Tensor
 
 from tests.browser import NEEDED, PROGRAM, Browser
 from vision_attn.attention.filterbank import Filterbank
+from vision_attn.attention.monotonic import Monotonic
+from vision_attn.attention.scores import Additive
 from vision_attn.contracts import Window
+from vision_attn.encoders.strips import Columns
 from vision_attn.kernels.choice import without_loops
+from vision_attn.models.encoder_decoder import RNNsearch
+from vision_attn.models.memory_network import MemoryNetwork
 from vision_attn.results.model import open_model
 
 LESSON = Path(__file__).parents[2] / "docs" / "lesson"
@@ -67,7 +72,7 @@ def digit(label: int, turn: int) -> np.ndarray:
 
 def agrees(found: Any, expected: Any) -> None:
     expected = np.array(expected.detach().tolist()) if isinstance(expected, Tensor) else expected
-    np.testing.assert_allclose(np.array(found, dtype=float), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.array(found, dtype=float), np.array(expected, dtype=float), rtol=1e-4, atol=1e-4)
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -182,6 +187,46 @@ def ram(ask: Callable) -> None:
     assert found[-1]["probabilities"][5] > 0.9
 
 
+def line(ask: Callable) -> None:
+    encoder = Columns(region_size=32, width=8).eval()
+    options = {"encoder_size": 24, "hidden_size": 64, "word_size": 16, "score": partial(Additive, attention_size=32)}
+    model = RNNsearch(13, 32, **options, attention=partial(Monotonic, advance=1)).eval()
+    encoder.load_state_dict(weights(kept("line")["encoder"]))
+    model.load_state_dict(weights(kept("line")["model"]))
+    for text, gap, mode in (("0123456789", 3, "expectation"), ("88", 4, "online")):
+        found = ask({"text": text, "gap": gap, "mode": mode})
+        pixels = torch.tensor(found["pixels"]).view(1, 1, 32, found["width"]).expand(-1, 3, -1, -1)
+        memory, state = model.start(encoder((pixels * 255).round().byte()), 1)
+        word = torch.zeros(1, 1, dtype=torch.long)
+        with model.in_mode(mode):
+            for said in found["said"]:
+                logits, state, seen = model.step(word, state, memory)
+                word = logits.argmax(dim=-1)
+                assert word.item() == said["word"]
+                agrees(said["p"], logits.softmax(dim=-1).max())
+                agrees(said["alpha"], seen.alpha[0, 0])
+        assert "".join(str(said["word"] - 3) for said in found["said"][:-1]) == text
+
+
+def hops(ask: Callable) -> None:
+    words, model = kept("hops")["words"], MemoryNetwork(len(kept("hops")["words"]), len(kept("hops")["words"])).eval()
+    found = model.load_state_dict(weights(kept("hops")["weights"]), strict=False)
+    assert not [name for name in found.missing_keys if name.startswith("facts")]
+    facts = [
+        "Mary went to the kitchen.",
+        "John moved to the garden.",
+        "Mary took the milk there.",
+        "John got the apple.",
+    ]
+    ids = [[words.index(word) for word in fact.lower().strip(".").split()] for fact in reversed(facts)]
+    asked = torch.tensor([[words.index(word) for word in ["where", "is", "the", "milk"]]])
+    expected = model(torch.tensor([[*fact, *[0] * (6 - len(fact))] for fact in ids])[None], asked)
+    answer = ask({"facts": facts, "question": "Where is the milk?"})
+    agrees(answer["answers"], expected.log_prob[0].exp())
+    agrees(answer["maps"], expected.alpha[0].flip(-1))  # the page begins with the oldest sentence
+    assert words[int(np.argmax(answer["answers"]))] == "kitchen"
+
+
 def caption(ask: Callable) -> None:
     for number, photograph in enumerate(kept("caption")["photographs"]):
         found = ask({"photograph": number, "word": 1})
@@ -201,7 +246,7 @@ def caption(ask: Callable) -> None:
         assert found["brightest"] == [*divmod(int(light.argmax()), 96)][::-1]
 
 
-CHECKS = [counter, gradients, kernel, soft, hard, filterbank, ram, caption]
+CHECKS = [counter, gradients, kernel, soft, hard, filterbank, ram, line, hops, caption]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
