@@ -58,18 +58,18 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "a score of places, tied embeddings": (
         "sat_soft_scenes", f"{SCORES}.scores.Location", "--task.model.score.num_regions=49", "--task.model.tied=true",
     ),
-    "an embedding of each place": (
+    "an embedding of each place, a GRU": (
         "sat_soft_scenes", f"{SCORES}.location.EmbeddedLocation", "--task.model.score.num_regions=49",
+        "--task.model.cell=gru",
     ),
-    "a score by distance": ("sat_soft_scenes", f"{SCORES}.scores.Kernel", "--task.model.score.learned=true"),
     "a score of content and places, label smoothing": (
         "sat_soft_scenes", f"{SCORES}.scores.ContentLocation", "--task.model.score.grid=[7,7]",
         "--task.criteria.likelihood.smoothing=0.1",
     ),
-    "a GRU": ("sat_soft_scenes", "--task.model.cell=gru"),
     "a GRU of one vector": ("strings_read_fixed", "--task.model.cell=gru", "--task.model.encoder=gru"),
-    "scheduled sampling": (
-        "top_down_scenes", "--task.model.scheduled_sampling=0.5", "--task.model.scheduled_sampling_batches=2",
+    "a score by distance, scheduled sampling": (
+        "top_down_scenes", f"{SCORES}.scores.Kernel", "--task.model.score.learned=true",
+        "--task.model.scheduled_sampling=0.5", "--task.model.scheduled_sampling_batches=2",
     ),
     "self-critical, hard": ("sat_hard_scenes", f"--task.criteria.self_critical={SAMPLED}"),
     "self-critical, a Transformer": ("transformer_scenes", f"--task.criteria.self_critical={SAMPLED}"),
