@@ -104,11 +104,11 @@ def write_image_hops(folder: Path, images: Sequence[AnsweredImage]) -> list[Path
         hops = [f"hop {number}" for number in range(1, len(image.alpha) + 1)]
         known = [box for box in image.boxes if not isnan(box[0])]
         boxes = {hop: [box] for hop, box in zip(hops, known, strict=False)}
-        title = f"{image.question} {image.said} ({image.probability:.2f})"
-        title += f", correct: {image.answer}" * (image.said != image.answer)
-        items.append(PageItem(title, image.picture, hops, image.alpha, boxes=boxes, extent=image.extent))
+        said = f"{image.said} ({image.probability:.2f})" + f", correct: {image.answer}" * (image.said != image.answer)
+        given = {"references": [f"{image.question} {said}"], "boxes": boxes, "extent": image.extent}
+        items.append(PageItem(said, image.picture, hops, image.alpha, **given))
     paths = [write_page(folder / "index.html", items, title=TITLE, guide=IMAGES, unit="hop")]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         path, options = folder / picture_name(number, "hops.png"), {"boxes": item.boxes, "extent": item.extent}
-        paths.append(write_sheet(path, item.picture, item.words, item.alpha, caption=item.title, **options))
+        paths.append(write_sheet(path, item.picture, item.words, item.alpha, caption=item.references[0], **options))
     return paths

@@ -37,7 +37,7 @@ BOXES = {
     "hop": " A box is the object that the answer follows from at this hop.",
 }
 FILMS = " The line below a film shows how much it looked at each frame."
-REFERENCES = {"word": "What people said ({})", "character": "What is written ({})", "hop": "The answer ({})"}
+REFERENCES = {"word": "What people said ({})", "character": "What is written ({})", "hop": "Question and answer ({})"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 
