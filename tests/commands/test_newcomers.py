@@ -41,7 +41,7 @@ FORGERY = "a\nfake.jpg\tA cat.jpg"
 class Talker(Captioning):
     """A captioner that says what it is told, one text after the other."""
 
-    resolution, settings, fit = 16, {}, "centre"
+    resolution, frames, settings, fit = 16, 1, {}, "centre"
 
     def __init__(self, texts: Sequence[str]) -> None:
         torch.nn.Module.__init__(self)

@@ -442,7 +442,7 @@ def test_crops_are_of_training_photographs_alone_and_differ_in_each_epoch(folder
     assert all(batch.crops is None for each in (captions, kept) for batch in each.split("train"))
 
 
-def held(views, resolution: int, device: torch.device, *, repeated: bool, fit: Fit) -> HeldPixels:
+def held(views, resolution: int, device: torch.device, *, repeated: bool, fit: Fit, frames: int) -> HeldPixels:
     """Photographs held as on a GPU."""
     return HeldPixels(views, resolution, device, fit=fit, room=5 * 3 * 8 * 8)
 

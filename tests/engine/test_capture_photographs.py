@@ -69,7 +69,7 @@ def test_a_captured_step_crops_and_encodes_photographs_that_are_held(tmp_path: P
         called = trained(tmp_path / "called", photographs(tmp_path), capture=True)
         made: list[HeldPixels] = []
 
-        def held(views, resolution: int, device: torch.device, *, repeated: bool, fit: Fit) -> HeldPixels:
+        def held(views, resolution: int, device: torch.device, *, repeated: bool, fit: Fit, frames: int):
             made.append(HeldPixels(views, resolution, device, fit=fit, room=NUMBER * 3 * SIDE**2))
             return made[-1]
 

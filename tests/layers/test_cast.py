@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vision_attn.attention import multi_head
 from vision_attn.layers import cast, linear, unrolled
 from vision_attn.models import transformer
 from vision_attn.models.draw import DRAW, DRAWReader
@@ -51,7 +52,7 @@ def test_gradients_are_those_of_autocast(name, collects, monkeypatch) -> None:
     monkeypatch.setattr(cast, "_wanted", lambda model: True)
     if collects:
         monkeypatch.setattr(unrolled, "_collects", lambda layer, input: torch.is_grad_enabled())
-        for module in (unrolled, linear, transformer):
+        for module in (unrolled, linear, multi_head, transformer):
             monkeypatch.setattr(module, "is_cuda", lambda tensor: True)
     loss, gradients = loss_and_gradients(name)
     torch.testing.assert_close(loss, expected[0], rtol=1e-2, atol=1e-2)

@@ -53,7 +53,8 @@ def test_what_is_not_gone_stays(name: str) -> None:
     found = FILLS[name](IMAGE, gone)
     assert found.shape == (2, 3, 20, 24) and torch.equal(found[0][:, ~gone[0]], IMAGE[:, ~gone[0]])
     assert (found[0] - IMAGE)[:, gone[0]].abs().mean() > 0.01 and found.isfinite().all()
-    assert found[1].std() < IMAGE.std() / 1.5  # without anything to go by, little is left
+    fine = torch.rand(3, 20, 24, generator=torch.Generator().manual_seed(0))
+    assert FILLS[name](fine, gone)[1].std() < fine.std() / 3  # without anything to go by, little is left
 
 
 def test_equal_weights_are_in_random_order() -> None:

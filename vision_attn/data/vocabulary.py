@@ -143,7 +143,7 @@ class VocabularySource(Source):
         self.vocabulary = start.extended(self.vocabulary.words)
         return len(start), len(self.vocabulary)
 
-    def saved(self, path: Path) -> Vocabulary:
+    def saved(self, path: Path) -> Any:
         """Load a saved vocabulary, and split captions as it does. Raises ValueError if `words` asks for another way."""
         vocabulary = self.vocabulary_type.load(path)
         if isinstance(vocabulary, Vocabulary):

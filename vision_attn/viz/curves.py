@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from vision_attn.viz.index import PAGE
-from vision_attn.viz.sheet import DARK, save_page
+from vision_attn.viz.index import write_figures
 
 COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#0072b2", "#999999")
 """Of runs, in turn (Okabe and Ito 2008: distinct also without seeing red or green)."""
@@ -27,9 +26,7 @@ def write_curves(path: Path, curves: Mapping[str, Mapping[str, Curve]], *, title
     )
     plots = "\n".join(plot(name, some, colours) for name, some in curves.items())
     guide = "Each plot against the step. Point at a curve for the name of its run."
-    parts = {"paper": DARK.paper, "ink": DARK.ink, "quiet": DARK.quiet, "guide": guide, "title": escape(title)}
-    page = PAGE.format(figures=f"{legend}\n{plots}", **parts)
-    return save_page(path, page)
+    return write_figures(path, f"{legend}\n{plots}", title=title, guide=guide)
 
 
 def plot(name: str, curves: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
