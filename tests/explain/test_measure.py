@@ -308,6 +308,9 @@ def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     lines = verdict({"images": 9, "methods": {"a": one, "b": sure, "c": sure | {"ignores_weights": True}}})
     assert lines[0].startswith("Trust b most") and lines[1].startswith("c ignores the weights")
     assert lines[2] == "a: no better than a random order here."
+    small = {"gain": 0.001, "gain_interval": [0.0005, 0.002]}
+    lines = verdict({"images": 2, "methods": {"a": small}})
+    assert lines[0].startswith("No method is better") and lines[1].startswith("That is of 2 images, too few")
 
 
 @pytest.mark.parametrize("make", [blip, llava, clip], ids=lambda make: make.__name__)

@@ -10,6 +10,11 @@ from vision_attn.explain.measure import Measured, Measurement, gains
 from vision_attn.explain.randomised import UNCHANGED
 from vision_attn.metrics.bootstrap import interval, resampled_sums
 
+FEW = 5
+"""Images of which an interval says little."""
+SMALLEST = 0.005
+"""The smallest gain that counts: below it, a method hardly changes the answer."""
+
 
 def record(measurement: Measurement) -> dict[str, Any]:
     """All numbers, as JSON holds them. Intervals are of 95%, over images drawn with replacement.
@@ -92,7 +97,11 @@ def verdict(found: dict[str, Any]) -> list[str]:
     """Which methods to trust, in sentences."""
     methods = found["methods"]
     ignoring = [name for name, one in methods.items() if one.get("ignores_weights")]
-    sure = {name: one for name, one in methods.items() if one["gain_interval"] and one["gain_interval"][0] > 0}
+    sure = {
+        name: one
+        for name, one in methods.items()
+        if one["gain_interval"] and one["gain_interval"][0] > 0 and one["gain"] >= SMALLEST
+    }
     ranked = sorted((name for name in sure if name not in ignoring), key=lambda name: -sure[name]["gain"])
     lines = []
     if ranked:
@@ -105,10 +114,11 @@ def verdict(found: dict[str, Any]) -> list[str]:
         close = [name for name in ranked[1:] if sure[name]["gain"] >= low]
         if close:
             lines.append(f"{_listed(close)} may be as good: within that interval.")
-    elif found["images"] < 2:
-        lines.append("One image tells nothing about a method: measure at least 20.")
-    else:
+    elif found["images"] > 1:
         lines.append("No method is better than a random order on these images: trust none of these maps.")
+    if found["images"] < FEW:
+        number = f"{found['images']} image{'s' * (found['images'] != 1)}"
+        lines.append(f"That is of {number}, too few to choose a method by: measure at least 20.")
     if ignoring:
         be = "s" if len(ignoring) == 1 else ""
         lines.append(

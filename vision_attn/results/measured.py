@@ -117,7 +117,8 @@ def measure(
                 f"({seconds / total:.2g} s an image); fewer methods or images take less"
             )
     if chosen is None:
-        raise ValueError("nothing could be measured: no image could be read")
+        why = unreadable[0] if unreadable else "no images were given"
+        raise ValueError(f"nothing could be measured: {why}")
     chosen.finish()
     result = result_of(chosen, name)
     if known is not None and result.numbers["uniform"] is None:

@@ -41,7 +41,7 @@ class Answering(Task):
     follows from: a sentence, or a region whose centre lies in the box of an object.
     """
 
-    kind = "answerer"
+    kind = "model that answers questions"
 
     def __init__(self, source: Source, *, model: Callable[[int, int], Answerer], encoder: Encoder | None = None):
         super().__init__()

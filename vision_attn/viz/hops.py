@@ -19,8 +19,9 @@ from vision_attn.viz.sheet import DARK, Box, picture_name
 
 TITLE = "What each hop read"
 STORIES = (
-    "The lighter a cell, the more weight the sentence has in that hop; the number is its weight in percent. "
-    "Sentences with a bar are those that the answer follows from."
+    "The lighter a cell, the more weight the sentence has in that hop; the number is its weight in percent. While a "
+    "model trains without softmaxes, weights do not add up to 100. Sentences with a bar are those that the answer "
+    "follows from."
 )
 IMAGES = "Point at a hop, or step through with the arrow keys, to see where the model looked in it. A box is an object "
 IMAGES += "that the answer follows from."

@@ -77,7 +77,7 @@ def _table(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> str:
             f'<td class="{kind}">{one["gain"]:+.3f}</td>',
             "<td>" + ("" if ends is None else f"{ends[0]:+.3f} to {ends[1]:+.3f}") + "</td>",
             *(f"<td>{one[key]:.3f}</td>" for key in ("deletion", "insertion")),
-            "<td>" + ("" if one["share"] is None else f"{one['share']:.0%}") + "</td>",
+            "<td>" + ("" if one["share"] is None or kind != "yes" else f"{one['share']:.0%}") + "</td>",
         ]
         if checked:
             ignores = one["ignores_weights"]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from os.path import isdir, isfile  # a name that is too long is no error for them
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ def located(path: str | Path) -> Path:
 def is_dataset(path: Path) -> bool:
     """Whether this is the name of a dataset on the hub, a folder that the library saved, or a file or a folder of files
     with a column of photographs."""
-    if NAME.fullmatch(str(path)) or any((path / name).is_file() for name in SAVED):
+    if NAME.fullmatch(str(path)) or any(isfile(path / name) for name in SAVED):
         return True
     return any(photographs_in(_schema(file), None) for file in _files(path)[:1])
 
@@ -125,9 +126,9 @@ def _holds_bytes(kind: Any) -> bool:
 
 def _files(path: Path) -> list[Path]:
     """The files with columns at a path: the file, or those of a folder or of its folder `data`."""
-    if path.is_dir():
+    if isdir(path):
         return next(filter(None, (sorted(place.glob("*.parquet")) for place in (path, path / "data"))), [])
-    if not path.is_file():
+    if not isfile(path):
         return []
     with suppress(OSError), open(path, "rb") as file:
         return [path] if file.read(4) in (PARQUET, ARROW) else []
