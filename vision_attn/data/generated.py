@@ -5,6 +5,7 @@ from typing import Any
 
 from vision_attn.data.counted_batches import Counted, slices
 from vision_attn.data.random_streams import FIXED, FRESH
+from vision_attn.system.checks import check_range
 from vision_attn.task import SPLITS, Batch, Source, equal_part, known_split
 
 
@@ -26,6 +27,12 @@ class Generated(Source):
             )
         self.batch_size, self.epoch_images = batch_size, epoch_images
         self.split_images = {"train": val_images, "val": val_images, "test": test_images}
+
+    def check_pixels(self, number: int) -> None:
+        """Raise ValueError if images of this number of pixels are too many in a batch or in a fixed set."""
+        name = type(self).__name__
+        check_range(name, 1, 2**26, pixels_of_a_batch=self.batch_size * number)
+        check_range(name, 1, 2**29, pixels_of_a_split=max(self.split_images.values()) * number)
 
     def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Any:
         """The random choices of images of a split, from the random stream of `numbers`: a tensor or a NamedTuple of

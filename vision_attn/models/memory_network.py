@@ -92,7 +92,8 @@ class MemoryNetwork(Answerer):
         of the next, A^{k+1} = C^k; where facts are sentences also B = A^1 and W^T = C^K. "layerwise": A and C are those
         of all hops, and a matrix H maps the state from hop to hop.
     linear_start: training begins without the softmax of the hops, until nll on validation questions has not fallen for
-        so many validations (section 4.2); 0: it begins with it. Until then maps are scores, which may be negative.
+        this number of validations (section 4.2); 0: the softmax is there from the start. Until then maps are scores,
+        which may be negative.
     noise: the probability of an empty memory between two facts in training, which makes temporal vectors general
         (section 4.2, "random noise").
 

@@ -72,8 +72,8 @@ class DrawnFilms(Drawn):
         )
         check_range("DrawnFilms", 32, 256, size=size)
         check_range("DrawnFilms", 6, 60, frames=frames)
-        check_range("DrawnFilms", 1, 2**26, pixels_of_a_batch=batch_size * frames * size**2)
         check_range("DrawnFilms", 1, 10_000, val_images=val_images, test_images=test_images)
+        self.check_pixels(frames * size**2)
         self.frames, self.size, self.rows, self.mixture = frames, size, rows, tuple(mixture)
 
     def prepare(self, task: Task) -> None:

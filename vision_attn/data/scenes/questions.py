@@ -65,8 +65,7 @@ class SceneQuestions(VocabularySource, Generated):
         for number in steps or (0,):
             check_range("SceneQuestions", 1, 3, steps=number)
         check_range("SceneQuestions", 40, 512, size=size)
-        check_range("SceneQuestions", 1, 2**26, pixels_of_a_batch=batch_size * size**2)
-        check_range("SceneQuestions", 1, 2**29, pixels_of_a_split=max(val_images, test_images) * size**2)
+        self.check_pixels(size**2)
         self.steps, self.size = steps, size
 
     @cached_property

@@ -62,9 +62,8 @@ class Scenes(Drawn):
             batch_size=batch_size, epoch_images=epoch_images, val_images=val_images, test_images=test_images
         )
         check_range("Scenes", 40, 512, size=size)
-        check_range("Scenes", 1, 2**26, pixels_of_a_batch=batch_size * size**2)
         check_range("Scenes", 1, 100_000, val_images=val_images, test_images=test_images)
-        check_range("Scenes", 1, 2**29, pixels_of_a_split=max(val_images, test_images) * size**2)
+        self.check_pixels(size**2)
         self.size, self.rows, self.mixture = size, rows, tuple(mixture)
         self.language, self.words, self.max_words = language, words, max_words
         self.plain = language == "english"

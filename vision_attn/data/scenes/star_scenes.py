@@ -57,8 +57,7 @@ class Targets(Generated):
             batch_size=batch_size, epoch_images=epoch_images, val_images=val_images, test_images=test_images
         )
         check_range("Targets", 40, 512, size=size)
-        check_range("Targets", 1, 2**26, pixels_of_a_batch=batch_size * size**2)
-        check_range("Targets", 1, 2**29, pixels_of_a_split=max(val_images, test_images) * size**2)
+        self.check_pixels(size**2)
         self.size, self.image_shape = size, (3, size, size)
 
     def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:

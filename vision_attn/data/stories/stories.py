@@ -14,7 +14,7 @@ from vision_attn.system.files import find
 from vision_attn.task import SPLITS, Task, equal_part, known_split
 
 HELD_OUT = 10
-"""Of what is given for training, one in so many is for validation, as in Sukhbaatar et al. 2015."""
+"""Of the questions for training, one in ten is for validation, as in Sukhbaatar et al. 2015."""
 
 
 class QuestionSource(VocabularySource):
