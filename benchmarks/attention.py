@@ -9,7 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.measure import MiB, peak_memory, seconds, table
 from benchmarks.shapes import Shapes
-from vision_attn.attention.scores import Additive, ContentLocation, Cosine, Dot, General, Location, ScaledDot
+from vision_attn.attention.location import ContentLocation, Location
+from vision_attn.attention.scores import Additive, Cosine, Dot, General, ScaledDot
 
 NUM_WORDS = 16
 """Words whose memory is measured together."""

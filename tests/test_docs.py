@@ -43,8 +43,8 @@ NUMBERED = {
     "Vinyals et al. 2015": {"models/show_and_tell.py": [10, 11, 12]},
     "Anderson et al. 2018": {"models/top_down.py": [1, 2, 3, 4, 5, 6, 7]},
     "Vaswani et al. 2017": {"attention/scores.py": [1], "attention/multi_head.py": [1], "models/transformer.py": [2]},
-    "Chorowski et al. 2015": {"attention/scores.py": [8, 9]},
-    "Luong et al. 2015": {"attention/scores.py": [8]},
+    "Chorowski et al. 2015": {"attention/location.py": [8, 9]},
+    "Luong et al. 2015": {"attention/location.py": [8, 9, 10]},
     "Graves et al. 2014": {"attention/scores.py": [5]},
     "Mnih et al. 2014": {"attention/reinforce.py": [2, 3], "tasks/classify.py": [1]},
     "Gregor et al. 2015": {
@@ -129,7 +129,7 @@ def picture() -> str:
                 file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
                 said = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0].rstrip(".")
                 name = path.relative_to(package).as_posix() + ("/" if path.is_dir() else ".py")
-                lines.append(f"{floor:>2}  {name:18}  {said}")
+                lines.append(f"{floor:>2}  {name:19}  {said}")
                 floor = ""
     return "".join(f"{line.rstrip()}\n" for line in lines)
 

@@ -56,14 +56,14 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "sat_hard_scenes", f"{SCORES}.scores.General", f"{LOOKS}.reinforce.MovingAverage",
     ),
     "a score of places, tied embeddings": (
-        "sat_soft_scenes", f"{SCORES}.scores.Location", "--task.model.score.num_regions=49", "--task.model.tied=true",
+        "sat_soft_scenes", f"{SCORES}.location.Location", "--task.model.score.num_regions=49", "--task.model.tied=true",
     ),
     "an embedding of each place, a GRU": (
         "sat_soft_scenes", f"{SCORES}.location.EmbeddedLocation", "--task.model.score.num_regions=49",
         "--task.model.cell=gru",
     ),
     "a score of content and places, label smoothing": (
-        "sat_soft_scenes", f"{SCORES}.scores.ContentLocation", "--task.model.score.grid=[7,7]",
+        "sat_soft_scenes", f"{SCORES}.location.ContentLocation", "--task.model.score.grid=[7,7]",
         "--task.criteria.likelihood.smoothing=0.1",
     ),
     "a GRU of one vector": ("strings_read_fixed", "--task.model.cell=gru", "--task.model.encoder=gru"),

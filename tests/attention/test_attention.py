@@ -14,7 +14,8 @@ from tests import references
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.hard import Hard, StraightThrough
-from vision_attn.attention.scores import Additive, ContentLocation, Cosine, Dot, Score
+from vision_attn.attention.location import ContentLocation
+from vision_attn.attention.scores import Additive, Cosine, Dot, Score
 from vision_attn.attention.soft import Soft, doubly_stochastic, expected_context
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from vision_attn.attention.hard import Hard
-from vision_attn.attention.location import Coverage, GaussianMixture, LocalPredictive
+from vision_attn.attention.location import ContentLocation, Coverage, GaussianMixture, LocalPredictive
 from vision_attn.attention.monotonic import HardMonotonic, Monotonic
-from vision_attn.attention.scores import Additive, ContentLocation
+from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
 from vision_attn.models.show_attend_tell import ShowAttendTell
 

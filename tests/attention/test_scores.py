@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vision_attn.attention import scores
-from vision_attn.attention.location import EmbeddedLocation
-from vision_attn.attention.scores import ContentLocation, Cosine, Dot, Even, General, Kernel, Location, ScaledDot
+from vision_attn.attention.location import ContentLocation, EmbeddedLocation, Location
+from vision_attn.attention.scores import Additive, Cosine, Dot, Even, General, Kernel, ScaledDot
 from vision_attn.commands import main
 from vision_attn.configuration.config import read
 from vision_attn.configuration.run_folder import open_run
@@ -208,15 +207,15 @@ def train(config: str | Path, folder: Path, *overrides: str) -> int:
     return main(["train", str(config), *(f"--{key}={value}" for key, value in settings.items()), *overrides])
 
 
-@pytest.mark.parametrize("name", ["Additive", "Dot", "ScaledDot", "Cosine", "General", "Location", "ContentLocation"])
-def test_any_score_by_one_key_of_the_command_line(name, tmp_path):
+@pytest.mark.parametrize("score", [Additive, Dot, ScaledDot, Cosine, General, Location, ContentLocation])
+def test_any_score_by_one_key_of_the_command_line(score, tmp_path):
     """The config has Additive and its attention_size: another score keeps arguments that it has, and drops the rest."""
-    key = f"--task.model.score=vision_attn.attention.scores.{name}"
+    key = f"--task.model.score={score.__module__}.{score.__name__}"
     assert train(SCENES, tmp_path / "run", key) == 0
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2] and all(math.isfinite(line["loss"]) for line in lines)
     task, _, _ = open_run(tmp_path / "run")
-    assert type(task.model.score) is getattr(scores, name)
+    assert type(task.model.score) is score
 
 
 def test_any_score_by_one_line_of_yaml(tmp_path):
@@ -241,7 +240,7 @@ def test_a_score_that_does_not_fit_the_config_says_so_in_one_line(tmp_path, caps
 
 
 def test_keys_of_other_images_are_refused():
-    score = scores.Additive(D, H, attention_size=3)
-    unchecked = inspect.unwrap(scores.Additive.forward)  # as it is where shapes are not checked
+    score = Additive(D, H, attention_size=3)
+    unchecked = inspect.unwrap(Additive.forward)  # as it is where shapes are not checked
     with pytest.raises(ValueError, match=r"keys must be a tensor \(3, L, 3\)"):
         unchecked(score, torch.zeros(3, R, H), score.project(torch.zeros(2, L, D)))

@@ -10,7 +10,7 @@ import yaml
 from vision_attn.commands import main
 from vision_attn.configuration import moves
 from vision_attn.configuration.config import read
-from vision_attn.configuration.moves import ARGUMENTS, CLASSES, MODULES, moved, moved_option
+from vision_attn.configuration.moves import ARGUMENTS, CLASSES, MODULES, PATHS, moved, moved_option
 from vision_attn.configuration.run_folder import open_run
 
 TINY = {
@@ -35,6 +35,13 @@ def test_every_module_of_the_table_has_moved(old: str) -> None:
         before = next((old for old, renamed in CLASSES.items() if renamed == name), name)
         assert moved(f"{old}.{before}") == f"{new.__name__}.{name}"
         assert moved(f"{new.__name__}.{name}") == f"{new.__name__}.{name}"
+
+
+@pytest.mark.parametrize("old", PATHS)
+def test_a_class_that_moved_by_itself_is_found(old: str) -> None:
+    module, _, name = moved({"class_path": old})["class_path"].rpartition(".")
+    assert getattr(import_module(module), name).__module__ == module
+    assert old.rpartition(".")[0] != module
 
 
 def test_a_line_names_the_new_path_once(capsys) -> None:

@@ -15,8 +15,9 @@ from tests.decode.test_decode import OneWord
 from tests.engine.test_capture import PlainGraph, TapeGraph, train
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.hard import Hard
+from vision_attn.attention.location import ContentLocation
 from vision_attn.attention.monotonic import Monotonic
-from vision_attn.attention.scores import Additive, ContentLocation
+from vision_attn.attention.scores import Additive
 from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode import Decoded, beam_search, greedy, replay, sample
 from vision_attn.decode.captured_search import EVERY

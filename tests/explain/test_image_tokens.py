@@ -9,8 +9,8 @@ from PIL import Image
 
 from tests.architectures import VISION
 from tests.explain.test_look import NAMED, SIZE, saved
-from vision_attn.explain import captioners
-from vision_attn.explain.image_tokens import find_tokens
+from vision_attn.explain.captioners import word_maps
+from vision_attn.explain.captioners.image_tokens import find_tokens
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import Model, open_model
 from vision_attn.explain.recorder import Attention, Record
@@ -48,7 +48,7 @@ def git(hf: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captioners, "MOST_WORDS", 6)
+    monkeypatch.setattr(word_maps, "MOST_WORDS", 6)
 
 
 def opened(folder: Path, make: Any) -> tuple[Model, Image.Image]:

@@ -22,7 +22,7 @@ from vision_attn import api
 from vision_attn.commands import main
 from vision_attn.commands.look import add_arguments
 from vision_attn.data.scenes.grammar import COLOURS
-from vision_attn.explain import generation
+from vision_attn.explain.captioners import generation
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import Model
 from vision_attn.models.policies import Anywhere
@@ -453,15 +453,15 @@ def test_a_caption_of_one_word_is_seen_by_the_layers_of_the_decoder(
     make: Any, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the vision tower run once too."""
-    from vision_attn.explain import captioners
+    from vision_attn.explain.captioners import word_maps
     from vision_attn.explain.looks import look
 
     model = captioner(tmp_path / "model", make)
     picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
     for method in ("attention", "relevance"):
-        monkeypatch.setattr(captioners, "MOST_WORDS", 40)
+        monkeypatch.setattr(word_maps, "MOST_WORDS", 40)
         whole = look(model, picture, method=method)
-        monkeypatch.setattr(captioners, "MOST_WORDS", 1)
+        monkeypatch.setattr(word_maps, "MOST_WORDS", 1)
         seen = look(model, picture, method=method)
         assert seen.words == whole.words[:1] and seen.layers.shape == whole.layers[:1].shape
         torch.testing.assert_close(seen.layers, whole.layers[:1], rtol=1e-4, atol=1e-6)
@@ -489,7 +489,7 @@ def test_windows_have_no_relevance_of_the_whole_image(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Swin with GPT-2: what windows of as many tokens as the last stage do is left out; of a ViT nothing is."""
-    from vision_attn.explain import captioners
+    from vision_attn.explain.captioners import word_maps
     from vision_attn.explain.looks import look
 
     swin = {"image_size": 32, "embed_dim": 16, "initializer_range": 0.3, "window_size": 4}
@@ -499,8 +499,8 @@ def test_windows_have_no_relevance_of_the_whole_image(
         "vit": lambda hf: hf.ViTConfig(**VISION | {"initializer_range": 0.3}),
     }
     picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
-    whole, used = captioners.relevance, []
-    monkeypatch.setattr(captioners, "relevance", lambda layers: used.append(len(layers)) or whole(layers))
+    whole, used = word_maps.relevance, []
+    monkeypatch.setattr(word_maps, "relevance", lambda layers: used.append(len(layers)) or whole(layers))
     for name, encoder in encoders.items():
         used.clear()
         model = captioner(tmp_path / name, with_gpt2(encoder))

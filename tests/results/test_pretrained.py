@@ -179,7 +179,7 @@ def test_other_verbs(
         assert main(["compare", compared, "--metrics", "CIDEr"]) == 0
         assert re.search(rf"^{name} .*\d\.\d{{4}}$", capsys.readouterr().out, re.MULTILINE)
     model = vision_attn.load(name, device="cpu", max_words=6)
-    monkeypatch.setattr("vision_attn.explain.captioners.MOST_WORDS", 6)
+    monkeypatch.setattr("vision_attn.explain.captioners.word_maps.MOST_WORDS", 6)
     caption, look = model.caption(image), model.look(image)
     assert caption.text == look.text and caption.picture.size == look.picture.size == (60, 40)
     torch.testing.assert_close(caption.alpha, look.alpha / look.alpha.sum(dim=(1, 2), keepdim=True))
@@ -207,7 +207,7 @@ def test_other_verbs(
 
 def test_prompts_and_captions_of_several_kinds(pretrained: Opener) -> None:  # noqa: F811
     """A prompt that asks changes the caption's model inputs; samples repeat by their seed; settings are checked."""
-    from vision_attn.explain.prompts import default_prompt, inputs_of
+    from vision_attn.explain.captioners.prompts import default_prompt, inputs_of
 
     model = vision_attn.load(pretrained("SmolVLM"), device="cpu", prompt="a photo of", **OURS)
     inputs = inputs_of(model.task.opened, photographs()[:1], model.task.decoding.prompt)
@@ -237,7 +237,7 @@ def test_a_caption_goes_on_where_its_beginning_ends(kind: str, kept: list[int], 
     """Tokenizers of BERT put an end after a text. BLIP takes it away by itself, whatever it is."""
     from tokenizers.processors import TemplateProcessing
 
-    from vision_attn.explain.prompts import inputs_of
+    from vision_attn.explain.captioners.prompts import inputs_of
 
     model = vision_attn.load(pretrained(kind), device="cpu").task.opened
     marks = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])

@@ -19,7 +19,8 @@ import json, torch
 from functools import partial
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.filterbank import Filterbank
-from vision_attn.attention.scores import Additive, ContentLocation, General
+from vision_attn.attention.location import ContentLocation
+from vision_attn.attention.scores import Additive, General
 from vision_attn.decode import beam_search
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.convnet import ConvNet

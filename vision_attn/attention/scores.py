@@ -1,4 +1,5 @@
-"""Scores e_ti: how well each region fits a query, before the softmax.
+"""Scores e_ti: how well the content of each region fits a query, before the softmax. `location` has those that use
+positions.
 
 A score derives from `Score`. `project(regions) -> keys` runs once per image, outside the word loop;
 `forward(query, keys, carry) -> (scores, carry)` once per word, and `after(carry, alpha) -> carry` when attention has
@@ -11,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from vision_attn.attention.additive import additive_score, exponential, gradient_of_keys
 from vision_attn.contracts.nested import Nested
@@ -220,96 +220,3 @@ class General(Dot):
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L H"]:
         return self.key(regions)
-
-
-class Location(Score):
-    """Location-based score, e = W h + b (Luong et al. 2015, eq. 8): one number per region position, independent of
-    the image.
-
-    Differs from the paper, which has no bias b.
-    """
-
-    def __init__(self, region_size: int, query_size: int, *, num_regions: int = 196):
-        super().__init__()
-        self.query = Linear(query_size, num_regions)
-
-    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 0"]:
-        """Return empty keys: only the number of regions matters. Raises ValueError if it is not `num_regions`."""
-        if regions.shape[1] != self.query.out_features:
-            raise ValueError(
-                f"Location was built for num_regions={self.query.out_features}, but images have {regions.shape[1]}"
-            )
-        return regions[..., :0]
-
-    def forward(
-        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], carry: Nested = None
-    ) -> tuple[Float[Tensor, "B R L"], Nested]:
-        require("query", query, "B R H", "float", hint=ROWS)
-        require("keys", keys, "B L 0", "float", B=query.shape[0], hint=UNPROJECTED)
-        return self.query(query), None
-
-
-class ContentLocation(Score):
-    """Location-aware additive score: it also sees the previous attention map, through a convolution.
-
-    f = F * alpha_{t-1} (Chorowski et al. 2015, eq. 8) and e_i = v^T tanh(W_a a_i + W_h h + U f_i + b) (eq. 9).
-
-    num_filters, filter_size: the number of filters F, and their width, which must be odd.
-
-    Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time. A grid of (1, -1)
-    is the paper's: one row of any number of columns.
-
-    Computes the tanh of every (row, region) pair, so it costs several times the additive score. The backward pass
-    recomputes the pairs instead of storing them.
-    """
-
-    def __init__(
-        self,
-        region_size: int,
-        query_size: int,
-        *,
-        attention_size: int = 512,
-        num_filters: int = 8,
-        filter_size: int = 5,
-        grid: tuple[int, int] = (14, 14),
-    ):
-        super().__init__()
-        if filter_size % 2 == 0:
-            raise ValueError(f"ContentLocation: filter_size={filter_size} must be odd, so that filters have a centre")
-        self.grid = tuple(grid)
-        self.key = Linear(region_size, attention_size)
-        self.query = Linear(query_size, attention_size, bias=False)
-        self.filters = nn.Conv2d(1, num_filters, filter_size, padding=filter_size // 2, bias=False)
-        self.feature = Linear(num_filters, attention_size, bias=False)
-        self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
-
-    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """k_i = W_a a_i + b. Raises ValueError if the number of regions is not that of `grid`."""
-        if -1 not in self.grid and regions.shape[1] != self.grid[0] * self.grid[1]:
-            raise ValueError(
-                f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]} regions"
-            )
-        return self.key(regions)
-
-    def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
-        """The map before the first word: zeros."""
-        return at_least_float32(keys.new_zeros(len(keys), rows, keys.shape[1]))
-
-    def forward(
-        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
-    ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
-        """`carry` is alpha_{t-1}."""
-        require("query", query, "B R H", "float", hint=ROWS)
-        require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
-        previous = self.start(keys, query.shape[1]) if carry is None else carry
-        features = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))
-        features = features.flatten(2).mT.unflatten(0, query.shape[:2])  # f_i, (B, R, L, filters)
-        scores = checkpoint(self._pairs, self.query(query), keys, features, use_reentrant=False)
-        return scores, previous
-
-    def after(self, carry: Float[Tensor, "B R L"], alpha: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
-        """alpha_t."""
-        return alpha
-
-    def _pairs(self, query: Tensor, keys: Tensor, features: Tensor) -> Tensor:
-        return (keys[:, None] + query[:, :, None] + self.feature(features)).tanh() @ self.weight

@@ -30,6 +30,12 @@ MODULES = {
 CLASSES = {"Given": "Precomputed", "Joined": "Concatenated", "ReinforceLooks": "ReinforceAttention"}
 """Classes of these modules: old -> new."""
 
+PATHS = {
+    f"vision_attn.attention.scores.{name}": f"vision_attn.attention.location.{name}"
+    for name in ("Location", "ContentLocation")
+}
+"""Classes whose module stays: old -> new dotted path."""
+
 ARGUMENTS = {"forget_looks": "context_dropout", "forget_after": "context_dropout_after", "splits": "split_files"}
 """Arguments of classes of this package: old -> new."""
 
@@ -65,10 +71,9 @@ def moved(config: Any, *, where: Any = None, names: Mapping[str, str] = NOTHING)
 
 def moved_path(path: str, *, where: Any = None) -> str:
     """Return today's dotted path of a class; any other text as it is."""
-    match = _PATH.fullmatch(path)
-    if not match or match[1] not in MODULES:
-        return path
-    new = f"{MODULES[match[1]]}.{CLASSES.get(match[2], match[2])}"
+    match, new = _PATH.fullmatch(path), PATHS.get(path, path)
+    if match and match[1] in MODULES:
+        new = f"{MODULES[match[1]]}.{CLASSES.get(match[2], match[2])}"
     _tell(path, new, where)
     return new
 

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.explain.answers import Method, named, recorded, texts_of, wanted
-from vision_attn.explain.captioners import look_of_words
+from vision_attn.explain.captioners.word_maps import look_of_words
 from vision_attn.explain.explanation import Explanation
 from vision_attn.explain.methods import ATTRIBUTIONS, CAMS
 from vision_attn.explain.models import Model

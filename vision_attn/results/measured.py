@@ -14,7 +14,7 @@ import torch
 from vision_attn.contracts.places import Extent
 from vision_attn.data.images.squares import seen_part
 from vision_attn.data.labelled.coco_boxes import Boxes
-from vision_attn.explain.generated_words import GeneratedWords
+from vision_attn.explain.captioners.generated_words import GeneratedWords
 from vision_attn.explain.measure import Example, Given, Measurement, Settings
 from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.report import record

@@ -1,16 +1,119 @@
-"""Decoded rows as text and words, with their maps on the grid of regions."""
+"""From images to decoded captions: as text and words, with their maps on the grid of regions."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from math import prod
+from pathlib import Path
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.contracts import END, DecodedCaption, Encoder
+from vision_attn.contracts import END, Captioner, DecodedCaption, Encoder, Fit
 from vision_attn.contracts.places import WHOLE
+from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.crops import cropped
 from vision_attn.data.lines.characters import Characters
-from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.decode import Decoded
+from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
+from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.layers.padding import real_regions
+from vision_attn.metrics.variety import is_content
+from vision_attn.system.checks import check_range, require
+from vision_attn.task import Task
+from vision_attn.tasks.pictured import write_pages
+
+
+class Describing(Task):
+    """A task whose captioner decodes captions of images. `Captioning` trains and evaluates it."""
+
+    encoder: Encoder
+    model: Captioner
+    vocabulary: Vocabulary | Characters
+    decoding: Decoding
+
+    @property
+    def resolution(self) -> int | None:
+        return self.encoder.resolution
+
+    @property
+    def frames(self) -> int:
+        return self.encoder.frames
+
+    @property
+    def fit(self) -> Fit:
+        return self.encoder.fit
+
+    def regions(self, images: Tensor, crops: Float[Tensor, "B 4"] | None = None) -> Float[Tensor, "B L D"]:
+        """Annotation vectors of uint8 images (B, 3, S, S) or films (B, F, 3, S, S), or of `crops` of images, or of what
+        a cache keeps of them: outputs of `encoder.frozen_part()`."""
+        if images.dtype == torch.uint8:
+            return self.encoder(images if crops is None else cropped(images, crops))
+        regions, number = self.encoder.finish(images.float()), prod(self.encoder.layout)
+        if number > 0:
+            require("regions", regions, "B L D", "float", L=number)
+        return regions
+
+    @torch.no_grad()
+    def describe(
+        self,
+        images: Tensor,
+        captions: int | None = None,
+        strategy: Strategy = "best",
+        decoding: Decoding | None = None,
+        *,
+        placed: bool = True,
+    ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
+        """The best caption of each of uint8 images (B, 3, S, S), films, or what a cache keeps of them: see `regions`.
+
+        captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
+            or if captions of different groups are equal.
+        strategy: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups
+            of beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
+        decoding: other settings than those of this task.
+        placed: whether `extent` tells where maps lie on the image. It is measured at the first call, which takes as
+            long as encoding 16 to 48 images.
+        """
+        number = 1 if captions is None else captions
+        check_range("describe", 1, 1000, captions=number)
+        regions = self.regions(images)
+        decoded = self._decode(regions, decoding or self.decoding, number, strategy)
+        if captions is None:
+            return self._described(decoded, regions, placed=placed)
+        number = min(captions, decoded.score.shape[1])
+        rows = [self._described(decoded, regions, row, placed=placed) for row in range(number)]
+        return [complete(each, different=strategy == "diverse") for each in zip(*rows, strict=True)]
+
+    @torch.no_grad()
+    def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
+        """Write a sheet for each image and one page of all: where each word looked. Hard attention is drawn with its
+        most likely region."""
+        could = self.model.mode == "expectation" and "mode" in self.model.modes
+        with self.model.in_mode("mode") if could else nullcontext():
+            described = self.describe(batch.images.to(next(self.parameters()).device))
+        return write_pages(batch, described, self.encoder, folder)
+
+    def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
+        """Captions in each mode of attention at test time, where there are several."""
+        described = {}
+        for mode in self.model.modes:
+            with self.model.in_mode(mode):
+                described[mode] = self._described(self._decode(regions, self.decoding), regions, placed=placed)
+        return described
+
+    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, strategy: Strategy = "best") -> Decoded:
+        once = self.content_ids if decoding.content_once else ()
+        return decoding.decode(self.model, regions, captions=captions, strategy=strategy, never=(UNKNOWN,), once=once)
+
+    @cached_property
+    def content_ids(self) -> list[int]:
+        """The ids of the words that are no function words."""
+        return [index for index, word in enumerate(self.vocabulary.words) if index > UNKNOWN and is_content(word)]
+
+    def _described(
+        self, decoded: Decoded, regions: Tensor, row: int = 0, *, placed: bool = True
+    ) -> list[DecodedCaption]:
+        return described(decoded, regions, self.vocabulary, self.encoder, row, placed=placed)
 
 
 def described(
@@ -24,7 +127,7 @@ def described(
 ) -> list[DecodedCaption]:
     """The caption of each image in a row of `decoded`, 0 being the best, with its maps, without padding.
 
-    placed: whether `extent` tells where maps lie on the image; see `Captioning.describe`.
+    placed: whether `extent` tells where maps lie on the image; see `Describing.describe`.
     """
     sizes = real_regions(regions).sum(dim=1).tolist() if encoder.pads else [None] * len(regions)
     best = [None if part is None else part[:, row].cpu() for part in decoded]

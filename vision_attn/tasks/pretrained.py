@@ -16,11 +16,11 @@ from vision_attn.contracts import DecodedCaption, Results
 from vision_attn.contracts.places import Extent
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.decode import Decoding, Strategy
-from vision_attn.explain.captioners import MOST_WORDS
-from vision_attn.explain.generation import Generation, Written, generate
+from vision_attn.explain.captioners.generation import Generation, Written, generate
+from vision_attn.explain.captioners.prompts import default_prompt, inputs_of
+from vision_attn.explain.captioners.word_maps import MOST_WORDS
 from vision_attn.explain.models import Model
 from vision_attn.explain.places import extent_of_tokens
-from vision_attn.explain.prompts import default_prompt, inputs_of
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
@@ -124,7 +124,7 @@ class PretrainedCaptioning(Task):
         *,
         placed: bool = True,
     ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
-        """The best caption of each picture, or a list of `captions` of each: see `Captioning.describe`. There is no
+        """The best caption of each picture, or a list of `captions` of each: see `Describing.describe`. There is no
         strategy "diverse". Raises ValueError for settings that `generate` does not have."""
         decoding, number = decoding or self.decoding, captions or 1
         options = self._options(decoding, number, strategy)

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vision_attn.explain.image_tokens import ImageTokens, find_tokens
+from vision_attn.explain.captioners.image_tokens import ImageTokens, find_tokens
+from vision_attn.explain.captioners.prompts import image_token, num_queries
 from vision_attn.explain.models import Model
-from vision_attn.explain.prompts import image_token, num_queries
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.recorder import Record
 from vision_attn.explain.tokens import Grid, MapShapes, Tiles, grid_of, map_shapes

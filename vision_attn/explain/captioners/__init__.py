@@ -1,0 +1,1 @@
+"""Captioners of transformers: prompts, generated words, and the map of each word."""
