@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+from vision_attn.commands import main
 from vision_attn.configuration.config import build, dump, find_best, read
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.engine.claim import claim, training
@@ -228,6 +229,30 @@ def test_a_command_keeps_others_out_before_training_begins(config_file: Path) ->
         fit(**build(one))
     assert yaml.safe_load((folder / "best/config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
     assert not [path for path in folder.iterdir() if path.name in (".lock", ".command")]
+
+
+@pytest.mark.parametrize("keys", [["--run.warmup=1000"], ["--data.batch=100"], ["--run.start_from=none"]])
+def test_a_start_that_fails_leaves_nothing_that_it_made(
+    config_file: Path, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the folder, nor those above it; a folder of the user keeps what was in it."""
+    monkeypatch.setattr("toy.Points.export", lambda self, folder: (folder / "words.txt").touch())
+    notes = Path("mine/notes.txt")
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    for folder in ("runs/deep/new", "mine"):
+        assert main(["train", str(config_file), f"--run.folder={folder}", *keys]) == 1
+    assert not Path("runs").exists() and list(notes.parent.iterdir()) == [notes]
+
+
+def test_a_run_that_fails_later_keeps_its_folder(config_file: Path) -> None:
+    config = read(config_file, ["--run.folder=new"])
+    with pytest.raises(KeyError), training(config) as folder:
+        (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+        raise KeyError
+    with pytest.raises(KeyError), training(config):
+        raise KeyError
+    assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "metrics.jsonl"]
 
 
 def test_a_run_is_opened_from_best_alone(trained: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from vision_attn.commands._files import writable
 from vision_attn.commands._hints import add_config, read_config
 from vision_attn.system.console import say
 from vision_attn.system.memory import collected_later
@@ -34,8 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
         config.run.folder = str(trial_folder(Path(config.run.folder)))
         parts = build(config)
     first = os.environ.get("RANK", "0") == "0"
-    if first:
-        writable(Path(config.run.folder), "--run.folder")
     with training(config) as folder:
         if first:
             epochs = f"{config.run.epochs} epoch" + "s" * (config.run.epochs != 1)

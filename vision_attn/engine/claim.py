@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from vision_attn.configuration.config import Config, dump, load
 from vision_attn.engine import checkpoint
-from vision_attn.engine.folders import lock_folder
+from vision_attn.engine.folders import lock_folder, remove
 from vision_attn.system.bounded_yaml import flat
 from vision_attn.system.console import few
 from vision_attn.system.files import replacing
@@ -33,13 +33,39 @@ def claim(config: Config) -> Path:
 
 @contextmanager
 def training(config: Config) -> Iterator[Path]:
-    """Claim the run folder, and keep other training commands out of it within this context.
+    """Claim the run folder, and keep other training commands out of it within this context. A start that fails before
+    anything is logged or saved removes what it wrote.
 
     `fit` locks the folder too, but later: without this, another command could replace the config in between.
     """
-    first = os.environ.get("RANK", "0") == "0"
-    with lock_folder(Path(config.run.folder), ".command") if first else nullcontext():
+    folder = Path(config.run.folder)
+    if os.environ.get("RANK", "0") != "0":
         yield claim(config)
+        return
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        with lock_folder(folder, ".command"):
+            there = set(folder.iterdir())
+            try:
+                yield claim(config)
+            except BaseException:
+                _forget_start(folder, there)
+                raise
+    except BaseException:
+        for each in missing:
+            with suppress(OSError):  # It may hold more than this run.
+                each.rmdir()
+        raise
+
+
+def _forget_start(folder: Path, there: Collection[Path]) -> None:
+    """Remove what a start writes before its first step, unless steps were made, or it is among `there`."""
+    log = folder / "metrics.jsonl"
+    if checkpoint.begun(folder) or (log.exists() and log.stat().st_size > 0):
+        return
+    for path in (folder / "config.yaml", folder / "start", log):
+        if path not in there:
+            remove(path)
 
 
 def _keep_to(folder: Path, new: dict) -> None:
