@@ -504,8 +504,10 @@ def test_json_lines_are_read_as_results(tmp_path: Path) -> None:
 def test_the_same_caption_everywhere_is_counted_and_told() -> None:
     assert same_caption(["a dog"] * 4) == {} == same_caption([])
     assert same_caption(["a dog"] * 3 + ["a cat", "", "a bird"]) == {"same_caption": 0.5}
-    (line,) = sameness(same_caption(["a dog"] * 3 + ["a cat", "", "a bird"]))
-    assert line.startswith("50% of the images have the same caption") and "finetune_photographs.yaml" in line
+    same = same_caption(["a dog"] * 3 + ["a cat", "", "a bird"])
+    (line,), (of_photographs,) = sameness(same), sameness(same, photographs=True)
+    assert line.startswith("50% of the images have the same caption") and "finetune_photographs.yaml" not in line
+    assert of_photographs.startswith(line + "; ") and of_photographs.endswith("configs/finetune_photographs.yaml")
     assert not sameness({"same_caption": 0.49}) and not sameness({"same_caption": float("nan")}) and not sameness({})
 
 

@@ -104,6 +104,12 @@ def test_the_table_shows_percent_failures_and_notes():
     ]
 
 
+def test_what_is_said_of_all_files_is_said_once() -> None:
+    reports = [Report({"CIDEr": 0.5}, {"METEOR": "it is late"}, ("SPICE left out", note)) for note in ("a", "b")]
+    told = [line for line in score.table(reports, [{}, {}]) if "CIDEr" not in line and "metric" not in line][1:]
+    assert told == ["METEOR failed: it is late", "SPICE left out", "file 1: a", "file 2: b"]
+
+
 def test_results_of_strange_images(files):
     results, annotations = files
     write_results(results, CAPTIONS | {77: "a plane"})

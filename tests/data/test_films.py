@@ -138,3 +138,15 @@ def test_what_is_no_film_is_named(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"\(F, Y, X, 3\)"):
         open_film(np.zeros((4, 8, 8), np.uint8), 4)
     assert len(open_film(np.zeros((4, 8, 8, 3), np.uint8), 6)) == 6
+
+
+def test_a_single_picture_is_no_film(folder: Path) -> None:
+    """A captioner of films would write an empty caption of it."""
+    (folder / "one").mkdir(exist_ok=True)
+    for name in ("photo.jpg", "still.gif", "one/00.png"):
+        Image.new("RGB", (64, 48)).save(folder / name)
+    for name in ("photo.jpg", "still.gif", "one"):
+        with pytest.raises(ValueError, match=f"{name}: a single picture, .* give a film, or a folder of frames"):
+            open_film(folder / name, 4)
+    with pytest.raises(ValueError, match="a single picture"):
+        open_film(np.zeros((1, 8, 8, 3), np.uint8), 4)

@@ -1,5 +1,6 @@
 """Encoders of films: each frame as an image, its time, its motion; and films from the config to pictures."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,11 @@ import torch
 from PIL import Image
 
 from tests.untrained import write_run
+from vision_attn.api import load
 from vision_attn.commands import main
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.contracts.places import WHOLE
+from vision_attn.data.images.open import Encoded
 from vision_attn.encoders.clips import FrameRegions, FrameVectors, Motion
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.encoders.precomputed import Precomputed
@@ -161,6 +164,25 @@ def test_films_of_ones_own_are_captioned(run: Path, tmp_path: Path, capsys) -> N
     (tmp_path / "empty").mkdir()
     assert main(["caption", str(run), str(tmp_path / "no.mp4"), "--device=cpu"]) == 1
     assert "no.mp4" in capsys.readouterr().err
+    assert main(["caption", str(run), str(tmp_path / "some/frames/00.jpg"), "--device=cpu"]) == 1
+    assert "00.jpg: a single picture, and this model takes films" in capsys.readouterr().err
+    for verb in ("look", "measure"):
+        assert main([verb, str(run), *given, "--device=cpu"]) == 1
+
+
+def test_the_web_page_takes_films(run: Path) -> None:
+    web = pytest.importorskip("vision_attn.web.answers", reason="the page needs the extra [web]")
+    model = load(run, device="cpu")
+    assert web.verbs(model) == ["caption"] and web.described(model) == {"kind": "caption", "takes": "film"}
+    first, *others = (Image.new("RGB", (64, 48), (20 * number,) * 3) for number in range(9))
+    film, still = io.BytesIO(), io.BytesIO()
+    first.save(film, "GIF", save_all=True, append_images=others)
+    first.save(still, "PNG")
+    with pytest.raises(ValueError, match="photo.png: a single picture"):
+        web.answers(model, "caption", {}, [Encoded("photo.png", still.getvalue())])
+    pytest.importorskip("av", reason="films need the extra [video]")
+    (answer,) = web.answers(model, "caption", {}, [Encoded("film.gif", film.getvalue())])
+    assert 'data-frames="9"' in answer.page()
 
 
 def test_films_are_trained_on_with_a_caption_file(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             write_table(arguments.csv, best)
         if fewer:
             complain(f"{fewer} of {len(best)} photographs have fewer than {arguments.captions} different captions")
-        found.notes.extend(remarks(best))
+        found.notes.extend(remarks(best, photographs=model.task.frames == 1))
     return 1 if found.complaints else 0
 
 
@@ -166,7 +166,7 @@ def readable_again(results: Sequence[Any], complaints: list[str]) -> list[Any]:
     return found
 
 
-def remarks(results: Sequence[Any]) -> Iterator[str]:
+def remarks(results: Sequence[Any], *, photographs: bool) -> Iterator[str]:
     """What is worth knowing of all captions: that some are empty or cut, or that nearly all are the same."""
     from vision_attn.metrics.variety import cut_short, same_caption, sameness
 
@@ -175,4 +175,4 @@ def remarks(results: Sequence[Any]) -> Iterator[str]:
         names = ", ".join(silent[:3]) + ", ..." * (len(silent) > 3)
         yield f"captions without a word: {len(silent)} of {len(results)} ({names}); the captioner ended at once"
     yield from cut_short({"cut": sum(result.cut for result in results) / max(1, len(results))})
-    yield from sameness(same_caption(result.text for result in results))
+    yield from sameness(same_caption(result.text for result in results), photographs=photographs)

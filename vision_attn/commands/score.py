@@ -188,10 +188,11 @@ def table(reports: Sequence[Report], samples: Sequence[Mapping[str, "ndarray"]])
             if f"{name}-no-brevity" in report.metrics:
                 row += f"   {100 * report.metrics[f'{name}-no-brevity']:.2f}"
             yield row.rstrip()
-    for number, report in enumerate(reports, 1):
-        file = f"file {number}: " * several
-        yield from (f"{file}{name} failed: {reason}" for name, reason in report.failed.items())
-        yield from (file + note for note in report.notes)
+    told = [[*(f"{name} failed: {why}" for name, why in report.failed.items()), *report.notes] for report in reports]
+    of_all = [line for line in told[0] if all(line in lines for lines in told)]
+    yield from of_all
+    for number, lines in enumerate(told, 1):
+        yield from (f"file {number}: {line}" for line in lines if line not in of_all)
 
 
 def shared(

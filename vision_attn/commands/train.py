@@ -25,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Read the config, claim the folder, build and train. Raises ValueError for errors in config, data or folder."""
     with collected_later():
         from vision_attn.configuration.config import build
+        from vision_attn.data.photographs.captions import Captions
         from vision_attn.engine.claim import training
         from vision_attn.engine.fit import fit
         from vision_attn.metrics.variety import cut_short, sameness
@@ -41,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     if first:
         best = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         say(f"best on validation: {best or 'not validated'}")
-        for line in (*sameness(metrics), *cut_short(metrics)):
+        photographs = isinstance(parts["data"], Captions) and not parts["data"].films
+        for line in (*sameness(metrics, photographs=photographs), *cut_short(metrics)):
             say(line)
         say(f"evaluate it with: vision-attn eval {folder}{trusting(config)}")
     return 0

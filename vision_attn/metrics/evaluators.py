@@ -11,7 +11,7 @@ from vision_attn.contracts.places import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.captions import caption_metrics
 from vision_attn.metrics.coco_results import EACH, write_each, write_results
-from vision_attn.metrics.variety import cut_short, is_content, repetition, same_caption, sameness
+from vision_attn.metrics.variety import cut_short, few_images, is_content, repetition, same_caption, sameness
 from vision_attn.system.written import shown
 
 
@@ -75,7 +75,7 @@ class CaptionScores(Evaluator):
         metrics = report.metrics | dict.fromkeys(report.failed, float("nan")) | same_caption(self.candidates.values())
         if self.names is None:
             metrics |= repetition(self.candidates.values()) if self.split is None else {}
-            self.notes += (*report.notes, *sameness(metrics))
+            self.notes += (*report.notes, *few_images(len(self.candidates)), *sameness(metrics))
         return metrics
 
     def write(self, folder: Path) -> None:

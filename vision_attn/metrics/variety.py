@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 MIN_CAPTIONS = 5
 """The smallest number of captions to judge: two photographs may well deserve the same one."""
 
+CORPUS = 50
+"""The smallest number of images whose BLEU or CIDEr says something of a captioner."""
+
 MAX_SHARE = 0.5
 """The share of identical captions from which on a captioner counts as ignoring its images."""
 
@@ -39,16 +42,26 @@ def same_caption(captions: Iterable[str]) -> dict[str, float]:
     return {"same_caption": max(counts.values()) / total} if total >= MIN_CAPTIONS else {}
 
 
-def sameness(metrics: Mapping[str, float]) -> list[str]:
-    """Return one line of advice if `same_caption` in `metrics` is at least MAX_SHARE, else nothing."""
+def sameness(metrics: Mapping[str, float], *, photographs: bool = False) -> list[str]:
+    """Return one line of advice if `same_caption` in `metrics` is at least MAX_SHARE, else nothing. photographs: also
+    of the config for few photographs."""
     share = metrics.get("same_caption", 0.0)
     if not share >= MAX_SHARE:
         return []
     return [
         f"{share:.0%} of the images have the same caption: the captioner does not tell them apart. Train it for more "
-        "steps (a larger run.epochs, a smaller data.batch_size) or on more images; for a few hundred photographs of "
-        "your own there is configs/finetune_photographs.yaml"
+        "steps (a larger run.epochs, a smaller data.batch_size) or on more images"
+        + "; for a few hundred photographs of your own there is configs/finetune_photographs.yaml"
+        * photographs
     ]
+
+
+def few_images(number: int) -> list[str]:
+    """Return one line if the scores of a corpus are those of few images, else nothing."""
+    if number >= CORPUS:
+        return []
+    return [f"scores of {number} image{'s' * (number != 1)} say little: BLEU and CIDEr are measures of a corpus, and "
+            f"with fewer than {CORPUS} images chance decides"]  # fmt: skip
 
 
 def cut_short(metrics: Mapping[str, float]) -> list[str]:

@@ -204,6 +204,8 @@ def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.
     if isinstance(task, Captioning):
         if not task.sees_squares:
             raise ValueError(f"{name} reads lines: vision-attn transcribe --out draws where it looked")
+        if task.frames > 1:
+            raise ValueError(f"{name} takes films: vision-attn caption {name} FILM --out look draws where it looked")
         at_least = max(SIDE, 2 * task.resolution)
         describe = partial(_described, task, device)
         return Explainer(name, "captioner", describe, device, at_least=at_least, fit=task.fit)

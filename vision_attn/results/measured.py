@@ -135,14 +135,14 @@ def result_of(measurement: Measurement, name: str) -> MeasureResult:
 def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
     """What is measured of a run of this package that is not opened like a model of another library. Raises ValueError
     for tasks without an answer to an image."""
-    if isinstance(task, Captioning) and task.sees_squares:
+    if isinstance(task, Captioning) and task.sees_squares and task.frames == 1:
         return CaptionSubject(task, device)
     if isinstance(task, PretrainedCaptioning):
         return GeneratedWords(task.opened, task.decoding.prompt)
     if isinstance(task, Classification):
         return GlimpseSubject(task, device, seed)
     raise ValueError(
-        f"{name} holds a {task.kind}, of which maps are not measured: it needs a captioner or a classifier"
+        f"{name} holds a {task.kind}, of which maps are not measured: it needs a captioner or a classifier of images"
     )
 
 

@@ -28,9 +28,10 @@ IMAGES += "that the answer follows from."
 LEAST = 0.005
 """Smaller weights have no number."""
 STYLE = f"""  h2 {{ font-size: 1.1rem; font-weight: 600; margin: 0 0 .3rem; }}
-  table {{ border-collapse: separate; border-spacing: 3px; }}
-  th {{ font-weight: 400; color: {DARK.quiet}; font-size: .85rem; }}
-  td {{ padding: .1rem .6rem; border-radius: 4px; }}
+  main {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 0 2.5rem; }}
+  table {{ width: 100%; border-collapse: separate; border-spacing: 3px; }}
+  th {{ font-weight: 400; white-space: nowrap; color: {DARK.quiet}; font-size: .85rem; }}
+  td {{ padding: .1rem .6rem; border-radius: 4px; }} td:first-child {{ width: 100%; }}
   td.weight {{ min-width: 3rem; text-align: center; font-variant-numeric: tabular-nums; }}
   tr.support td:first-child {{ box-shadow: inset 3px 0 {DARK.accent}; }}
   .right {{ color: #9ccc65; }} .wrong {{ color: #ef9a9a; }}

@@ -36,7 +36,7 @@ def verbs(model: Model | Explainer) -> list[str]:
         "caption": task.verb in ("caption", "transcribe"),
         "classify": isinstance(task, Classification),
         "digit": isinstance(task, Classification) and takes_digits(task),
-        "look": sees_photographs(task) or (task.verb == "caption" and task.sees_squares),
+        "look": sees_photographs(task) or (task.verb == "caption" and task.sees_squares and task.frames == 1),
     }
     return [verb for verb, answers in found.items() if answers]
 
@@ -48,11 +48,12 @@ def takes_digits(task: Classification) -> bool:
 
 
 def described(model: Model | Explainer) -> dict[str, str]:
-    """What the page asks of a model, and what it takes: a photograph, a line or a digit, or, where it is looked into,
-    the kind of model that it is."""
+    """What the page asks of a model, and what it takes: a photograph, a film, a line or a digit, or, where it is looked
+    into, the kind of model that it is."""
     able = verbs(model)
     if "caption" in able:
-        return {"kind": "caption", "takes": "photograph" if model.task.sees_squares else "line"}
+        squares = "photograph" if model.task.frames == 1 else "film"
+        return {"kind": "caption", "takes": squares if model.task.sees_squares else "line"}
     if "look" in able:
         return {"kind": "look", "takes": model.kind if isinstance(model, Explainer) else "classifier"}
     return {"kind": "digit", "takes": "digit"} if "digit" in able else {"kind": "classify", "takes": "photograph"}

@@ -52,15 +52,17 @@ def open_film(path: Any, frames: int, at_least: int = SHOWN) -> list[Image.Image
     file if it cannot be read or is too large.
     """
     if isinstance(path, np.ndarray | Tensor):
-        return _spaced([Image.fromarray(frame) for frame in _frames_of(path)], frames)
+        return _spaced("this film", [Image.fromarray(frame) for frame in _frames_of(path)], frames)
     if not isinstance(path, str | Path | Encoded):
         raise ValueError(f"this film is a {type(path).__name__}: give a path, an array or a tensor")
     if not isinstance(path, Encoded) and Path(path).is_dir():
         names = sorted(file for file in Path(path).iterdir() if file.suffix.lower() in ENDINGS)
         if not names:
             raise ValueError(f"{path}: no frames in this folder")
-        return _equal(path, [open_photograph(name, at_least) for name in _spaced(names, frames)])
-    return _spaced(_decoded(path, frames, at_least), frames)
+        return _equal(path, [open_photograph(name, at_least) for name in _spaced(path, names, frames)])
+    if Path(str(path)).suffix.lower() in ENDINGS - FILM_ENDINGS:
+        return _spaced(path, [open_photograph(path, at_least)], frames)
+    return _spaced(path, _decoded(path, frames, at_least), frames)
 
 
 def _frames_of(array: np.ndarray | Tensor) -> np.ndarray:
@@ -72,8 +74,10 @@ def _frames_of(array: np.ndarray | Tensor) -> np.ndarray:
     return np.ascontiguousarray(array)
 
 
-def _spaced(film: Sequence[Any], frames: int) -> list[Any]:
-    """`frames` of these, evenly spaced."""
+def _spaced(path: Any, film: Sequence[Any], frames: int) -> list[Any]:
+    """`frames` of these, evenly spaced. Raises ValueError for a single one, which shows no event to describe."""
+    if len(film) == 1:
+        raise ValueError(f"{path}: a single picture, and this model takes films: give a film, or a folder of frames")
     return [film[place] for place in torch.linspace(0, len(film) - 1, frames).round().long().tolist()]
 
 

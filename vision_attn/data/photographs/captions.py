@@ -130,6 +130,11 @@ class Captions(VocabularySource):
     def references(self) -> Iterator[tuple[str, ...]]:
         return (tuple(photograph.captions) for photograph in self._members("train"))
 
+    @property
+    def films(self) -> bool:
+        """Whether it was prepared for an encoder of films."""
+        return self._prepared is not None and self._prepared.frames > 1
+
     def only(self, split: str) -> None:
         self._only = known_split(split)
 
