@@ -4,6 +4,7 @@ import argparse
 import base64
 import re
 import shlex
+import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import constants
 from PIL import Image
 
 import vision_attn
@@ -563,11 +565,20 @@ def test_mistakes_are_one_line(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("swin_t", r"cannot be opened: .*; put https://\S+ at .*checkpoints.swin_t-\w+\.pth, or give --weights FILE$"),
-        ("timm:vit_tiny_patch16_224", "cannot be opened: .*; --weights FILE gives its weights$"),
+        (
+            "swin_t",
+            r"cannot be opened: .*; put https://\S+ at .*checkpoints.swin_t-\w+\.pth, or give --weights FILE, or "
+            "--weights none for random weights$",
+        ),
+        (
+            "timm:vit_tiny_patch16_224",
+            "cannot be opened: it was not downloaded before, and there is no network; give --weights FILE, or "
+            "--weights none for random weights$",
+        ),
         (
             "transformers:none/such",
-            "cannot be opened: .*; transformers:FOLDER opens a folder that holds config.json, model.safetensors",
+            "cannot be opened: it was not downloaded before, and there is no network; transformers:FOLDER opens a "
+            "folder that holds config.json, model.safetensors.*`hf download none/such --local-dir FOLDER`",
         ),
     ],
 )
@@ -582,10 +593,14 @@ def test_without_network_it_says_which_file_to_give(
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("vision_attn.system.hub.getproxies", dict)
+    monkeypatch.setattr(socket, "create_connection", offline)
+    monkeypatch.setattr("httpx.Client.send", lambda *_, **__: pytest.fail("the hub was asked though it is not there"))
     with pytest.raises(ValueError, match=message):
         vision_attn.load(name)
+    assert not constants.HF_HUB_OFFLINE
     assert main(["look", name, str(photographs / "0.png"), "--out", str(tmp_path / "out")]) == 1
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "error:" in line)
     assert re.search(message, line)

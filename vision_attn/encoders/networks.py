@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite
 from vision_attn.layers.meta import allocate, on_meta
 from vision_attn.system.console import reason_of
+from vision_attn.system.hub import hub_or_cache
 
 TIMM = "timm:"
 """Begins the name of a network of timm."""
@@ -115,7 +116,8 @@ def timm_model(name: str, **options: Any) -> nn.Module:
     if not timm.is_model(name):  # an address of a hub would be fetched, even for a run folder of a stranger
         raise UnknownNetwork(f"timm has no model {name!r}: timm.list_models() lists them")
     try:
-        return timm.create_model(name, **options)
+        with hub_or_cache(bool(options.get("pretrained"))):
+            return timm.create_model(name, **options)
     except Exception as error:  # timm raises RuntimeError, TypeError, and any exception of a hub
         raise ValueError(f"timm cannot create {name}: {reason_of(error)}") from error
 

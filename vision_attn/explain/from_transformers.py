@@ -43,7 +43,8 @@ def open_transformers(
         hint = f"; the folder must hold {FILES}"
     else:
         hint = f"; transformers:FOLDER opens a folder that holds {FILES}"
-        hint += " (a file of weights in several parts comes with model.safetensors.index.json)"
+        hint += " (a file of weights in several parts comes with model.safetensors.index.json), as "
+        hint += f"`hf download {name} --local-dir FOLDER` makes it where there is a network"
     config = reached(lambda: _config(transformers, name, **folder), title, hint)
     made = (getattr(config, "architectures", None) or ["none"])[0]
     constructor = _constructor(transformers, config, made, name, trust)

@@ -18,6 +18,7 @@ from vision_attn.explain.opened import Model, reached
 from vision_attn.explain.sizes import image_size, timm_settings
 from vision_attn.system.console import reason_of, suggest
 from vision_attn.system.files import find
+from vision_attn.system.hub import hub_or_cache
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +64,13 @@ def _opened(name: str, weights: str | None, trust: bool, options: dict[str, Any]
     if not found:
         return _torchvision(name, weights)
     if library == "timm":
-        return _timm(rest, weights)
+        with hub_or_cache(weights is None):
+            return _timm(rest, weights)
     if library == "transformers":
         if weights not in (None, NONE):
             raise ValueError("transformers:FOLDER holds its weights: leave --weights out")
-        return open_transformers(rest, random=weights == NONE, trust=trust, **options)
+        with hub_or_cache(not Path(rest).is_dir()):
+            return open_transformers(rest, random=weights == NONE, trust=trust, **options)
     if not trust:
         raise ValueError(
             f'{name} runs the code of {library}: add --trust {library} if you trust it (in Python: trust="{library}")'
@@ -112,7 +115,7 @@ def _torchvision(name: str, weights: str | None) -> Model:
     model = get_model(name, weights=None, **({"image_size": size} if of_one_size else {}))
     if weights is None or weights in presets:
         path = Path(torch.hub.get_dir()) / "checkpoints" / chosen.url.rsplit("/", 1)[-1]
-        hint = f"; put {chosen.url} at {path}, or give --weights FILE"
+        hint = f"; put {chosen.url} at {path}, or give --weights FILE, or --weights none for random weights"
         model.load_state_dict(reached(lambda: chosen.get_state_dict(progress=True, check_hash=True), name, hint))
     elif weights != NONE:
         _load(model, weights, name)
@@ -124,7 +127,8 @@ def _timm(name: str, weights: str | None) -> Model:
         import timm
     except ImportError as error:
         raise ValueError("models of timm need the package timm: pip install 'vision-attn[hub]'") from error
-    hint = "; --weights FILE gives its weights" if weights is None and timm.is_model(name) else ""
+    fetched = weights is None and timm.is_model(name)
+    hint = "; give --weights FILE, or --weights none for random weights" if fetched else ""
     model = reached(lambda: timm.create_model(name, pretrained=weights is None), f"timm:{name}", hint)
     if weights not in (None, NONE):
         _load(model, weights, name)

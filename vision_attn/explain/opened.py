@@ -8,6 +8,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.system.console import reason_of
+from vision_attn.system.hub import is_missing
 
 
 class Model(NamedTuple):
@@ -44,4 +45,5 @@ def reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:
     try:
         return get()
     except Exception as error:
-        raise ValueError(f"{name} cannot be opened: {reason_of(error).rstrip('.')}{hint}") from error
+        reason = "it was not downloaded before, and there is no network" if is_missing(error) else reason_of(error)
+        raise ValueError(f"{name} cannot be opened: {reason.rstrip('.')}{hint}") from error
