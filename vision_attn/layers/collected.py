@@ -3,6 +3,9 @@
 On a GPU, weights are cast to the precision of autocast once a loop, and so is an input that several layers read.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -41,7 +44,11 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
 
 
 class Collected:
-    """What the time steps of a loop have collected: inputs, and gradients of outputs."""
+    """What the time steps of a loop have collected: inputs, and gradients of outputs.
+
+    It knows no tensor of the graph, whose nodes know it: neither reference counts nor the garbage collector would free
+    such a circle through nodes of C++, and each step of training would keep its inputs for ever.
+    """
 
     def __init__(self) -> None:
         self.inputs: dict[int, tuple[Tensor, ...]] = {}
@@ -51,7 +58,7 @@ class Collected:
     def keep(self, *inputs: Tensor) -> int:
         """Keep the inputs of the next time step. Returns its number."""
         step = len(self.inputs)
-        self.inputs[step] = inputs
+        self.inputs[step] = tuple(input.detach() for input in inputs)
         return step
 
     def collect(self, step: int, grad: Tensor) -> None:
@@ -67,6 +74,12 @@ class Collected:
         return inputs, torch.cat(list(steps.values()))
 
 
+def collecting_layer(layer: nn.Linear, dtype: torch.dtype) -> Callable[..., Tensor]:
+    """`layer` for the time steps of a loop, of inputs in `dtype` side by side."""
+    collected = Layer(layer, dtype)
+    return partial(_Step.apply, collected, _Weights.apply(collected, layer.weight, layer.bias))
+
+
 class Layer(Collected):
     """A layer of a loop: its weights, and what its time steps have collected."""
 
@@ -76,10 +89,6 @@ class Layer(Collected):
         self.weight = layer.weight.detach().to(dtype)
         self.bias = None if layer.bias is None else layer.bias.detach().to(dtype)
         self.version, self.parts = self.weight._version, dict[tuple[int, int], Tensor]()
-        self.after = _Weights.apply(self, layer.weight, layer.bias)
-
-    def __call__(self, inputs: list[Tensor]) -> Tensor:
-        return _Step.apply(self, self.after, *inputs)
 
     def product(self, rows: Tensor) -> Tensor:
         if self.rectified and self.bias is not None and is_cuda(rows):
@@ -144,6 +153,21 @@ class _Step(torch.autograd.Function):
         return None, None, *[None] * first, *(part.view(*rows, -1) for part in parts), *[None] * (len(needed) - last)
 
 
+def collecting_network(module: nn.Module, device: str) -> Callable[..., Tensor]:
+    """`module` for the time steps of a loop, of inputs on a device of this type that need no gradient."""
+    collected = Network(module, device)
+    return partial(_Apart.apply, collected, _Afterwards.apply(collected, *collected.weights))
+
+
+def waits(module: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
+    """Whether the gradients of a module can wait until all time steps are done; not if something else wants to see its
+    calls."""
+    if not getattr(module, "rowwise", False) or any(input.requires_grad for input in inputs):
+        return False
+    watched = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    return not watched and any(weight.requires_grad for weight in module.parameters())
+
+
 class Network(Collected):
     """A network of a loop whose inputs need no gradient: its weights get theirs from one pass over all time steps.
 
@@ -151,26 +175,14 @@ class Network(Collected):
     the outputs again, finds those of the loop.
     """
 
-    def __init__(self, module: nn.Module, input: Tensor) -> None:
+    def __init__(self, module: nn.Module, device: str) -> None:
         super().__init__()
-        self.module, self.device = module, input.device.type
+        self.module, self.device = module, device
         parts = [part._parameters for part in module.modules()]
         self.places = [(part, name) for part in parts for name, weight in part.items() if weight is not None]
         self.all = [part[name] for part, name in self.places]  # also those that stand there for this step alone
         self.weights = [weight for weight in self.all if weight.requires_grad]
         self.half = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
-        self.after = _Afterwards.apply(self, *self.weights)
-
-    @staticmethod
-    def takes(module: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
-        """Whether the gradients of a module can wait; not if something else wants to see its calls."""
-        if not getattr(module, "rowwise", False) or any(input.requires_grad for input in inputs):
-            return False
-        watched = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-        return not watched and any(weight.requires_grad for weight in module.parameters())
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        return _Apart.apply(self, self.after, *inputs)
 
     def gradients(self) -> tuple[Tensor | None, ...]:
         inputs, grads = self.take()

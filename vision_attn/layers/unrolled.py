@@ -4,6 +4,7 @@ Autograd computes the gradient of the weights at every time step and adds it to 
 is one matrix product over all time steps: faster, since the matrices are larger, and written to memory once.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.kernels.choice import is_cuda
-from vision_attn.layers.collected import Casts, Layer, Network
+from vision_attn.layers.collected import Casts, collecting_layer, collecting_network, waits
 from vision_attn.system.context import within
 
 
@@ -20,8 +21,8 @@ class _Loop:
     """The layers and networks of a loop, and the casts of their inputs."""
 
     def __init__(self) -> None:
-        self.layers: dict[tuple[nn.Linear, torch.dtype], Layer] = {}
-        self.networks: dict[nn.Module, Network] = {}
+        self.layers: dict[tuple[nn.Linear, torch.dtype], Callable[..., Tensor]] = {}
+        self.networks: dict[nn.Module, Callable[..., Tensor]] = {}
         self.casts = Casts()
 
 
@@ -47,8 +48,8 @@ def repeated(layer: nn.Linear, *inputs: Float[Tensor, "*rows _"]) -> Float[Tenso
         cast = [loop.casts.cast(input) for input in inputs]
         key = layer, cast[0].dtype
         if key not in loop.layers:
-            loop.layers[key] = Layer(*key)
-        return loop.layers[key](cast)
+            loop.layers[key] = collecting_layer(*key)
+        return loop.layers[key](*cast)
     if inputs[0].is_cuda and not torch.is_grad_enabled() and (casts := _casts.get()) is not None:
         inputs = tuple(casts.cast(input) for input in inputs)
     return layer(torch.cat(inputs, dim=-1) if len(inputs) > 1 else inputs[0])
@@ -61,10 +62,10 @@ def apart(network: nn.Module, *inputs: Tensor) -> Tensor:
     computes its outputs again: fewer and larger kernels.
     """
     loop = _current()
-    if loop is None or not torch.is_grad_enabled() or not is_cuda(inputs[0]) or not Network.takes(network, inputs):
+    if loop is None or not torch.is_grad_enabled() or not is_cuda(inputs[0]) or not waits(network, inputs):
         return network(*inputs)
     if network not in loop.networks:
-        loop.networks[network] = Network(network, inputs[0])
+        loop.networks[network] = collecting_network(network, inputs[0].device.type)
     return loop.networks[network](*inputs)
 
 
