@@ -27,7 +27,7 @@ lesson.open = () => {
     const number = Math.min(Math.max((parseInt(location.hash.slice(1)) || 1) - 1, 0), names.length - 1);
     names.forEach((name, one) => { lesson.pages[name].section.hidden = one !== number; });
     [...nav.children].forEach((link, one) => one === number ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current"));
-    for (const [selector, to, text] of [[".before", number - 1, "← "], [".after", number + 1, " →"]]) {
+    for (const [selector, to, text] of [[".before", number - 1, "←\u00a0"], [".after", number + 1, "\u00a0→"]]) {
       const link = document.querySelector(`footer ${selector}`), there = to in names;
       link.textContent = !there ? "" : to < number ? text + title(to) : title(to) + text;
       there ? link.setAttribute("href", `#${to + 1}`) : link.removeAttribute("href");
@@ -36,6 +36,7 @@ lesson.open = () => {
     lesson.ready(lesson.now).draw();
     scrollTo(0, 0);
   };
+  lower();
   addEventListener("hashchange", turn);
   addEventListener("keydown", event => {
     if (event.target.closest("input, select, canvas, svg [tabindex], [role=group]") || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -47,6 +48,16 @@ lesson.open = () => {
   new ResizeObserver(() => { if (width !== main.clientWidth) { width = main.clientWidth; requestAnimationFrame(() => lesson.pages[lesson.now].draw()); } }).observe(main);
   turn();
 };
+
+/* Without a font for equations some browsers leave an index on the line of its letter: have the style lower it. */
+function lower() {
+  const letter = document.createElementNS("http://www.w3.org/1998/Math/MathML", "math");
+  letter.innerHTML = "<msub><mi>x</mi><mi>x</mi></msub>";
+  document.body.append(letter);
+  const [base, index] = [...letter.querySelectorAll("mi")].map(one => one.getBoundingClientRect());
+  document.body.classList.toggle("flat", index.bottom - base.bottom < .1 * base.height);
+  letter.remove();
+}
 
 /* The sliders of a section by name, as numbers; `changed` is called after each change. `data-digits` of a slider says how
    many digits its <output> shows. */

@@ -9,7 +9,7 @@ in a minute; the last one exports their numbers:
 
     vision-attn train configs/strings_read_monotonic.yaml --run.folder=runs/lesson_start --run.epochs=6 $SIZES
     vision-attn train configs/strings_read_monotonic.yaml --run.folder=runs/lesson_line --run.epochs=8 $SIZES \
-        --run.start_from=runs/lesson_start --data.grow=0
+        --run.start_from=runs/lesson_start --data.grow=0 --run.validate_every=0
     vision-attn train configs/memory_stories.yaml --data.tasks=[2] --run.folder=runs/lesson_hops
     python docs/lesson/make.py --data line hops
 

@@ -267,8 +267,19 @@ PLAY = """
 """Moves the sliders of the page that is shown to their ends, and its first handle."""
 
 
+OVERLAPPING = """
+[...document.querySelectorAll("section:not([hidden]) svg:not(.scene)")].flatMap(drawing => {
+  const texts = [...drawing.querySelectorAll("text")].map(one => [one.textContent, one.getBoundingClientRect()]);
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3;
+  return texts.flatMap(([text, a], number) => texts.slice(number+1).flatMap(([o, b]) => meet(a, b) ? [text + o] : []));
+})
+"""
+"""The labels of charts that lie on each other. In a scene, glimpses are numbered where they are."""
+
+
 def test_every_page_draws_and_fits_any_screen(browser) -> None:
-    """Its sliders move, its handles follow arrow keys, and nothing is wider than a telephone; no error on the way."""
+    """Its sliders move, its handles follow arrow keys, nothing is wider than a telephone, and no label of a chart lies
+    on another; no error on the way."""
     assert browser.run("Object.keys(lesson.pages)") == [check.__name__ for check in CHECKS]
     for width in (390, 1280):
         browser.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
@@ -278,6 +289,7 @@ def test_every_page_draws_and_fits_any_screen(browser) -> None:
             wide = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
             scroll, client = browser.run(wide)
             assert scroll <= client, f"page {number} at {width} pixels"
+            assert browser.run(OVERLAPPING) == [], f"page {number} at {width} pixels"
             browser.run(PLAY)
     assert browser.run("lesson.errors") == []
 
