@@ -181,6 +181,15 @@ def test_a_started_run_keeps_its_settings(config_file: Path, trained: Path) -> N
     assert yaml.safe_load((trained / "config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
 
 
+def test_a_run_that_is_older_than_a_key_goes_on_with_its_default(config_file: Path, trained: Path) -> None:
+    written = yaml.safe_load((trained / "config.yaml").read_text())
+    assert written["data"]["init_args"].pop("batch") == 8 and written["run"].pop("accumulate") == 1
+    (trained / "config.yaml").write_text(yaml.safe_dump(written))
+    with pytest.raises(ValueError, match="data.batch was 8, is 4"):
+        claim(read(config_file, [f"--run.folder={trained}", "--data.batch=4"]))
+    claim(read(config_file, [f"--run.folder={trained}"]))
+
+
 def test_a_run_keeps_the_precision_that_auto_stands_for(config_file: Path) -> None:
     old = read(config_file, ["--run.folder=old", "--run.precision=fp32", "--run.compile=false", "--schedule=null"])
     claim(old)

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from vision_attn.configuration.config import Config, dump, load
+from vision_attn.configuration.config import Config, dump, read
 from vision_attn.engine import checkpoint
 from vision_attn.engine.folders import lock_folder, remove
 from vision_attn.system.bounded_yaml import flat
@@ -73,7 +73,8 @@ def _keep_to(folder: Path, new: dict) -> None:
     written = folder / "config.yaml"
     if not written.exists() or not checkpoint.begun(folder):
         return
-    old, free = load(written), {f"run.{key}" for key in FREE}
+    # With the defaults of keys that are newer than the run.
+    old, free = read(written).content(), {f"run.{key}" for key in FREE}
     if "auto" in (flat(each).get("run.precision") for each in (old, new)):  # `fit` compares what it stands for.
         free.add("run.precision")
     keep_to(folder, old, new, free=free)
