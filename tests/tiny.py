@@ -75,7 +75,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "self-critical, a Transformer": ("transformer_scenes", f"--task.criteria.self_critical={SAMPLED}"),
     "a Transformer of one projection": (
         "transformer_scenes", "--task.model.shared_values=true", "--task.model.norm=post",
-        "--task.model.positions=none",
+        "--task.model.positions=learned",
     ),
     "top-down, hard": ("top_down_scenes", "--task.model.attention=vision_attn.attention.hard.Hard",
                        "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention"),

@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.tiny import made
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.configuration.run_folder import open_run
@@ -80,6 +81,17 @@ def test_an_answerer_is_exported_for_any_number_of_questions(tmp_path, config: s
     (tmp_path / "out").mkdir()
     found = export(task, tmp_path / "out", onnx=find_spec("onnxscript") is not None)
     assert "answerer.pt2" in found and max(found.values()) < 1e-4
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    "case",
+    ["an embedding of each place, a GRU", "a score by distance, scheduled sampling", "a Transformer of one projection"],
+)
+def test_variants_of_captioners_are_exported(tmp_path, case: str) -> None:
+    task, _ = made(case)
+    found = export(task, tmp_path, onnx=False)
+    assert {*found} == {"encoder.pt2", "start.pt2", "step.pt2"} and max(found.values()) < 1e-4
 
 
 @pytest.mark.compile

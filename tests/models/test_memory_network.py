@@ -62,6 +62,11 @@ def test_embeddings_are_tied_as_in_section_2_2() -> None:
     assert len([*adjacent.parameters()]) == 8 and len([*layerwise.parameters()]) == 2 * 2 + 3
 
 
+def test_initial_weights_have_the_deviation_that_is_asked_for() -> None:
+    weights = [[*made(std=std).parameters()] for std in (0.1, 0.3)]
+    assert all(torch.allclose(3 * one, other) for one, other in zip(*weights, strict=True))
+
+
 @torch.no_grad()
 def test_the_linear_start_has_no_softmax_and_ends_when_validation_is_no_better() -> None:
     model = made(linear_start=3)

@@ -59,6 +59,14 @@ def test_a_run_that_is_interrupted_in_its_linear_start_is_resumed_exactly(storie
     assert losses[0] == losses[1]
 
 
+def test_a_run_that_starts_from_another_has_a_linear_start_of_its_own(stories: Path, tmp_path: Path) -> None:
+    assert not load_file(stories / "run" / "last" / "model.safetensors")["model.linear"]
+    settings = {**STORIES, "task.model.linear_start": 3, "run.epochs": 1, "run.show": 0, "run.validate_every": 0}
+    start = {"run.start_from": stories / "run" / "last", "run.folder": tmp_path / "run"}
+    assert main(train("memory_stories", **settings, **start)) == 0
+    assert load_file(tmp_path / "run" / "last" / "model.safetensors")["model.linear"]
+
+
 def test_a_run_killed_right_after_validation_ends_the_linear_start_once(tmp_path: Path, monkeypatch) -> None:
     settings = {**STORIES, "task.model.linear_start": 1, "run.show": 0}
     assert main(train("memory_stories", **settings, **{"run.folder": tmp_path / "whole"})) == 0

@@ -15,7 +15,7 @@ from vision_attn.layers.padding import real_regions, without_padding
 from vision_attn.system.checks import check_range
 
 INITIAL = 0.1
-"""The standard deviation of all initial weights (section 4.2)."""
+"""The standard deviation of all initial weights in the paper (section 4.2)."""
 
 
 def weighted_words(words: Int[Tensor, "... J"], num_words: int) -> Float[Tensor, "... 2 V"]:
@@ -96,6 +96,8 @@ class MemoryNetwork(Answerer):
         which may be negative.
     noise: the probability of an empty memory between two facts in training, which makes temporal vectors general
         (section 4.2, "random noise").
+    std: the standard deviation of all initial weights (section 4.2). Annotation vectors take a larger one: with small
+        scores, maps are even where the linear start ends, and what it learned is lost.
 
     Differs from the paper: the learning rate is not lower during the linear start.
     """
@@ -111,12 +113,14 @@ class MemoryNetwork(Answerer):
         tying: Literal["adjacent", "layerwise"] = "adjacent",
         linear_start: int = 0,
         noise: float = 0.1,
+        std: float = INITIAL,
     ):
         super().__init__()
         check_range("MemoryNetwork", 1, 100, num_hops=num_hops)
         check_range("MemoryNetwork", 1, 10_000, size=size)
         check_range("MemoryNetwork", 0, 1, noise=noise)
         check_range("MemoryNetwork", 0, 1000, linear_start=linear_start)
+        check_range("MemoryNetwork", 0, 10, std=std)
         self.num_hops, self.noise, self.patience, adjacent = num_hops, noise, linear_start, tying == "adjacent"
         self.facts = nn.ModuleList(facts(fact_size, size) for _ in range(num_hops + 1 if adjacent else 2))
         self.steps = [(k, k + 1) if adjacent else (0, 1) for k in range(num_hops)]
@@ -128,6 +132,9 @@ class MemoryNetwork(Answerer):
         tied = adjacent and first is not None
         self.question = first if tied else Words(num_words, size)
         self.answer = last if tied else Words(num_words, size)
+        with torch.no_grad():
+            for weights in self.parameters():
+                weights.mul_(std / INITIAL)
         self.register_buffer("linear", torch.tensor(linear_start > 0))
         self.register_buffer("lowest", torch.tensor(torch.inf))
         self.register_buffer("since_lowest", torch.tensor(0))
@@ -143,9 +150,7 @@ class MemoryNetwork(Answerer):
         for first, last in self.steps:
             alpha = self._weights(vectors[first] @ state[..., None], real)
             seen = (alpha[:, None] @ vectors[last]).squeeze(1)  # o = sum_i p_i c_i
-            state = (
-                state if self.between is None else self.between(state)
-            ) + seen  # u^{k+1} = u^k + o^k, or H u^k + o^k
+            state = (state if self.between is None else self.between(state)) + seen  # u^{k+1}
             maps.append(alpha)
         return Answers(self.answer.scores(state).float().log_softmax(dim=-1), torch.stack(maps, dim=1))
 

@@ -42,6 +42,7 @@ class Answering(Task):
     """
 
     kind = "model that answers questions"
+    own = ("model.linear", "model.lowest", "model.since_lowest")
 
     def __init__(self, source: Source, *, model: Callable[[int, int], Answerer], encoder: Encoder | None = None):
         super().__init__()
