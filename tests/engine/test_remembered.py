@@ -11,8 +11,8 @@ from vision_attn.task import Batch, Task
 
 CASES = (
     "an embedding of each place, a GRU", "a score by distance, scheduled sampling", "a Transformer of one projection",
-    "memory_scenes", "regions of films, with motion", "self-critical, hard",
-    "a cosine, a learned baseline", "a bilinear score, a moving average", "RAM that is told where the object is, a moving average",
+    "memory_scenes", "regions of films, with motion", "self-critical, hard", "a cosine, a learned baseline",
+    "a bilinear score, a moving average", "RAM that is told where the object is, a moving average",
 )  # fmt: skip
 """What has counts, averages or places of its own."""
 
