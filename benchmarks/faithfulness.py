@@ -9,11 +9,13 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from PIL import Image
 from torch import Tensor
 
 from benchmarks.charts import Axis, Chart, save
-from vision_attn.explain.measure import Measurement, Settings
+from vision_attn.explain.measure import Measured, Measurement, Settings, gains
+from vision_attn.metrics.attention import rank_correlation
 from vision_attn.results.explainer import explainer_of_run, sees_photographs
 from vision_attn.results.measured import MeasureResult, result_of, subject_of_run
 from vision_attn.results.model import Model, open_model
@@ -66,7 +68,28 @@ def table(result: MeasureResult) -> str:
         alike = f"{one['sanity'][-1]:.2f}" if "sanity" in one else "-"
         lines.append(f"| {name} | {one['gain']:.3f} ({low:.3f} to {high:.3f}) | {share} | {pointed} | {alike} |")
     uniform = numbers["uniform"]
-    return "\n".join([*lines, f"| uniform | | | {uniform['pointing']:.3f} | {uniform['mass']:.3f} | |", ""])
+    lines.append(f"| uniform | | | {uniform['pointing']:.3f} | {uniform['mass']:.3f} | |")
+    return "\n".join([*lines, "", pointing_and_gain(result), ""])
+
+
+def pointing_and_gain(result: MeasureResult) -> str:
+    """How pointing goes with the gain: over methods as a rank correlation, and over answers as the mean gain of maps
+    that point and of maps that do not."""
+    some = torch.tensor([[one["pointing"] for one in result.methods.values()],
+                         [one["gain"] for one in result.methods.values()]])  # fmt: skip
+    lines = [f"Rank correlation of pointing and gain over methods: {float(rank_correlation(some)[0, 1]):.2f}."]
+    answers = [one for image in result.numbers["each"] for one in image["answers"] if one["pointing"] is not None]
+    every = [
+        (number, one["pointing"][number] > 0.5, gains(Measured(**one))[number])
+        for one in answers
+        for number in range(len(result.methods))
+    ]
+    for number, name in enumerate(result.methods):
+        both = [[gain for of, pointed, gain in every if of == number and pointed == value] for value in (True, False)]
+        if all(both):
+            there, not_there = (f"{sum(some) / len(some):.3f} ({len(some)})" for some in both)
+            lines.append(f"{name}: gain {there} where its map points, {not_there} where it does not.")
+    return " ".join(lines)
 
 
 def figure(results: Sequence[MeasureResult], picture: Path) -> None:
@@ -88,11 +111,14 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run on scenes, or a copy of its best/")
     parser.add_argument("--images", type=int, default=100, help="scenes of each run (default: 100)")
     parser.add_argument("--method", action="append", default=[], help="only this method; may be repeated")
+    parser.add_argument(
+        "--best", type=int, default=Settings().best, metavar="N", help="answers whose best order is searched"
+    )
     parser.add_argument("--figure", type=Path, metavar="PNG", help="also draw gain against pointing")
     parser.add_argument("--out", type=Path, default=Path("faithfulness"), help="where pages go")
     parser.add_argument("--quick", action="store_true", help="two scenes: tests that it runs, measures nothing")
     options = parser.parse_args()
-    settings = Settings(steps=2, best=0, sanity=1) if options.quick else Settings()
+    settings = Settings(steps=2, best=0, sanity=1) if options.quick else Settings(best=options.best)
     results = []
     for run in options.runs:
         results.append(measured(run, 2 if options.quick else options.images, options.method, settings))

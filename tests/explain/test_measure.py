@@ -3,6 +3,7 @@ kind."""
 
 import json
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pycocotools import mask as coco
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,7 +28,7 @@ from vision_attn.explain.randomised import from_the_output, randomised
 from vision_attn.explain.relevance import layer_cam
 from vision_attn.explain.report import record, verdict
 from vision_attn.explain.subjects import AnswerSubject, Map
-from vision_attn.metrics.attention import rank_correlation
+from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
 from vision_attn.results.measured import measure, subject_of_run
 
@@ -299,6 +301,37 @@ def test_boxes_are_of_answers_that_share_a_word_with_the_category(tmp_path: Path
         Boxes(file)
 
 
+@pytest.mark.parametrize("kind", ["polygons", "run lengths", "compressed"])
+def test_masks_are_used_in_place_of_boxes(kind: str, tmp_path: Path) -> None:
+    """An object of two parts, whose box covers the whole photograph, pointed at in the centre square."""
+    pixels = np.zeros((40, 80), dtype=np.uint8, order="F")
+    pixels[:10, :30] = pixels[20:30, 30:80] = 1
+    segmentation: Any = [[0, 0, 30, 0, 30, 10, 0, 10], [30, 20, 80, 20, 80, 30, 30, 30]]
+    if kind == "run lengths":
+        runs = [[value, len(list(some))] for value, some in groupby(pixels.flatten(order="F").tolist())]
+        segmentation = {"size": [40, 80], "counts": [length for _, length in ([[0, 0]] * (runs[0][0] == 1)) + runs]}
+    elif kind == "compressed":
+        segmentation = coco.encode(pixels) | {"counts": coco.encode(pixels)["counts"].decode()}
+    content = {
+        "images": [{"id": 1, "file_name": "a.png", "width": 80, "height": 40}],
+        "annotations": [{"image_id": 1, "bbox": [0, 0, 80, 40], "segmentation": segmentation}],
+    }
+    file = tmp_path / "masks.json"
+    file.write_text(json.dumps(content))
+    (mask,) = Boxes(file).of("a.png", "centre")("anything")
+    inside = AttentionCorrectness((4, 4)).inside([mask]).view(4, 4)
+    expected = torch.tensor(pixels[5::10, 25:65:10] == 1)
+    assert torch.equal(inside, expected) and expected.sum() == 4
+    seen = AttentionCorrectness((2, 2)).inside([mask.seen_from(Extent(0.0, 0.0, 1.0, 1.0)), (-1, -1, 0, 0)])
+    assert seen.tolist() == [True, True, False, False]
+    (whole,) = Boxes(file).of("a.png", "whole")("anything")
+    assert AttentionCorrectness((4, 8)).inside([whole]).view(4, 8).tolist() == (pixels[5::10, 5::10] == 1).tolist()
+    content["annotations"][0]["segmentation"] = {"size": [80, 40], "counts": [0, 3200]}
+    file.write_text(json.dumps(content | {"annotations": [content["annotations"][0]]}))
+    with pytest.raises(ValueError, match="masks.json .*a mask has the size .80, 40., its photograph .40, 80."):
+        Boxes(file)
+
+
 def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     one = {"gain": 0.1, "gain_interval": [-0.1, 0.3]}
     assert verdict({"images": 9, "methods": {"a": one}}) == [
@@ -311,6 +344,7 @@ def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     small = {"gain": 0.001, "gain_interval": [0.0005, 0.002]}
     lines = verdict({"images": 2, "methods": {"a": small}})
     assert lines[0].startswith("No method is better") and lines[1].startswith("That is of 2 images, too few")
+    assert verdict({"images": 9, "methods": {"b": sure}, "random_weights": True})[0].startswith("The model has random")
 
 
 @pytest.mark.parametrize("make", [blip, llava, clip], ids=lambda make: make.__name__)

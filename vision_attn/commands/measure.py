@@ -4,7 +4,7 @@ MODEL is what `vision-attn look` takes, or a run that takes glimpses. For each m
 regions that a map marks most are deleted from an image, and inserted into an empty one, while the probability of the
 answer is followed: the sooner it falls, and rises, the more the map tells of the model. A random order, and the best
 one that was found, are measured too. Maps are also compared with those of the same model with random weights (they
-must change), with boxes of objects (--boxes), and with each other.
+must change), with boxes or masks of objects (--boxes), and with each other.
 
 Says after the first photograph how long all will take. Prints each method and its gain over a random order. Writes
 index.html, with the table, the curves, and the most and the least faithful images, and measure.json.
@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fill", choices=["linear", "mean", "blur"], default="linear",
         help="what stands in the place of regions: noisy linear interpolation (default), the mean colour, or a blur",
     )  # fmt: skip
-    parser.add_argument("--boxes", type=Path, metavar="FILE", help="boxes of objects, in COCO's format of instances")
+    parser.add_argument(
+        "--boxes", type=Path, metavar="FILE", help="boxes or masks of objects, in COCO's format of instances"
+    )
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps of a curve (default: 10)")
     parser.add_argument("--best", type=int, default=3, metavar="N", help="answers whose best order is searched")
     parser.add_argument("--sanity", type=int, default=3, metavar="N", help="answers that random weights are tried on")

@@ -8,7 +8,7 @@ padded convolution of stride 2 moves the centre of what a cell sees to the upper
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -35,6 +35,25 @@ class Extent(NamedTuple):
 
 
 WHOLE = Extent()
+
+
+class Mask(NamedTuple):
+    """The pixels of an object, and where they lie on an image."""
+
+    pixels: Bool[Tensor, "Y X"]
+    extent: Extent = WHOLE
+
+    def seen_from(self, part: Extent) -> "Mask":
+        """This mask, given on an image, on a part of it."""
+        return self._replace(extent=self.extent.seen_from(part))
+
+    def contains(self, points: Float[Tensor, "L 2"]) -> Bool[Tensor, "L"]:
+        """Whether each point (x, y) lies on the object."""
+        low, high = torch.tensor(self.extent, dtype=points.dtype).view(2, 2)
+        size = torch.tensor(self.pixels.shape[::-1])
+        cells = ((points - low) / (high - low) * size).floor().long()
+        column, row = cells.clamp(min=0).minimum(size - 1).unbind(dim=1)
+        return self.pixels[row, column] & ((cells >= 0) & (cells < size)).all(dim=1)
 
 
 def middles(number: int, low: float = -1.0, high: float = 1.0) -> Float[Tensor, "number"]:

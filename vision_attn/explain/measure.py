@@ -10,7 +10,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent, positions
+from vision_attn.contracts.places import WHOLE, Extent, Mask, positions
 from vision_attn.explain.attributions import regions_of
 from vision_attn.explain.randomised import STAGES, from_the_output, randomised
 from vision_attn.explain.subjects import Map, Question, Subject
@@ -57,9 +57,9 @@ class Measured(NamedTuple):
     """Area under the deletion curve, over the share of regions."""
     insertion: list[float]
     pointing: list[float] | None
-    """Of each method and last of a uniform map: whether the largest region lies in a box. None without boxes."""
+    """Of each method and last of a uniform map: whether the largest region lies in a box or mask. None without them."""
     mass: list[float] | None
-    """The share of the map in boxes."""
+    """The share of the map in boxes or masks."""
 
 
 class Example(NamedTuple):
@@ -105,7 +105,7 @@ class Measurement:
 
     def add(self, file: str, picture: Image.Image, boxes: Callable[[str], Sequence] | None = None) -> list[Measured]:
         """Measure one image. picture: the part of it that is seen. boxes: from the text of an answer to its boxes
-        (x0, y0, x1, y1) in [-1, 1] of the picture, none if it has no box."""
+        (x0, y0, x1, y1) in [-1, 1] of the picture, or masks; none if it has none."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed + len(self.each))
             image = self.subject.read(picture)
@@ -153,7 +153,10 @@ class Measurement:
             return None, None
         rows, columns = maps.shape[1:]
         seen, found = self.subject.part, []
-        inside = [tuple(Extent(*map(float, box)).seen_from(seen)) for box in boxes]
+        inside = [
+            one.seen_from(seen) if isinstance(one, Mask) else tuple(Extent(*map(float, one)).seen_from(seen))
+            for one in boxes
+        ]
         for weights in torch.cat([maps.clamp(min=0), torch.ones(1, rows, columns)]).flatten(1):
             one = AttentionCorrectness((rows, columns))
             one.update(["it"], (weights / weights.sum().clamp(min=1e-12))[None], {"it": inside})

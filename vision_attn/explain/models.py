@@ -56,7 +56,7 @@ def open_model(
             if isinstance(layer, nn.Linear) and not layer.weight.any():
                 nn.init.normal_(layer.weight, std=0.02)
     log.warning("%s has random weights: its answers and maps mean nothing", name)
-    return model
+    return model._replace(random=True)
 
 
 def _opened(name: str, weights: str | None, trust: bool, options: dict[str, Any]) -> Model:

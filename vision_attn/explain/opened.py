@@ -25,6 +25,8 @@ class Model(NamedTuple):
     """Of transformers: for texts."""
     own: bool = False
     """Whether it is made by a function of the user's, who can tell it the size of its images."""
+    random: bool = False
+    """Whether its weights are random: its answers mean nothing."""
 
     def on(self, device: torch.device) -> "Model":
         """The model, with its inputs: on a device, unless several hold its layers, and in the precision of its weights.

@@ -19,6 +19,7 @@ SMALLEST = 0.005
 def record(measurement: Measurement) -> dict[str, Any]:
     """All numbers, as JSON holds them. Intervals are of 95%, over images drawn with replacement.
 
+    random_weights: whether the model has them, so that its answers mean nothing.
     methods: of each its areas under the `deletion` (lower is better) and the `insertion` curve (higher), the `gain`
         over a random order (`measure.gains`), the `share` of the gain of the best order that was found, on the same
         answers; `pointing` and `mass` in boxes; `sanity`, the rank correlation with the maps of the model as it was
@@ -55,6 +56,7 @@ def record(measurement: Measurement) -> dict[str, Any]:
         "images": len(measurement.each),
         "answers": number,
         "score": measurement.subject.unit,
+        "random_weights": measurement.subject.random,
         "settings": measurement.settings._asdict(),
         "methods": methods,
         "random": {kind: last[kind] for kind in kinds},
@@ -104,6 +106,8 @@ def verdict(found: dict[str, Any]) -> list[str]:
     }
     ranked = sorted((name for name in sure if name not in ignoring), key=lambda name: -sure[name]["gain"])
     lines = []
+    if found.get("random_weights"):
+        lines.append("The model has random weights: what follows says nothing about the maps of a trained one.")
     if ranked:
         first = ranked[0]
         low, high = sure[first]["gain_interval"]

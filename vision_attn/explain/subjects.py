@@ -54,6 +54,8 @@ class Subject(ABC):
     """Where the image lies on that part."""
     unit = "probability"
     """What scores are."""
+    random = False
+    """Whether the weights are random, so that answers mean nothing."""
 
     @abstractmethod
     def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:
@@ -118,7 +120,7 @@ class AnswerSubject(Subject):
 
     def __init__(self, model: Model, texts: Sequence[str] = (), device: torch.device | None = None) -> None:
         """texts: the classes to explain, or what to match. device: where inputs go; by default that of the weights."""
-        self.model, self.module, self.texts = model, model.module, tuple(texts)
+        self.model, self.module, self.texts, self.random = model, model.module, tuple(texts), model.random
         if model.kind == "matcher" and not texts:
             raise ValueError("this model compares images with texts: give a text")
         self.device = device or next(model.module.parameters(), torch.empty(0)).device

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent, centres
+from vision_attn.contracts.places import WHOLE, Extent, Mask, centres
 
 
 class AttentionCorrectness:
@@ -75,7 +75,12 @@ class AttentionCorrectness:
         return {name: total / max(1, self.num_words) for name, total in self.totals.items()}
 
     def inside(self, boxes: Sequence) -> Bool[Tensor, "L"]:
-        """Return whether the centre of each region lies in any of the `boxes`, borders included."""
+        """Return whether the centre of each region lies in any of the `boxes`, borders included; or in a `Mask`."""
+        masks = [one for one in boxes if isinstance(one, Mask)]
+        on_masks = torch.stack(
+            [torch.zeros(len(self.centres), dtype=torch.bool), *(one.contains(self.centres) for one in masks)]
+        )
+        boxes = [one for one in boxes if not isinstance(one, Mask)]
         corners = torch.as_tensor([[float(edge) for edge in box[:4]] for box in boxes], dtype=torch.float64).view(-1, 4)
         *frames, rows, columns = self.grid
         axes = slice(0 if frames and rows * columns == 1 else 1 if rows == 1 else 2)  # neither, x alone, or x and y
@@ -83,7 +88,7 @@ class AttentionCorrectness:
         inside = ((centres >= low) & (centres <= high)).all(dim=2)
         if frames:
             inside &= self.frame[:, None] == torch.tensor([box[4] for box in boxes], dtype=torch.long)
-        return inside.any(dim=1)
+        return inside.any(dim=1) | on_masks.any(dim=0)
 
 
 def joined(parts: Sequence[AttentionCorrectness]) -> AttentionCorrectness:

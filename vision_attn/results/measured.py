@@ -92,7 +92,7 @@ def measure(
 
     methods: `explain.methods.METHODS`, "attention:3" for that of layer 3, or {"mine": function} for your own: from the
         image that the model takes (C, Y, X), and the text of an answer, to a map; by default all that suit the model.
-    boxes: a file of boxes in COCO's format: see `data.labelled.coco_boxes.Boxes`.
+    boxes: a file of boxes or masks in COCO's format: see `data.labelled.coco_boxes.Boxes`.
     unreadable: takes the messages of images that cannot be read. total: the number of images of an iterator.
     settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see `explain.measure.Settings`.
 
@@ -122,7 +122,7 @@ def measure(
     chosen.finish()
     result = result_of(chosen, name)
     if known is not None and result.numbers["uniform"] is None:
-        complain("no box of the file is of an answer to these images, so there is no pointing")
+        complain("no object of the file is of an answer to these images, so there is no pointing")
     return result
 
 

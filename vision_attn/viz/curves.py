@@ -8,7 +8,7 @@ from vision_attn.viz.index import write_figures
 
 COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#0072b2", "#999999")
 """Of runs, in turn (Okabe and Ito 2008: distinct also without seeing red or green)."""
-WIDTH, HEIGHT, LEFT, BELOW = 640, 240, 64, 24
+WIDTH, HEIGHT, LEFT, BELOW = 640, 280, 100, 32
 MOST = 1000
 """Points of a curve that are drawn."""
 
@@ -43,18 +43,18 @@ def plot(name: str, curves: Mapping[str, Curve], colours: Mapping[str, str]) -> 
     for run, curve in curves.items():
         points = [placed(*point) for point in curve[:: -(-len(curve) // MOST)]]
         line = " ".join(f"{x},{y}" for x, y in points)
-        dots = "".join(f'<circle cx="{x}" cy="{y}" r="2.5"/>' for x, y in points) if len(points) <= 40 else ""
+        dots = "".join(f'<circle cx="{x}" cy="{y}" r="3"/>' for x, y in points) if len(points) <= 40 else ""
         drawn.append(
             f'<g stroke="{colours[run]}" fill="{colours[run]}"><title>{escape(run)}</title>'
-            f'<polyline points="{line}" fill="none" stroke-width="1.5"/>{dots}</g>'
+            f'<polyline points="{line}" fill="none" stroke-width="2"/>{dots}</g>'
         )
     labels = [
-        (LEFT - 6, 14, "end", f"{high:.4g}"), (LEFT - 6, HEIGHT - BELOW, "end", f"{low:.4g}"),
+        (LEFT - 8, 18, "end", f"{high:.3g}"), (LEFT - 8, HEIGHT - BELOW, "end", f"{low:.3g}"),
         (LEFT, HEIGHT - 6, "start", f"{left:g}"), (WIDTH - 8, HEIGHT - 6, "end", f"{right:g}"),
     ]  # fmt: skip
     texts = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in labels)
     return (
         f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(name)}" '
-        f'font-size="12" fill="currentColor" style="max-width:100%">{texts}{"".join(drawn)}</svg>'
+        f'font-size="17" fill="currentColor" style="max-width:100%">{texts}{"".join(drawn)}</svg>'
         f"<figcaption>{escape(name)}</figcaption></figure>"
     )

@@ -23,7 +23,7 @@ COLOURS = (
 )  # fmt: skip
 """Of methods, in turn; seen on white and on black."""
 RANDOM = "#888888"
-SIDE = 224
+SIDE = 256
 FILLED = {"linear": "noisy linear interpolation", "mean": "the mean colour", "blur": "the blurred image"}
 TITLE = "How faithful the maps of {} are"
 
@@ -52,6 +52,7 @@ def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples:
         "verdict": "".join(f"<p>{escape(line)}</p>" for line in numbers["verdict"]),
         "table": _table(numbers, colours),
         "legend": _legend(numbers),
+        "keys": "".join(f"<span>{_key(colour)}{escape(name)}</span>" for name, colour in colours.items()),
         "plots": "".join(_plots(numbers, colours)),
         "agreement": _agreement(numbers["agreement"]),
         "most": "".join(_example(one) for one in examples[:middle]),
@@ -67,7 +68,9 @@ def _table(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> str:
     heads = [("method", ""), ("gain", "over a random order"), ("95% interval", ""), ("deletion", "lower is better")]
     heads += [("insertion", "higher is better"), ("of the best", "order that was found")]
     heads += [("random weights", "likeness of maps")] * checked
-    heads += [("pointing", "largest region in a box"), ("mass", "in a box")] * pointed + [("seconds", "for a map")]
+    heads += [("pointing", "largest region on the object"), ("mass", "on the object")] * pointed + [
+        ("seconds", "for a map")
+    ]
     head = "".join(f"<th>{name}<small>{note}</small></th>" for name, note in heads)
     rows = []
     for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"]):
@@ -97,8 +100,11 @@ def _table(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> str:
 
 
 def _name(name: str, colours: Mapping[str, str], label: str = "") -> str:
-    key = f'<i class="key" style="background: {colours[name]}"></i>' if name in colours else ""
-    return f"<th>{key}{escape(label or name)}</th>"
+    return f"<th>{_key(colours[name]) if name in colours else ''}{escape(label or name)}</th>"
+
+
+def _key(colour: str) -> str:
+    return f'<i class="key" style="background: {colour}"></i>'
 
 
 def _legend(numbers: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Boxes of objects in photographs, from a file in COCO's format of instances."""
+"""Boxes and masks of objects in photographs, from a file in COCO's format of instances."""
 
 import json
 from collections import defaultdict
@@ -6,25 +6,38 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from pycocotools import mask as coco
+
 from vision_attn.contracts import Fit
+from vision_attn.contracts.places import Extent, Mask
 from vision_attn.data.labelled.boxes import Box, placed
 
 
+class Instance(NamedTuple):
+    """An object in a photograph, in pixels."""
+
+    category: str
+    box: Box
+    mask: dict[str, Any] | None
+    """Run lengths, as `pycocotools` holds them; None if the file has a box alone."""
+
+
 class Photograph(NamedTuple):
-    """The size of a photograph in pixels, and its boxes with their categories."""
+    """The size of a photograph in pixels, and its objects."""
 
     width: int
     height: int
-    boxes: list[tuple[str, Box]]
-    """In pixels."""
+    objects: list[Instance]
 
 
 class Boxes:
-    """Boxes by the name of a photograph's file.
+    """Boxes and masks by the name of a photograph's file.
 
-    path: a JSON file with `images` (`id`, `file_name`, `width`, `height`), `annotations` (`image_id`, `bbox`: left,
-        top, width and height in pixels, and `category_id`) and `categories` (`id`, `name`). Without categories, or with
-        a single one, boxes are of every answer; otherwise of the answers that share a word with the category's name.
+    path: a JSON file with `images` (`id`, `file_name`, `width`, `height`), `annotations` (`image_id`, `category_id`,
+        and `bbox`: left, top, width and height in pixels, or `segmentation`: polygons or run lengths) and `categories`
+        (`id`, `name`). An object that has a segmentation is its mask, another its box. Without categories, or with a
+        single one, objects are of every answer; otherwise of the answers that share a word with the category's name.
 
     Raises ValueError, which names the file, for what is none.
     """
@@ -33,32 +46,60 @@ class Boxes:
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             names = {one["id"]: str(one["name"]) for one in content.get("categories", ())}
-            boxes: dict[Any, list[tuple[str, Box]]] = defaultdict(list)
+            known: dict[Any, list[dict[str, Any]]] = defaultdict(list)
             for one in content["annotations"]:
-                x, y, width, height = map(float, one["bbox"])
-                category = names.get(one.get("category_id"), "")
-                boxes[one["image_id"]].append((category, (x, y, x + width, y + height)))
-            self.photographs = {
-                Path(one["file_name"]).name: Photograph(int(one["width"]), int(one["height"]), boxes[one["id"]])
-                for one in content["images"]
-            }
+                known[one["image_id"]].append(one)
+            self.photographs = {}
+            for image in content["images"]:
+                width, height = int(image["width"]), int(image["height"])
+                objects = [
+                    _instance(one, names.get(one.get("category_id"), ""), height, width) for one in known[image["id"]]
+                ]
+                self.photographs[Path(image["file_name"]).name] = Photograph(width, height, objects)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path} holds no boxes in COCO's format: {type(error).__name__} {error}") from None
         self.of_all = len(names) < 2
 
-    def of(self, file: str, fit: Fit) -> Callable[[str], list[Box]]:
-        """From the text of an answer to its boxes on the part of a photograph that `fit` says."""
+    def of(self, file: str, fit: Fit) -> Callable[[str], list[Box | Mask]]:
+        """From the text of an answer to what it names, on the part of a photograph that `fit` says."""
         photograph = self.photographs.get(Path(file).name)
 
-        def boxes(text: str) -> list[Box]:
+        def objects(text: str) -> list[Box | Mask]:
             if photograph is None:
                 return []
-            words = set(text.lower().split())
-            return [
-                seen
-                for category, box in photograph.boxes
-                if self.of_all or words & set(category.lower().split())
-                if (seen := placed(box, (photograph.width, photograph.height), square=fit == "centre")) is not None
-            ]
+            words, size = set(text.lower().split()), (photograph.width, photograph.height)
+            found: list[Box | Mask] = []
+            for one in photograph.objects:
+                box = placed(one.box, size, square=fit == "centre")
+                if box is None or not (self.of_all or words & set(one.category.lower().split())):
+                    continue
+                if one.mask is None:
+                    found.append(box)
+                    continue
+                pixels = torch.from_numpy(coco.decode(one.mask)).bool()
+                whole = placed((0, 0, *size), size, square=fit == "centre")
+                found.append(Mask(pixels, Extent(*map(float, whole or ()))))
+            return found
 
-        return boxes
+        return objects
+
+
+def _instance(record: dict[str, Any], category: str, height: int, width: int) -> Instance:
+    """Raises ValueError, KeyError or TypeError for what is neither a box nor a mask."""
+    shape = record.get("segmentation")
+    runs = _runs(shape, height, width) if shape else None
+    x, y, across, down = map(float, record["bbox"] if runs is None else coco.toBbox(runs))
+    return Instance(category, (x, y, x + across, y + down), runs)
+
+
+def _runs(shape: Any, height: int, width: int) -> dict[str, Any]:
+    """The run lengths of polygons, or of run lengths as a list or compressed."""
+    if isinstance(shape, list):
+        for polygon in shape:
+            if len(polygon) < 6 or len(polygon) % 2:
+                raise ValueError(f"a polygon has {len(polygon)} numbers: it needs x and y of at least 3 corners")
+        return coco.merge(coco.frPyObjects([[float(edge) for edge in polygon] for polygon in shape], height, width))
+    size, counts = shape["size"], shape["counts"]
+    if list(size) != [height, width]:
+        raise ValueError(f"a mask has the size {size}, its photograph {[height, width]} (height, width)")
+    return coco.frPyObjects(shape, height, width) if isinstance(counts, list) else dict(shape)

@@ -40,7 +40,7 @@ class GeneratedWords(Subject):
     fit: Fit = "whole"
 
     def __init__(self, model: Model, prompt: str = "") -> None:
-        self.model, self.module = model, model.module
+        self.model, self.module, self.random = model, model.module, model.random
         self.rest = inputs_of(model, [Image.new("RGB", (256, 256))], prompt)
         if self.rest.pop("pixel_values").dim() != 4 or "image_grid_thw" in self.rest:
             raise ValueError("this model takes an image in several pieces, which cannot be changed region by region")
