@@ -53,9 +53,14 @@ with on_meta():
     assert not {"torchvision", *COMPILER} & imported(code)
 
 
-def test_backbones_are_built_without_compiler_and_torchvision_finds_it_when_it_needs_it() -> None:
-    """With memory, and without, as in `open_run`."""
+def test_a_score_and_backbones_need_no_compiler_and_torchvision_finds_it_when_it_needs_it() -> None:
+    """On a CPU not even triton, which would be there. Backbones with memory, and without, as in `open_run`."""
     code = f"""
+import torch
+from vision_attn.attention.scores import Additive
+score = Additive(2, 3)
+score(torch.ones(1, 1, 3), score.project(torch.ones(1, 1, 2)))[0].sum().backward()
+assert not [name for name in sys.modules if name.split('.')[0] == 'triton' or 'additive_triton' in name]
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.layers.meta import on_meta
 for name, node in (("mobilenet_v2", "features.17"), ("vgg16", "features.29")):

@@ -4,14 +4,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.run import main as torchrun
 from toy import Server
 
 from tests.engine.test_resume import SAVED_LESS, assert_same
@@ -43,15 +42,17 @@ def lines(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_torchrun_of_two_equals_one_with_the_joined_batch(server, tmp_path):
+def test_torchrun_of_two_equals_one_with_the_joined_batch(server, tmp_path, monkeypatch):
     one, two = tmp_path / "one", tmp_path / "two"
     code, output = server.train(one, dropout=0.0)
     assert code == 0, output
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run(
-        [*command, str(ROOT / "tests" / "toy.py"), str(two), json.dumps({"dropout": 0.0})],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=True, timeout=120,
-    )  # fmt: skip
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)}
+    try:  # in this process, which has imported torch
+        torchrun(["--standalone", "--nproc-per-node=2", str(ROOT / "tests/toy.py"), str(two), '{"dropout": 0.0}'])
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     for part in ("last", "best"):
         weights = [load_file(folder / part / "model.safetensors") for folder in (one, two)]
         assert weights[0].keys() == weights[1].keys()
