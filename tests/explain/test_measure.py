@@ -230,6 +230,8 @@ def test_the_command_writes_a_page_and_names_what_ignores_the_weights(
     numbers = json.loads((out / "measure.json").read_text())
     assert numbers["images"] == 3 and numbers["methods"][f"{tiny}:edges"]["sanity"] == pytest.approx([1, 1, 1])
     assert not numbers["methods"]["relevance"]["ignores_weights"]
+    better = [f'<td class="yes">{one["gain"]:+.3f}' for one in numbers["methods"].values() if one["is_better"]]
+    assert (out / "index.html").read_text().count('<td class="yes">') == len(better)
     assert len(numbers["curves"]["random"]["deletion"]) == 4
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 3 and page.count('class="example"') == 3 and "Agreement" in page

@@ -21,9 +21,10 @@ def record(measurement: Measurement) -> dict[str, Any]:
 
     random_weights: whether the model has them, so that its answers mean nothing.
     methods: of each its areas under the `deletion` (lower is better) and the `insertion` curve (higher), the `gain`
-        over a random order (`measure.gains`), the `share` of the gain of the best order that was found, on the same
-        answers; `pointing` and `mass` in boxes; `sanity`, the rank correlation with the maps of the model as it was
-        after each stage of randomising its weights, and `ignores_weights`; `seconds` for a map.
+        over a random order (`measure.gains`) and whether it `is_better` than one by what counts, the `share` of the
+        gain of the best order that was found, on the same answers; `pointing` and `mass` on objects; `sanity`, the rank
+        correlation with the maps of the model as it was after each stage of randomising its weights, and
+        `ignores_weights`; `seconds` for a map.
     random, best, uniform: areas of a random order and of the best one, and pointing of a uniform map.
     agreement: the mean rank correlation of each two methods. curves: means over all answers.
     """
@@ -47,6 +48,7 @@ def record(measurement: Measurement) -> dict[str, Any]:
         if name in measurement.sanity:
             one["sanity"] = measurement.sanity[name]
             one["ignores_weights"] = measurement.sanity[name][-1] >= UNCHANGED
+        one["is_better"] = _is_better(one)
         methods[name] = one | {"share": share[index] if share else None, "seconds": measurement.seconds[name] / number}
     kinds = ("deletion", "insertion")
     last = {kind: float(means[-1]) for kind, (means, _) in estimates.items() if kind != "gain"}
@@ -99,11 +101,7 @@ def verdict(found: dict[str, Any]) -> list[str]:
     """Which methods to trust, in sentences."""
     methods = found["methods"]
     ignoring = [name for name, one in methods.items() if one.get("ignores_weights")]
-    sure = {
-        name: one
-        for name, one in methods.items()
-        if one["gain_interval"] and one["gain_interval"][0] > 0 and one["gain"] >= SMALLEST
-    }
+    sure = {name: one for name, one in methods.items() if _is_better(one)}
     ranked = sorted((name for name in sure if name not in ignoring), key=lambda name: -sure[name]["gain"])
     lines = []
     if found.get("random_weights"):
@@ -133,6 +131,11 @@ def verdict(found: dict[str, Any]) -> list[str]:
     if weak and ranked:
         lines.append(f"{_listed(weak)}: no better than a random order here.")
     return lines
+
+
+def _is_better(one: dict[str, Any]) -> bool:
+    """Whether a method is better than a random order, by what counts."""
+    return bool(one["gain_interval"]) and one["gain_interval"][0] > 0 and one["gain"] >= SMALLEST
 
 
 def _listed(names: list[str]) -> str:

@@ -75,7 +75,7 @@ def _table(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> str:
     rows = []
     for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"]):
         ends = one["gain_interval"]
-        kind = "" if ends is None else "yes" if ends[0] > 0 else "no" if ends[1] < 0 else ""
+        kind = "" if ends is None else "yes" if one["is_better"] else "no" if ends[1] < 0 else ""
         cells = [
             f'<td class="{kind}">{one["gain"]:+.3f}</td>',
             "<td>" + ("" if ends is None else f"{ends[0]:+.3f} to {ends[1]:+.3f}") + "</td>",
