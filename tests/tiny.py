@@ -86,7 +86,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "self-critical, Show and Tell": ("show_and_tell_scenes", f"--task.criteria.self_critical={SAMPLED}"),
     "films without attention": ("films", f"{SCORES}.scores.Even"),
     "regions of films, with motion": (
-        "films", "--task.encoder=vision_attn.encoders.clips.FrameRegions", f"--task.encoder.motion={MOTION}"
+        "films", "--task.encoder=vision_attn.encoders.clips.FrameRegions", f"--task.encoder.motion={MOTION}",
+        "--task.encoder.motion.local=true",
     ),
     "RAM as in its paper": (
         "ram_mnist28", "--task.model.core=vision_attn.models.ram.Rectifier", "--task.reward=last",

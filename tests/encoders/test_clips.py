@@ -50,7 +50,7 @@ def test_regions_are_those_of_each_frame_with_its_time_and_motion() -> None:
     for frame in range(F):
         expected = encoder.encoder(some[:, frame]) + encoder.times[frame]
         torch.testing.assert_close(regions[:, frame, :, :D], expected)
-    torch.testing.assert_close(regions[..., D:], encoder.motion(some)[:, :, None].expand(-1, -1, 64, -1))
+    torch.testing.assert_close(regions[..., D:], encoder.motion(some).expand(-1, -1, 64, -1))
     assert encoder.frozen_part() is None and encoder.extent() == encoder.encoder.extent()
 
 
@@ -61,9 +61,24 @@ def test_motion_is_that_of_neighbouring_frames() -> None:
     still = films()[:, :1].expand(-1, F, -1, -1, -1).contiguous()
     changed = still.clone()
     changed[:, F - 1] = films()[:, 0]
-    torch.testing.assert_close(motion(still)[:, 1:-1], motion(still)[:, 1:2].expand(-1, F - 2, -1))
+    torch.testing.assert_close(motion(still)[:, 1:-1], motion(still)[:, 1:2].expand(-1, F - 2, -1, -1))
     torch.testing.assert_close(motion(changed)[:, : F - 3], motion(still)[:, : F - 3])
     assert not torch.allclose(motion(changed)[:, F - 1], motion(still)[:, F - 1])
+
+
+@torch.no_grad()
+def test_local_motion_is_that_of_the_part_of_the_frame_where_a_region_lies() -> None:
+    torch.manual_seed(0)
+    encoder = FrameRegions(encoder=convnet(), frames=F, motion=Motion(size=5, width=4, cells=4, local=True)).eval()
+    still = films()[:, :1].expand(-1, F, -1, -1, -1).contiguous()
+    moved = still.clone()
+    moved[:, 3:, :, :4, 24:28] = 255  # in the uppermost row of cells, and the last column
+    grids = [encoder(each)[..., D:].unflatten(1, encoder.layout) for each in (still, moved)]
+    changed = (grids[0] != grids[1]).any(dim=-1)[:, 3].any(dim=0)
+    assert changed[:2, 6:].all() and not changed[4:].any() and not changed[:, :4].any()
+    assert (grids[1][:, :, ::2, ::2] == grids[1][:, :, 1::2, 1::2]).all()  # two by two regions lie in a cell
+    with pytest.raises(ValueError, match="one vector a frame"):
+        FrameVectors(encoder=convnet(), motion=Motion(local=True))
 
 
 @torch.no_grad()

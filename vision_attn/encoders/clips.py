@@ -14,21 +14,21 @@ from vision_attn.system.checks import check_range, require
 
 
 class Motion(nn.Module):
-    """Features of motion: differences of frames through a small 3-D convolution; one vector a frame (Yao et al. 2015,
-    section 4.1).
+    """Features of motion: differences of frames through a small 3-D convolution (Yao et al. 2015, section 4.1).
 
     size: M, of a vector. width: channels of the convolutions. cells: a frame is divided into cells x cells parts, each
     of which has features of its own, so that these tell where something moves.
+    local: one vector for each cell, for the regions that lie in it; otherwise one for the whole frame.
 
     Differs from the paper, whose 3-D convolution is deeper, sees histograms of gradients and of optical flow, and was
     trained to recognise actions.
     """
 
-    def __init__(self, *, size: int = 64, width: int = 16, cells: int = 4) -> None:
+    def __init__(self, *, size: int = 64, width: int = 16, cells: int = 4, local: bool = False) -> None:
         super().__init__()
         check_range("Motion", 1, 4096, size=size, width=width)
         check_range("Motion", 1, 64, cells=cells)
-        self.size = size
+        self.size, self.cells, self.local = size, cells, local
         self.layers = nn.Sequential(
             nn.Conv3d(3, width, (3, 5, 5), stride=(1, 4, 4), padding=(1, 2, 2)),
             nn.ReLU(),
@@ -36,12 +36,21 @@ class Motion(nn.Module):
             nn.ReLU(),
             nn.AdaptiveMaxPool3d((None, cells, cells)),
         )
-        self.output = nn.Sequential(Linear(width * cells**2, size), nn.LayerNorm(size), nn.ReLU())
+        number = 1 if local else cells**2
+        self.output = nn.Sequential(Linear(width * number, size), nn.LayerNorm(size), nn.ReLU())
 
-    def forward(self, films: UInt8[Tensor, "B F 3 Y X"]) -> Float[Tensor, "B F M"]:
+    def forward(self, films: UInt8[Tensor, "B F 3 Y X"]) -> Float[Tensor, "B F cells M"]:
+        """One cell, the whole frame, unless `local`."""
         pixels = films.to(self.layers[0].weight.dtype) / 64
         differences = F.pad(pixels.diff(dim=1), (0, 0, 0, 0, 0, 0, 1, 0))  # the first frame has none before it
-        return self.output(self.layers(differences.transpose(1, 2)).transpose(1, 2).flatten(2))
+        cells = self.layers(differences.transpose(1, 2)).flatten(3).permute(0, 2, 3, 1)  # (B, F, cells^2, width)
+        return self.output(cells if self.local else cells.transpose(2, 3).flatten(2)[:, :, None])
+
+    def over(self, grid: tuple[int, int], features: Float[Tensor, "B F cells M"]) -> Float[Tensor, "B F L M"]:
+        """The features for each region of a grid, row by row."""
+        side = self.cells if self.local else 1
+        rows, columns = (torch.arange(number, device=features.device) * side // number for number in grid)
+        return features[:, :, (rows[:, None] * side + columns).flatten()]
 
 
 class FrameRegions(Encoder):
@@ -94,12 +103,12 @@ class FrameRegions(Encoder):
         return self.timed(self.encoder.finish(frames.flatten(0, 1)).unflatten(0, (-1, self.frames)))
 
     def timed(
-        self, regions: Float[Tensor, "B F L D"], motion: Float[Tensor, "B F M"] | None = None
+        self, regions: Float[Tensor, "B F L D"], motion: Float[Tensor, "B F cells M"] | None = None
     ) -> Float[Tensor, "B _ _"]:
         """Annotation vectors of the regions of frames, with their times and motion."""
         found = self.pooled(regions) + self.times
         if motion is not None:
-            found = torch.cat([found, motion[:, :, None].expand(-1, -1, found.shape[2], -1)], dim=-1)
+            found = torch.cat([found, self.motion.over(self.grid, motion)], dim=-1)
         return found.flatten(1, 2)
 
     def pooled(self, regions: Float[Tensor, "B F L D"]) -> Float[Tensor, "B F _ D"]:
@@ -116,6 +125,10 @@ class FrameVectors(FrameRegions):
 
     def __init__(self, *, encoder: Encoder, frames: int = 9, motion: Motion | None = None) -> None:
         super().__init__(encoder=encoder, frames=frames, motion=motion)
+        if motion is not None and motion.local:
+            raise ValueError(
+                "FrameVectors has one vector a frame, and so have its features of motion: local must be false"
+            )
         size = self.encoder.region_size
         self.grid = (1, 1)
         self.layer, self.norm = Linear(size, size), nn.LayerNorm(size)

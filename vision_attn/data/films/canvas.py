@@ -17,12 +17,11 @@ from vision_attn.data.films.grammar import (
     TURNS,
     WEIGHTS,
     Script,
-    film_objects,
     scripts,
 )  # fmt: skip
 from vision_attn.data.random_streams import integers, uniform
 from vision_attn.data.scenes.canvas import Arrangement, draw, side_range
-from vision_attn.data.scenes.grammar import COLOURS, MAX_OBJECTS, NUM_CAPTIONS, SHAPES
+from vision_attn.data.scenes.grammar import COLOURS, MAX_OBJECTS, NUM_CAPTIONS, SHAPES, combinations_of
 
 CASTS = ((2, 2), (3, 2), (3, 3))
 """The numbers of objects and events."""
@@ -76,7 +75,7 @@ def arrange(
     objects = np.zeros((num_films, MAX_OBJECTS), np.int64)
     for number in {number for number, _ in CASTS}:
         films = np.flatnonzero(np.array(CASTS)[cast, 0] == number)
-        choices = film_objects(split, number)
+        choices = combinations_of(split, number)
         chosen = choices[(which[films] * len(choices)).astype(np.int64)]
         objects[films, :number] = np.take_along_axis(chosen, order[films, :number].argsort(1), 1)
     told = [scripts(*CASTS[one])[number] for one, number in zip(cast, script, strict=True)]
@@ -116,7 +115,7 @@ def _staged(
         if not len(remaining):
             return corner, side
         scripts_left = [told[film] for film in remaining]
-        sides = integers(bits, smallest, (smallest + largest) // 2, len(remaining), TRIES, MAX_OBJECTS)
+        sides = integers(bits, (smallest + largest) // 2, largest, len(remaining), TRIES, MAX_OBJECTS)
         start = integers(bits, 1, (size - 1 - sides)[..., None], len(remaining), TRIES, MAX_OBJECTS, 2)
         drift = STEPS[integers(bits, 0, len(STEPS) - 1, len(remaining), TRIES)]
         path = _paths(scripts_left, start, sides, STEPS[direction[remaining]], drift, frames, size)

@@ -17,8 +17,6 @@ SEGMENTS = 3
 KINDS = ("moves", "stops", "turns", "leaves", "meets")
 MOVES, STOPS, TURNS, LEAVES, MEETS = range(len(KINDS))
 DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
-FILM_SHAPES = ("circle", "square", "triangle", "cross")
-"""Those that can be told apart at a side of 8 pixels."""
 
 # Templates of captions with their weights; {1}, {2} and {3} are the events in the order in which they happen. As in
 # scenes, the opening word determines which event is told first.
@@ -43,7 +41,7 @@ FORMS = {
     },
 }
 WEIGHTS = np.array([list(forms.values()) for forms in FORMS.values()])
-CONTENT = frozenset((*COLOURS, *FILM_SHAPES, *KINDS, *DIRECTIONS))
+CONTENT = frozenset((*COLOURS, *SHAPES, *KINDS, *DIRECTIONS))
 """The words that name objects and what they do."""
 PLAIN = np.array([object_split(index) == "train" for index in range(len(OBJECTS))])
 """The objects that no split holds out: those that others may turn into."""
@@ -80,14 +78,6 @@ def scripts(num_objects: int, num_events: int) -> tuple[Script, ...]:
     return tuple(found)
 
 
-@cache
-def film_objects(split: str, num_objects: int) -> np.ndarray:
-    """The sets of objects that films of `split` may contain: those of scenes with shapes of films."""
-    sets = combinations_of(split, num_objects)
-    small = np.array([shape in FILM_SHAPES for shape in SHAPES])
-    return sets[small[sets % len(SHAPES)].all(axis=1)]
-
-
 def tell(script: Script, objects: Sequence[int], turned: int, direction: str, forms: Sequence[int]) -> list[str]:
     """The captions of a film. objects: by index, in the order of `script`. turned: the object that the actor of `TURNS`
     becomes. direction: of `MOVES`. forms: the templates to use."""
@@ -104,7 +94,7 @@ def tell(script: Script, objects: Sequence[int], turned: int, direction: str, fo
 
 def all_captions() -> Iterator[str]:
     """Captions with every template, event, colour and shape, for the vocabulary."""
-    sets = np.concatenate([film_objects("train", SEGMENTS), film_objects("val", SEGMENTS)])
+    sets = np.concatenate([combinations_of("train", SEGMENTS), combinations_of("val", SEGMENTS)])
     for number, objects in enumerate(sets):
         events = 2 + number % 2
         some = scripts(SEGMENTS, events)
