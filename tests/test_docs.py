@@ -22,6 +22,8 @@ EQUATIONS = ROOT / "docs" / "equations.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 UPDATE = "python tests/test_docs.py --update"
 TOLERANCE = 5
+SECTIONS = ("--data", "--task", "--optimizer", "--schedule")
+"""What a command may replace of a config as a whole."""
 """Lines by which a link may miss its symbol."""
 
 LINK = re.compile(r"\[`([\w.]+)`\]\(\.\./([\w/]+\.py)#L(\d+)\)")
@@ -291,7 +293,7 @@ def test_the_commands_of_a_document_exist(path: Path) -> None:
         assert verb in parsers, f"vision-attn {verb}"
         for word in words:
             option = word.split("=")[0]
-            if option.startswith("--") and "." not in option and option not in ("--data", "--task"):
+            if option.startswith("--") and "." not in option and option not in SECTIONS:
                 assert option in parsers[verb].options, f"vision-attn {verb} {word}"
             if word.startswith(("configs/", "weights/", "docs/")):
                 assert (ROOT / word).exists(), f"vision-attn {verb}: {word} does not exist"
