@@ -22,9 +22,9 @@ EQUATIONS = ROOT / "docs" / "equations.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 UPDATE = "python tests/test_docs.py --update"
 TOLERANCE = 5
+"""Lines by which a link may miss its symbol."""
 SECTIONS = ("--data", "--task", "--optimizer", "--schedule")
 """What a command may replace of a config as a whole."""
-"""Lines by which a link may miss its symbol."""
 
 LINK = re.compile(r"\[`([\w.]+)`\]\(\.\./([\w/]+\.py)#L(\d+)\)")
 PICTURE = re.compile(r"(<!-- floors: .*? -->\n```text\n)(.*?)```", re.DOTALL)
