@@ -80,7 +80,7 @@ def test_curves_are_a_page(runs, tmp_path, capsys):
     names = [title.firstChild.data for title in plots["loss"].getElementsByTagName("title")]
     assert names == runs
     points = [line.getAttribute("points") for line in plots["loss"].getElementsByTagName("polyline")]
-    assert points == ["64.0,8.0 632.0,216.0"] * 3
+    assert points == ["100.0,8.0 632.0,248.0"] * 3
     assert "c &amp; d" in page
 
 

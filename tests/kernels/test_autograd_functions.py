@@ -173,8 +173,8 @@ def test_passes_change_nothing_of_theirs_as_they_run(monkeypatch: pytest.MonkeyP
             with torch.autocast("cpu", torch.bfloat16):
                 loss = task(*batch)["loss"]
             loss.backward()
-        layer = collected.Layer(Rectified(3, 4), torch.float32)
-        layer([torch.ones(2, 3, requires_grad=True)]).sum().backward()
+        layer = collected.collecting_layer(Rectified(3, 4), torch.float32)
+        layer(torch.ones(2, 3, requires_grad=True)).sum().backward()
     assert watch.wrong == set()
     assert watch.seen == {(name_of(function), each) for function in functions() for each in PASSES}
 
