@@ -402,7 +402,7 @@ def test_what_a_kill_left_inside_a_checkpoint_goes_with_it(run, whole):
 def test_a_folder_that_cannot_be_is_one_line(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    with pytest.raises(ValueError, match=f"^{place} cannot be used as a run folder: .*; choose another with --run.folder$"):
+    with pytest.raises(ValueError, match=f"^{place} cannot be used as a run folder: .*; choose another --run.folder$"):
         train(Path(place))
 
 

@@ -104,7 +104,7 @@ def lock_folder(folder: Path, name: str = ".lock") -> Iterator[None]:
         raise ValueError(f"{folder} is being trained by {holder}: wait for it, or choose another folder") from error
     except OSError as error:
         reason = "it is a file" if folder.is_file() else error.strerror or str(error)
-        raise ValueError(f"{folder} cannot be used as a run folder: {reason}; choose another with --run.folder") from error
+        raise ValueError(f"{folder} cannot be used as a run folder: {reason}; choose another --run.folder") from error
     try:
         with suppress(OSError):  # The disk may be full; only the name of the holder is lost.
             path.write_text(f"process {os.getpid()}")
