@@ -100,7 +100,10 @@ def test_a_true_map_is_perfect_and_a_random_one_is_at_chance(tmp_path: Path) -> 
     assert one["pointing"] == 1 and one["mass"] == 1 and found.methods["occlusion"]["pointing"] == 1
     assert found.numbers["uniform"] == {"pointing": 1 / 16, "mass": 1 / 16}
     assert other["gain_interval"][0] < 0 < other["gain_interval"][1] and other["pointing"] < 0.4
-    assert found.text.startswith("Trust true most") and "random: no better than a random order" in found.text
+    assert (
+        found.text.startswith("Trust true most")
+        and "random: no sure gain of 0.005 or more over a random order" in found.text
+    )
     assert found.numbers["agreement"]["true"]["occlusion"] > 0.3 > abs(found.numbers["agreement"]["true"]["random"])
 
 
@@ -337,15 +340,15 @@ def test_masks_are_used_in_place_of_boxes(kind: str, tmp_path: Path) -> None:
 def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     one = {"gain": 0.1, "gain_interval": [-0.1, 0.3]}
     assert verdict({"images": 9, "methods": {"a": one}}) == [
-        "No method is better than a random order on these images: trust none of these maps."
+        "No method surely gains 0.005 or more over a random order: trust none of these maps."
     ]
     sure = {"gain": 0.3, "gain_interval": [0.2, 0.4]}
     lines = verdict({"images": 9, "methods": {"a": one, "b": sure, "c": sure | {"ignores_weights": True}}})
     assert lines[0].startswith("Trust b most") and lines[1].startswith("c ignores the weights")
-    assert lines[2] == "a: no better than a random order here."
+    assert lines[2] == "a: no sure gain of 0.005 or more over a random order here."
     small = {"gain": 0.001, "gain_interval": [0.0005, 0.002]}
     lines = verdict({"images": 2, "methods": {"a": small}})
-    assert lines[0].startswith("No method is better") and lines[1].startswith("That is of 2 images, too few")
+    assert lines[0].startswith("No method surely gains") and lines[1].startswith("That is of 2 images, too few")
     assert verdict({"images": 9, "methods": {"b": sure}, "random_weights": True})[0].startswith("The model has random")
 
 

@@ -63,7 +63,8 @@ def warm(
         enough = -(-LONGER * warmup * epochs // total)
         raise ValueError(
             f"run.warmup is {warmup} steps, but the whole run has {total}, which is too short to learn much: raise the "
-            f"number of epochs, --run.epochs={enough} for {enough * total // epochs:,} steps (it is {epochs})"
+            f"number of epochs, --run.epochs={enough} for {enough * total // epochs:,} steps (it is {epochs}), or "
+            "only try it with --run.warmup=0"
         )
     if not warmup:
         return schedule and _over(schedule, optimizer, total)

@@ -117,7 +117,7 @@ def verdict(found: dict[str, Any]) -> list[str]:
         if close:
             lines.append(f"{_listed(close)} may be as good: within that interval.")
     elif found["images"] > 1:
-        lines.append("No method is better than a random order on these images: trust none of these maps.")
+        lines.append(f"No method surely gains {SMALLEST:g} or more over a random order: trust none of these maps.")
     if found["images"] < FEW:
         number = f"{found['images']} image{'s' * (found['images'] != 1)}"
         lines.append(f"That is of {number}, too few to choose a method by: measure at least 20.")
@@ -129,7 +129,7 @@ def verdict(found: dict[str, Any]) -> list[str]:
         )
     weak = [name for name in methods if name not in sure and name not in ignoring]
     if weak and ranked:
-        lines.append(f"{_listed(weak)}: no better than a random order here.")
+        lines.append(f"{_listed(weak)}: no sure gain of {SMALLEST:g} or more over a random order here.")
     return lines
 
 
