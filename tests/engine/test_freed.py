@@ -1,7 +1,7 @@
 """What a step of training computed is freed when it ends, by reference counts alone.
 
 A circle of references keeps the tensors of a step until the garbage collector runs; one through nodes of autograd,
-which it does not see, keeps them for ever.
+which it does not see, keeps them until the process ends.
 """
 
 import gc

@@ -47,7 +47,7 @@ class Collected:
     """What the time steps of a loop have collected: inputs, and gradients of outputs.
 
     It knows no tensor of the graph, whose nodes know it: neither reference counts nor the garbage collector would free
-    such a circle through nodes of C++, and each step of training would keep its inputs for ever.
+    such a circle through nodes of C++, and no step of training would free its inputs.
     """
 
     def __init__(self) -> None:
