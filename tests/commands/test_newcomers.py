@@ -246,6 +246,26 @@ def test_a_folder_tells_what_it_skips_and_recursive_descends(tmp_path: Path, say
     )
 
 
+def test_a_folder_of_films_holds_files_of_films_and_folders_of_frames(tmp_path: Path) -> None:
+    for name in ("b", "a", "more/c", "cache", ".hidden"):
+        (tmp_path / name).mkdir(parents=True)
+    pictures = ("b/1.png", "b/2.png", "a/1.png", "more/c/1.png", ".hidden/1.png", "cover.png")
+    paint(*(tmp_path / name for name in pictures))
+    for name in ("b/notes.txt", "film.mp4"):
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a", target_is_directory=True)
+    found = photographs([tmp_path], films=True)
+    assert found.files == [tmp_path / name for name in ("film.mp4", "a", "b")] and not found.complaints
+    skipped = "skipped 1 file without a film extension (cover.png); --recursive includes 2 subfolders"
+    assert found.notes == [f"{tmp_path}: {skipped}"]
+    found = photographs([tmp_path], films=True, recursive=True)
+    assert found.files == [tmp_path / name for name in ("film.mp4", "a", "b", "more/c")]
+    assert "1 link to folders not followed" in found.notes[0]
+    assert photographs([tmp_path / "a"], films=True).files == [tmp_path / "a"]
+    found = photographs([tmp_path / "cache"], films=True)
+    assert found.complaints == [f"{tmp_path}/cache: no films in this folder"]
+
+
 def test_a_folder_without_images_hints_at_its_subfolders(tmp_path: Path) -> None:
     (tmp_path / "album").mkdir()
     paint(tmp_path / "album" / "1.png")

@@ -11,6 +11,7 @@ from PIL import Image
 from vision_attn.data.films.files import open_film, read_film, strip
 from vision_attn.data.films.films import DrawnFilms
 from vision_attn.data.films.grammar import CONTENT, DIRECTIONS, KINDS
+from vision_attn.data.images.open import Encoded
 from vision_attn.data.scenes.grammar import COLOURS
 
 EVENT = r"a (\w+) (\w+) (moves \w+|stops|turns \w+|leaves|meets a \w+ \w+)"
@@ -132,9 +133,21 @@ def test_evenly_spaced_frames_of_a_file_are_read(folder: Path, name: str, frames
 
 def test_what_is_no_film_is_named(folder: Path) -> None:
     (folder / "empty").mkdir(exist_ok=True)
-    for name, reason in (("text.mp4", "not a readable film"), ("no.mp4", "no such file"), ("empty", "no frames")):
+    (folder / "empty" / ".00.png").touch()
+    for name in ("bytes.gif", "bytes.png", "bytes.mp4"):
+        (folder / name).touch()
+    for name, reason in (
+        ("text.mp4", r"not a readable film \(Invalid data found when processing input\)$"),
+        ("no.mp4", "no such file"),
+        ("empty", "no frames"),
+        ("bytes.gif", r"not a readable film \(the file is empty\)"),
+        ("bytes.mp4", r"not a readable film \(the file is empty\)"),
+        ("bytes.png", r"not a readable image \(the file is empty\)"),
+    ):
         with pytest.raises(ValueError, match=f"{name}.*{reason}"):
             open_film(folder / name, 4)
+    with pytest.raises(ValueError, match=r"a.gif: not a readable film \(the file is empty\)"):
+        open_film(Encoded("a.gif", bytes), 4)
     with pytest.raises(ValueError, match=r"\(F, Y, X, 3\)"):
         open_film(np.zeros((4, 8, 8), np.uint8), 4)
     assert len(open_film(np.zeros((4, 8, 8, 3), np.uint8), 6)) == 6

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -40,7 +40,7 @@ def images_of(
     *,
     unit: str = "image",
     endings: Collection[str] | None = None,
-    frames: bool = False,
+    films: bool = False,
 ) -> Iterator[tuple[Iterator["Path | Encoded"], Found]]:
     """Within this context, the results of all images that a command names are made and printed.
 
@@ -54,7 +54,7 @@ def images_of(
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     if arguments.out:
         check_writable(arguments.out, "--out")
-    found = photographs(arguments.images, recursive=arguments.recursive, endings=endings, frames=frames)
+    found = photographs(arguments.images, recursive=arguments.recursive, endings=endings, films=films)
 
     def files() -> Iterator["Path | Encoded"]:
         yield from progress(found.files, what=what, unit=unit)
@@ -70,45 +70,42 @@ def photographs(
     *,
     recursive: bool = False,
     endings: Collection[str] | None = None,
-    frames: bool = False,
+    films: bool = False,
 ) -> Found:
-    """Return the named files, and the images in the named folders, sorted by name. frames: a folder with images, but
-    without a file of `endings`, is one film.
+    """Return the named files, and the images in the named folders, sorted by name. films: the films instead, which are
+    files, or folders of frames.
 
     Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are
     ignored, links to folders are not followed (they could form a cycle), and files that are not regular (pipes,
     devices) are skipped with a note. Of a dataset (`hub_datasets`), all photographs are returned that it holds.
     """
+    from vision_attn.data.films.files import FILM_ENDINGS, is_film
     from vision_attn.data.images.open import ENDINGS
     from vision_attn.data.photographs.hub_datasets import is_dataset, photographs_of
 
     found = Found([], [], [])
+    recognised = endings or (FILM_ENDINGS if films else ENDINGS)
     for place in places:
-        if frames and os.path.isdir(place) and _is_film(place, endings or ()):
+        if films and os.path.isdir(place) and is_film(place):
             found.files.append(place)
         elif place.suffix.lower() not in ENDINGS and is_dataset(place):
             found.files.extend(photographs_of(place))
         elif os.path.isdir(place):  # Path.is_dir raises for names that are too long
-            _search(place, recursive, found, ENDINGS if endings is None else endings)
+            _search(place, recursive, found, recognised, is_film if films else None)
         else:
             found.files.append(place)
     return found
 
 
-def _is_film(place: Path, endings: Collection[str]) -> bool:
-    from vision_attn.data.images.open import ENDINGS
-
-    found = {os.path.splitext(name)[1].lower() for name in os.listdir(place)}
-    return bool(found & ENDINGS) and found.isdisjoint(endings)
-
-
-def _search(place: Path, recursive: bool, found: Found, endings: Collection[str]) -> None:
-    """Add the images of the folder `place` to `found`."""
+def _search(
+    place: Path, recursive: bool, found: Found, endings: Collection[str], is_film: Callable[[Path], bool] | None
+) -> None:
+    """Add the images of the folder `place` to `found`, or with `is_film` its films."""
     before, subfolders, links = len(found.files), 0, 0
     others: list[str] = []
     for folder, below, names in _walk(place, found.complaints):
         links += sum(os.path.islink(folder / name) for name in below)
-        subfolders += sum(not os.path.islink(folder / name) for name in below)
+        below[:] = [name for name in below if not os.path.islink(folder / name)]
         for name in names:
             path = folder / name
             if path.suffix.lower() not in endings:
@@ -117,12 +114,17 @@ def _search(place: Path, recursive: bool, found: Found, endings: Collection[str]
                 found.notes.append(f"{path} is not a regular file and was skipped")
             else:
                 found.files.append(path)
+        framed = [name for name in below if is_film and is_film(folder / name)]
+        found.files.extend(folder / name for name in framed)
+        below[:] = [name for name in below if name not in framed]
+        subfolders += len(below)
         if not recursive:
             below.clear()
+    what, article = ("film", "a") if is_film else ("image", "an")
     none, some = len(found.files) == before, ", ".join(map(printable, others[:3])) + ", ..." * (len(others) > 3)
     told = {
-        "no images in this folder": none,
-        f"skipped {_count(len(others), 'file')} without an image extension ({some})": others,
+        f"no {what}s in this folder": none,
+        f"skipped {_count(len(others), 'file')} without {article} {what} extension ({some})": others,
         f"--recursive includes {_count(subfolders, 'subfolder')}": subfolders and not recursive,
         f"{_count(links, 'link')} to folders not followed": links and recursive,
     }

@@ -7,7 +7,7 @@ for each photograph; in a folder, all images are captioned, and with --recursive
 files are left out, links to folders are not followed). Control characters of names are written as escapes such as \\n.
 What is worth knowing of the whole is said on standard error: what could not be read (exit status 1), files that are no
 images, captions without a word, and the same caption everywhere. Needs the run's best/ alone, not the data it was
-trained on. A captioner of films takes files of films, or folders of frames.
+trained on. A captioner of films takes files of films, folders of frames, and folders of these.
 
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
 captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of
@@ -75,10 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.csv:
         check_file(arguments.csv, "--csv")
     model, options = open_with(arguments), decoding(arguments)
-    films: dict[str, Any] = {"endings": film_endings(), "frames": True} if model.task.frames > 1 else {}
     best: list[CaptionResult] = []
-    fewer = 0
-    with images_of(arguments, "captions", **films) as (files, found):
+    fewer, films = 0, model.task.frames > 1
+    what = "films" if films else "photographs"
+    with images_of(arguments, "captions", films=films) as (files, found):
         options |= {"placed": arguments.out is not None, "unreadable": found.complaints}
         for several in model.caption(files, **options):
             file = several[0].file
@@ -89,20 +89,14 @@ def run(arguments: argparse.Namespace) -> int:
                     say(file, result.text)
             best.append(several[0])
             fewer += len(several) < arguments.captions
-        if arguments.out and (drawable := readable_again(best, found.complaints)):
+        if arguments.out and (drawable := readable_again(best, what, found.complaints)):
             complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable)}")
         if arguments.csv:
             write_table(arguments.csv, best)
         if fewer:
-            complain(f"{fewer} of {len(best)} photographs have fewer than {arguments.captions} different captions")
-        found.notes.extend(remarks(best, photographs=model.task.frames == 1))
+            complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
+        found.notes.extend(remarks(best, photographs=not films))
     return 1 if found.complaints else 0
-
-
-def film_endings() -> frozenset[str]:
-    from vision_attn.data.films.files import FILM_ENDINGS
-
-    return FILM_ENDINGS
 
 
 def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
@@ -154,10 +148,10 @@ def write_table(path: Path, results: Sequence[Any]) -> None:
         rows.writerows((result.file, result.text) for result in results)
 
 
-def readable_again(results: Sequence[Any], complaints: list[str]) -> list[Any]:
+def readable_again(results: Sequence[Any], what: str, complaints: list[str]) -> list[Any]:
     """The results whose pictures can still be read."""
     found = []
-    for result in progress(results, what="photographs", unit="image"):
+    for result in progress(results, what=what, unit="film" if what == "films" else "image"):
         try:
             _ = result.picture
             found.append(result)

@@ -1,6 +1,7 @@
 """Films in files: decoded by PyAV, or folders of frames; a fixed number of frames, evenly spaced, is kept of each."""
 
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,27 @@ def open_film(path: Any, frames: int, at_least: int = SHOWN) -> list[Image.Image
     if not isinstance(path, str | Path | Encoded):
         raise ValueError(f"this film is a {type(path).__name__}: give a path, an array or a tensor")
     if not isinstance(path, Encoded) and Path(path).is_dir():
-        names = sorted(file for file in Path(path).iterdir() if file.suffix.lower() in ENDINGS)
+        names = frames_in(Path(path))
         if not names:
             raise ValueError(f"{path}: no frames in this folder")
         return _equal(path, [open_photograph(name, at_least) for name in _spaced(path, names, frames)])
     if Path(str(path)).suffix.lower() in ENDINGS - FILM_ENDINGS:
         return _spaced(path, [open_photograph(path, at_least)], frames)
     return _spaced(path, _decoded(path, frames, at_least), frames)
+
+
+def frames_in(folder: Path) -> list[Path]:
+    """The frames in a folder: its images, in the order of their names, without hidden files."""
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS and not file.name.startswith("."))
+
+
+def is_film(folder: Path) -> bool:
+    """Whether a folder is a film: it holds frames, and no file of a film. One that cannot be read is none."""
+    try:
+        endings = {file.suffix.lower() for file in folder.iterdir() if not file.name.startswith(".")}
+    except OSError:
+        return False
+    return bool(endings & ENDINGS) and endings.isdisjoint(FILM_ENDINGS)
 
 
 def _frames_of(array: np.ndarray | Tensor) -> np.ndarray:
@@ -99,15 +114,23 @@ def _decoded(path: str | Path | Encoded, frames: int, at_least: int) -> list[Ima
         raise ValueError(f"{path}: films need the extra [video]: pip install 'vision_attn[video]'") from error
     if not isinstance(path, Encoded) and not Path(path).is_file():
         raise ValueError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
-    from io import BytesIO
-
     try:
-        with av.open(BytesIO(path.content) if isinstance(path, Encoded) else str(path)) as container:
+        with av.open(_not_empty(path)) as container:
             if not container.streams.video:
                 raise ValueError("it has no pictures")
             return _kept((frame for frame in container.decode(video=0)), frames, at_least)
-    except (av.FFmpegError, ValueError, OverflowError, MemoryError) as error:
+    except av.FFmpegError as error:
+        raise ValueError(f"{path}: not a readable film ({error.strerror or type(error).__name__})") from error
+    except (ValueError, OverflowError, MemoryError) as error:
         raise ValueError(f"{path}: not a readable film ({str(error) or type(error).__name__})") from error
+
+
+def _not_empty(path: str | Path | Encoded) -> str | BytesIO:
+    """What PyAV opens. Raises ValueError for a file without a byte."""
+    content = path.read() if isinstance(path, Encoded) else None
+    if content == b"" or (content is None and not Path(str(path)).stat().st_size):
+        raise ValueError("the file is empty")
+    return str(path) if content is None else BytesIO(content)
 
 
 def _kept(film: Iterable[Any], frames: int, at_least: int) -> list[Image.Image]:

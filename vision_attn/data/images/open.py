@@ -51,6 +51,9 @@ class Encoded(NamedTuple):
     def __str__(self) -> str:
         return self.name
 
+    def read(self) -> bytes:
+        return self.content() if callable(self.content) else self.content
+
 
 _budget = Budget(MEMORY)
 
@@ -132,7 +135,7 @@ def _lower_bytes(image: ImageFile.ImageFile) -> list[tuple]:
 def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
     """The file of `path`, which `held` closes."""
     if isinstance(path, Encoded):
-        return BytesIO(path.content() if callable(path.content) else path.content)
+        return BytesIO(path.read())
     _refuse_special(path)
     return held.enter_context(open(path, "rb"))  # noqa: SIM115
 
@@ -155,6 +158,8 @@ def _named(path: str | Path | Encoded) -> Iterator[None]:
     except Image.DecompressionBombError as error:
         raise ValueError(f"{path}: too large for PIL.Image.MAX_IMAGE_PIXELS ({error})") from error
     except Exception as error:  # a damaged file can make Pillow raise almost anything
+        if isinstance(error, OSError) and error.strerror:
+            raise ValueError(f"{path}: not a readable image ({error.strerror})") from error
         why = " ".join(str(error).replace(str(path), Path(str(path)).name).split())
         raise ValueError(f"{path}: not a readable image ({type(error).__name__}: {why})") from error
 
@@ -174,6 +179,8 @@ def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
     """
     file.seek(0)
     start = file.read(16)
+    if not start:
+        raise Refused("not a readable image (the file is empty)")
     for load in (Image.preinit, Image.init):  # plugins of common formats, then of all: importing those takes a while
         load()
         for make, accepts in (Image.OPEN[name] for name in FORMATS if name in Image.OPEN):
