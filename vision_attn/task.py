@@ -130,6 +130,8 @@ class Task(nn.Module):
 
     kind = "model"
     """What messages call it."""
+    unit = "image"
+    """What messages call an item of its data, such as "question"."""
     verb = ""
     """The method of `vision_attn.load(...)` that uses it, such as "caption"; empty if there is none."""
     chosen_by: str | None = None
@@ -225,6 +227,11 @@ class Task(nn.Module):
     def evaluate(self, batches: Iterable[Batch], folder: Path | None = None) -> dict[str, float]:
         """Predict and judge `batches`."""
         return self.judge((self.predict(batch, full=folder is not None) for batch in batches), folder)
+
+    def wrong(self, batch: Batch) -> Tensor | None:
+        """Which items of a batch (B,) the model answers wrongly, where pictures show some of these, however rare: see
+        `engine.batches.examples`. None: pictures show the first items of a split."""
+        return None
 
     def show(self, batch: Batch, folder: Path) -> list[Path]:
         """Write pictures of what the model does with `batch` into `folder`; return their paths."""

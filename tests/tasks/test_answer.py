@@ -1,8 +1,9 @@
 """Answering by the command: training, evaluation, pictures, and runs that are resumed during the linear start."""
 
 import json
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from safetensors.torch import load_file
 from tests.engine.test_resume import lines
 from tests.whole_runs import train
 from vision_attn.commands import main
+from vision_attn.engine.batches import examples
 from vision_attn.models.memory_network import MemoryNetwork
+from vision_attn.task import Task
 
 STORIES = {
     "data.stories": 10, "data.questions": 4, "data.test_stories": 3, "data.batch_size": 12, "data.tasks": "[1,17]",
@@ -28,13 +31,16 @@ SCENES = {
 def stories(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("stories")
     assert main(train("memory_stories", **STORIES, **{"task.model.linear_start": 1, "run.folder": folder / "run"})) == 0
-    assert main(["eval", str(folder / "run"), "--device=cpu", f"--out={folder}", "--show=2"]) == 0
+    with open(folder / "printed.txt", "w") as file, redirect_stdout(file):
+        assert main(["eval", str(folder / "run"), "--device=cpu", f"--out={folder}", "--show=6"]) == 0
     return folder
 
 
 def test_answers_are_judged_by_kind_and_by_what_hops_read(stories: Path) -> None:
     metrics = json.loads((stories / "metrics_test.json").read_text())
     assert metrics["images"] == 24 and metrics["error"] == pytest.approx((metrics["error_1"] + metrics["error_17"]) / 2)
+    printed = (stories / "printed.txt").read_text()
+    assert printed.startswith("test: 24 questions\n") and f"{metrics['error_17']:8.4f}%\n" in printed
     hops = [metrics[f"hop_{number}_on_support"] for number in (1, 2)]
     assert metrics["hops_on_support"] == pytest.approx(sum(hops) / 2)
     share = torch.tensor(json.loads((stories / "hops_test.json").read_text())["share"])
@@ -43,8 +49,37 @@ def test_answers_are_judged_by_kind_and_by_what_hops_read(stories: Path) -> None
 
 def test_the_page_of_a_story_shows_sentences_weights_and_the_answer(stories: Path) -> None:
     page = (stories / "pictures_test" / "index.html").read_text()
-    assert page.count("<figure>") == 2 and page.count("<th>hop 2</th>") == 2
-    assert "Where is " in page and page.count("<tr class=support>") == 2 and page.count('class="weight"') >= 8
+    assert page.count("<figure>") == 6 and page.count("<th>hop 2</th>") == 6
+    assert "Where is " in page and page.count("<tr class=support>") >= 6 and page.count('class="weight"') >= 24
+    assert page.count("correct: ") >= 3 and "The second half of the page are wrong answers" in page
+
+
+class Items(NamedTuple):
+    numbers: torch.Tensor
+    nothing: None
+    ids: tuple[str, ...]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "number", "shown"),
+    [
+        ({1, 5, 9}, 4, [0, 1, 5, 9]),  # the later batches are searched
+        ({3, 5, 9}, 4, [0, 1, 3, 5]),
+        ({9}, 4, [0, 1, 2, 9]),  # fewer than there is room for
+        (set(), 3, [0, 1, 2]),
+        ({1}, 1, [0]),
+        (None, 3, [0, 1, 2]),  # a task that does not say
+    ],
+)
+def test_half_of_what_is_drawn_are_wrong_answers_however_rare(wrong: set | None, number: int, shown: list) -> None:
+    def told(batch: Items) -> torch.Tensor | None:
+        return None if wrong is None else torch.tensor([int(each) in wrong for each in batch.numbers])
+
+    task = Task()
+    task.wrong = told
+    batches = [Items(part, None, tuple(map(str, part.tolist()))) for part in torch.arange(12).split(4)]
+    found = examples(task, batches, number, torch.device("cpu"))
+    assert found.numbers.tolist() == shown and found.ids == tuple(map(str, shown)) and found.nothing is None
 
 
 def test_a_run_that_is_interrupted_in_its_linear_start_is_resumed_exactly(stories: Path, tmp_path: Path) -> None:

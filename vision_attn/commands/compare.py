@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from vision_attn.commands._files import check_writable
 from vision_attn.commands._run_options import measured_in
-from vision_attn.system.console import complain, say
+from vision_attn.system.console import complain, say, unit_of
 from vision_attn.system.files import is_pretrained, read_json
 
 SEED = "run.seed"
@@ -128,7 +128,7 @@ def table(runs: Sequence[Compared], keys: Sequence[str], names: Sequence[str]) -
     rows = [
         [
             one.name, *(str(one.config.get(key, "-")) for key in keys), str(one.val.get("step", "-")),
-            *(_number(part.get(name)) for name in names for part in (one.val, one.test)),
+            *(_number(part.get(name), name) for name in names for part in (one.val, one.test)),
         ]
         for one in runs
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def summaries(runs: Sequence[Compared], names: Sequence[str]) -> Iterator[str]:
         for name, split in product(names, ("val", "test")):
             values = [value for one in group if _is_number(value := getattr(one, split).get(name))]
             if len(values) > 1:
-                told.append(f"{split} {name} {mean(values):.4f} +- {stdev(values):.4f}")
+                told.append(f"{split} {name} {mean(values):.4f} +- {stdev(values):.4f}{unit_of(name)}")
         if told:
             yield f"{len(group)} seeds, {group[0].name} and so on: {', '.join(told)}"
     for one in runs:
@@ -175,5 +175,5 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4f}" if _is_number(value) else "-"
+def _number(value: Any, name: str) -> str:
+    return f"{value:.4f}{unit_of(name)}" if _is_number(value) else "-"

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import check_file, writable
 from vision_attn.commands._run_options import add_run_arguments, is_run, measured_in, names_after_options, open_with
-from vision_attn.system.console import say
+from vision_attn.system.console import say, unit_of
 from vision_attn.system.files import finite, ours, shipped
 from vision_attn.system.machine import processor
 from vision_attn.system.memory import collected_later
@@ -74,7 +74,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     if arguments.show < 0:
         raise ValueError(f"--show is {arguments.show}, but must not be negative")
     model = open_with(arguments)
-    from vision_attn.engine.batches import few, on_device
+    from vision_attn.engine.batches import examples
     from vision_attn.engine.distributed import seed_all
 
     folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
@@ -101,17 +101,17 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             return 0
         shown = ""
         if arguments.show > 0:
-            batch = few(next(iter(model.source.split(arguments.split))), arguments.show)
+            batch = examples(model.task, model.source.split(arguments.split), arguments.show, model.device)
             seed_all(model.seed)
-            paths = model.task.show(on_device(batch, model.device), pictures)
+            paths = model.task.show(batch, pictures)
             more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
         # All is written by now: the reader of what is printed may leave.
         if not arguments.json:
-            say(f"{arguments.split}: {record['images']:,} image{'s' * (record['images'] != 1)}")
+            say(f"{arguments.split}: {record['images']:,} {model.task.unit}{'s' * (record['images'] != 1)}")
         width = max(map(len, metrics))
         for name, value in metrics.items() if not arguments.json else ():
-            say(f"{name:{width}}  {value:8.4f}")
+            say(f"{name:{width}}  {value:8.4f}{unit_of(name)}")
         say(f"written to {written}")
         if shown:
             say(shown)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._hints import add_config, read_config
-from vision_attn.system.console import say
+from vision_attn.system.console import say, unit_of
 from vision_attn.system.memory import collected_later
 
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(f"training {arguments.config} for {epochs} into {folder}")
         metrics = fit(**parts)
     if first:
-        best = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        best = ", ".join(f"{name} {value:.4g}{unit_of(name)}" for name, value in metrics.items())
         say(f"best on validation: {best or 'not validated'}")
         photographs = isinstance(parts["data"], Captions) and not parts["data"].films
         for line in (*sameness(metrics, photographs=photographs), *cut_short(metrics)):

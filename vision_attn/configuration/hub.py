@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.system.bounded_yaml import read_yaml
-from vision_attn.system.console import reason_of
+from vision_attn.system.console import reason_of, unit_of
 from vision_attn.system.files import read_json, shipped
 
 FILES = [
@@ -106,7 +106,7 @@ def card(folder: Path, name: str, title: str) -> str:
     for path in sorted(folder.glob("metrics_*.json")):
         numbers = {key: value for key, value in read_json(path).items() if isinstance(value, float)}
         lines += ["", f"| metric ({path.stem.removeprefix('metrics_')} split) | |", "|---|---|"]
-        lines += [f"| {key} | {value:.4g} |" for key, value in numbers.items() if key != "seconds"]
+        lines += [f"| {key} | {value:.4g}{unit_of(key)} |" for key, value in numbers.items() if key != "seconds"]
     return "\n".join(lines) + "\n"
 
 

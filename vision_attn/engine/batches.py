@@ -1,12 +1,14 @@
-"""Batches: moving them to the device, slicing and counting them."""
+"""Batches: moving them to the device, slicing and counting them, and choosing the items to draw."""
 
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vision_attn.attention.images import Images
-from vision_attn.task import Batch, Static
+from vision_attn.task import Batch, Static, Task
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
@@ -24,6 +26,43 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
 def few(batch: Batch, number: int) -> Batch:
     """Return the first `number` images of a batch whose fields each hold one entry per image, or `Static`, or None."""
     return like(batch, [part if part is None or isinstance(part, Static) else part[:number] for part in batch])
+
+
+def examples(task: Task, batches: Iterable[Batch], number: int, device: torch.device) -> Batch:
+    """Return the `number` items of a split that pictures show, on `device`: the first ones of the first batch. If the
+    task knows which answers are wrong, the second half are the first wrong ones that follow, as far as there are any.
+    """
+    following = (on_device(batch, device) for batch in batches)
+    first = next(following)
+    wrong = task.wrong(first)
+    if wrong is None:
+        return few(first, number)
+    room = number // 2
+    half = number - room
+    chosen = [few(first, half)]
+    for batch, start in chain([(first, half)], ((batch, 0) for batch in following)):
+        places = [place for place in task.wrong(batch).nonzero().flatten().tolist() if place >= start][:room]
+        chosen.append(_taken(batch, places))
+        room -= len(places)
+        if not room:
+            break
+    others = [place for place in range(half, size(first)) if not wrong[place]][:room]
+    return _joined([chosen[0], _taken(first, others), *chosen[1:]])
+
+
+def _taken(batch: Batch, places: Sequence[int]) -> Batch:
+    """The items at these places of a batch whose fields are tensors, tuples or None."""
+    parts = [tuple(part[place] for place in places) if isinstance(part, tuple) else part for part in batch]
+    return like(batch, [part[list(places)] if isinstance(part, Tensor) else part for part in parts])
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    """Batches as one."""
+    parts = []
+    for several in zip(*batches, strict=True):
+        whole = torch.cat(several) if isinstance(several[0], Tensor) else several[0]
+        parts.append(tuple(chain(*several)) if isinstance(whole, tuple) else whole)
+    return like(batches[0], parts)
 
 
 def like(batch: Batch, parts: list) -> Batch:

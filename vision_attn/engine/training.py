@@ -16,7 +16,7 @@ import torch
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import check_weights, load_weights
 from vision_attn.engine import checkpoint
-from vision_attn.engine.batches import few, on_device
+from vision_attn.engine.batches import examples
 from vision_attn.engine.best import best_metrics, better, save_best
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, random_state, seed_all, set_random_state
@@ -24,7 +24,7 @@ from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
 from vision_attn.engine.predictions import Stopped, predictions
 from vision_attn.engine.step import Step
-from vision_attn.system.console import leave_out, progress, reason_of, say
+from vision_attn.system.console import leave_out, progress, reason_of, say, unit_of
 from vision_attn.system.memory import return_freed_memory
 from vision_attn.task import Batch, Source, Task
 
@@ -218,7 +218,7 @@ class Training:
                 save_best(self.folder, self.task, self.data, position, metrics)
         if world.is_main:
             self.log.validation(metrics, step=position.step, epoch=epoch)
-            shown = ", ".join(f"{name} {number:.4g}" for name, number in metrics.items())
+            shown = ", ".join(f"{name} {number:.4g}{unit_of(name)}" for name, number in metrics.items())
             when = f"after epoch {epoch}" if epoch else f"of the weights of {run.start_from}"
             say(f"validation {when}: {shown}{' (best so far)' if best else ''}")
         position.since_best, metrics = world.broadcast((position.since_best, metrics))
@@ -247,12 +247,12 @@ class Training:
         return world.broadcast(best_metrics(self.folder) if world.is_main else None)
 
     def show(self) -> None:
-        """Draw images of the first validation batch with the best weights."""
+        """Draw items of the validation split with the best weights."""
         run, device = self.run, self.world.device
         load_weights(self.task, self.folder / "best")
         self.task.eval()
-        batch = on_device(next(iter(self.data.split("val"))), device)
         with torch.no_grad(), forked_random(run.seed, device):
-            paths = self.task.show(few(batch, run.show), self.folder / "pictures")
+            batch = examples(self.task, self.data.split("val"), run.show, device)
+            paths = self.task.show(batch, self.folder / "pictures")
         self.log.pictures(paths, step=self.position.step)
         say(f"{len(paths)} pictures in {self.folder / 'pictures'}")

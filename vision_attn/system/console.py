@@ -51,6 +51,11 @@ def say(*columns: str) -> None:
         _write("\t".join(map(printable, columns)), sys.stdout)
 
 
+def unit_of(metric: str) -> str:
+    """The unit that follows a metric: "%" for errors, which all tasks give in percent."""
+    return "%" if metric == "error" or metric.startswith("error_") else ""
+
+
 def complain(text: str) -> None:
     """Print one line on standard error, above any progress bar, prefixed with the name of the program."""
     if sys.stderr is not None:

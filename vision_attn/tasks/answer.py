@@ -41,7 +41,7 @@ class Answering(Task):
     follows from: a sentence, or a region whose centre lies in the box of an object.
     """
 
-    kind = "model that answers questions"
+    kind, unit = "model that answers questions", "question"
     own = ("model.linear", "model.lowest", "model.since_lowest")
 
     def __init__(self, source: Source, *, model: Callable[[int, int], Answerer], encoder: Encoder | None = None):
@@ -132,6 +132,10 @@ class Answering(Task):
                 with replacing(folder / "hops.json") as path:
                     path.write_text(json.dumps({"share": hits.mean(dim=0).tolist()}) + "\n", encoding="utf-8")
         return metrics
+
+    @torch.no_grad()
+    def wrong(self, batch: QuestionBatch) -> Bool[Tensor, "B"]:
+        return self.answered(batch.facts, batch.words).log_prob.argmax(dim=1) != batch.answers
 
     @torch.no_grad()
     def show(self, batch: QuestionBatch, folder: Path) -> list[Path]:

@@ -37,6 +37,10 @@ class Describing(Task):
         return self.encoder.resolution
 
     @property
+    def unit(self) -> str:
+        return "film" if self.frames > 1 else "image"
+
+    @property
     def frames(self) -> int:
         return self.encoder.frames
 

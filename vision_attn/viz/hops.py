@@ -18,13 +18,16 @@ from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import DARK, Box, picture_name
 
 TITLE = "What each hop read"
+CHOSEN = (
+    " The second half of the page are wrong answers, however rare: the first ones of the split, if there are as many."
+)
 STORIES = (
     "The lighter a cell, the more weight the sentence has in that hop; the number is its weight in percent. While a "
     "model trains without softmaxes, weights do not add up to 100. Sentences with a bar are those that the answer "
     "follows from."
-)
+) + CHOSEN
 IMAGES = "Point at a hop, or step through with the arrow keys, to see where the model looked in it. A box is an object "
-IMAGES += "that the answer follows from."
+IMAGES += "that the answer follows from." + CHOSEN
 LEAST = 0.005
 """Smaller weights have no number."""
 STYLE = f"""  h2 {{ font-size: 1.1rem; font-weight: 600; margin: 0 0 .3rem; }}
