@@ -131,7 +131,7 @@ class Task(nn.Module):
     kind = "model"
     """What messages call it."""
     unit = "image"
-    """What messages call an item of its data, such as "question"."""
+    """What an item of its data is, also in messages: "image" of any kind, "film", "line" or "question"."""
     verb = ""
     """The method of `vision_attn.load(...)` that uses it, such as "caption"; empty if there is none."""
     chosen_by: str | None = None

@@ -101,7 +101,7 @@ def _parts(task: Task, number: int) -> list[Part]:
     """The functions of a task, with inputs of `number` images."""
     generator = torch.Generator().manual_seed(number)
     options = {"generator": generator, "dtype": next(task.parameters()).dtype}
-    if isinstance(task, Captioning) and task.sees_squares:
+    if isinstance(task, Captioning) and task.unit != "line":
         return _captioner(task, number, generator)
     if isinstance(task, Classification):
         if isinstance(task.model, RAM) and task.model.first == "random":

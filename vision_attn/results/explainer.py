@@ -202,10 +202,7 @@ def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.
     if isinstance(task, PretrainedCaptioning):
         return explainer_of(task.opened, name, device)
     if isinstance(task, Captioning):
-        if not task.sees_squares:
-            raise ValueError(f"{name} reads lines: vision-attn transcribe --out draws where it looked")
-        if task.frames > 1:
-            raise ValueError(f"{name} takes films: vision-attn caption {name} FILM --out look draws where it looked")
+        check_photographs(task, name)
         at_least = max(SIDE, 2 * task.resolution)
         describe = partial(_described, task, device)
         return Explainer(name, "captioner", describe, device, at_least=at_least, fit=task.fit)
@@ -220,6 +217,15 @@ def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.
 
     names = tuple(getattr(source, "class_names", ()))
     return explainer_of(Model(_Scores(task.model), "classifier", inputs, names), name, device)
+
+
+def check_photographs(task: Captioning, name: str) -> None:
+    """Raise ValueError, which says how to see where it looked, for a captioner of films and a reader of lines."""
+    if task.unit != "image":
+        command = f"transcribe {name} LINE" if task.unit == "line" else f"caption {name} FILM"
+        raise ValueError(
+            f"{name} takes {task.unit}s, not photographs: vision-attn {command} --out look draws where it looked"
+        )
 
 
 def sees_photographs(task: Any) -> bool:

@@ -20,6 +20,7 @@ from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.report import record
 from vision_attn.explain.subjects import Subject
 from vision_attn.results.displayable import Displayable
+from vision_attn.results.explainer import check_photographs
 from vision_attn.results.images import FILES, Picture, name_of, whole
 from vision_attn.results.measured_runs import CaptionSubject, GlimpseSubject
 from vision_attn.results.result_list import Images
@@ -135,7 +136,8 @@ def result_of(measurement: Measurement, name: str) -> MeasureResult:
 def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
     """What is measured of a run of this package that is not opened like a model of another library. Raises ValueError
     for tasks without an answer to an image."""
-    if isinstance(task, Captioning) and task.sees_squares and task.frames == 1:
+    if isinstance(task, Captioning):
+        check_photographs(task, name)
         return CaptionSubject(task, device)
     if isinstance(task, PretrainedCaptioning):
         return GeneratedWords(task.opened, task.decoding.prompt)

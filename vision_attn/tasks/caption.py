@@ -82,6 +82,8 @@ class Captioning(Describing):
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
         self.model = model(len(self.vocabulary), encoder.region_size)
+        if encoder.frames > 1:
+            self.unit = "film"
         if encoder.pads:
             self.model.leave_out_padding()
         self.criteria = Terms(self.model, criteria)
@@ -90,9 +92,6 @@ class Captioning(Describing):
         self.word_vectors = word_vectors
         self.evaluators = evaluators or {}
         self.validate_with = list(validate_with)
-
-    sees_squares = True
-    """Whether its images are squares that photographs are resized to."""
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -37,10 +37,6 @@ class Describing(Task):
         return self.encoder.resolution
 
     @property
-    def unit(self) -> str:
-        return "film" if self.frames > 1 else "image"
-
-    @property
     def frames(self) -> int:
         return self.encoder.frames
 

@@ -62,7 +62,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
         validate_with=first.validate_with,
         **asdict(first.decoding),
     )
-    whole.sees_squares = all(task.sees_squares for task in tasks)
+    whole.unit = first.unit
     return whole.eval(), source if len(kinds) == 1 else Together(source, [kind[0] for kind in kinds], encoder)
 
 

@@ -79,7 +79,6 @@ class PretrainedCaptioning(Task):
 
     kind = "captioner"
     verb = "caption"
-    sees_squares = True
     fit = "whole"
 
     def __init__(self, model: Model, settings: Settings = Settings(), source: Source | None = None) -> None:

@@ -37,7 +37,7 @@ class Transcription(Captioning):
     kind = "reader of lines"
     verb = "transcribe"
     chosen_by = None
-    sees_squares = False
+    unit = "line"
 
     @torch.no_grad()
     def captured_batch(self, batch: CaptionBatch) -> tuple:

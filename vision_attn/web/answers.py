@@ -36,7 +36,7 @@ def verbs(model: Model | Explainer) -> list[str]:
         "caption": task.verb in ("caption", "transcribe"),
         "classify": isinstance(task, Classification),
         "digit": isinstance(task, Classification) and takes_digits(task),
-        "look": sees_photographs(task) or (task.verb == "caption" and task.sees_squares and task.frames == 1),
+        "look": sees_photographs(task) or (task.verb == "caption" and task.unit == "image"),
     }
     return [verb for verb, answers in found.items() if answers]
 
@@ -52,8 +52,8 @@ def described(model: Model | Explainer) -> dict[str, str]:
     into, the kind of model that it is."""
     able = verbs(model)
     if "caption" in able:
-        squares = "photograph" if model.task.frames == 1 else "film"
-        return {"kind": "caption", "takes": squares if model.task.sees_squares else "line"}
+        unit = model.task.unit
+        return {"kind": "caption", "takes": "photograph" if unit == "image" else unit}
     if "look" in able:
         return {"kind": "look", "takes": model.kind if isinstance(model, Explainer) else "classifier"}
     return {"kind": "digit", "takes": "digit"} if "digit" in able else {"kind": "classify", "takes": "photograph"}
