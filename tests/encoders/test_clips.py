@@ -183,6 +183,8 @@ def test_films_of_ones_own_are_captioned(run: Path, tmp_path: Path, capsys) -> N
     for verb in ("look", "measure"):
         assert main([verb, str(run), str(places[0]), "--device=cpu"]) == 1
         assert "takes films, not photographs: vision-attn caption" in capsys.readouterr().err
+        assert main([verb, str(run)]) == 1 and "takes films" in capsys.readouterr().err
+        assert main([verb, "resnet18"]) == 1 and "no images were named" in capsys.readouterr().err
 
 
 def test_the_web_page_takes_films(run: Path) -> None:

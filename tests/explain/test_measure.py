@@ -2,6 +2,7 @@
 kind."""
 
 import json
+import re
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.contracts.places import Extent
 from vision_attn.data.labelled.coco_boxes import Boxes
+from vision_attn.explain import measure as measure_module
 from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam
 from vision_attn.explain.measure import EXAMPLES, Measurement, Settings, resampled
 from vision_attn.explain.models import Model, Reader
@@ -30,6 +32,7 @@ from vision_attn.explain.report import record, verdict
 from vision_attn.explain.subjects import AnswerSubject, Map
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
+from vision_attn.results import measured as results_module
 from vision_attn.results.measured import measure, subject_of_run
 
 SIDE, ROW, COLUMN = 28, 1, 2
@@ -233,11 +236,12 @@ def test_the_command_writes_a_page_and_names_what_ignores_the_weights(
     numbers = json.loads((out / "measure.json").read_text())
     assert numbers["images"] == 3 and numbers["methods"][f"{tiny}:edges"]["sanity"] == pytest.approx([1, 1, 1])
     assert not numbers["methods"]["relevance"]["ignores_weights"]
-    better = [f'<td class="yes">{one["gain"]:+.3f}' for one in numbers["methods"].values() if one["is_better"]]
-    assert (out / "index.html").read_text().count('<td class="yes">') == len(better)
+    better = [name for name, one in numbers["methods"].items() if one["is_better"]]
+    assert (out / "index.html").read_text().count('<td data-name="gain" class="yes">') == len(better)
     assert len(numbers["curves"]["random"]["deletion"]) == 4
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 3 and page.count('class="example"') == 3 and "Agreement" in page
+    assert "The best order was searched on 1 image, region" in page and numbers["searched"] == 1
     assert main([*given, "--trust", tiny, "--method", "rollouts"]) == 1
     assert "this model has no method rollouts; it has attention, rollout, attention-gradient" in capsys.readouterr().err
 
@@ -250,7 +254,7 @@ def test_memory_stays_flat() -> None:
         for number, image in enumerate(photographs(12)):
             measurement.add(str(number), image)
         measurement.finish()
-        assert len(measurement.examples) == 2 * EXAMPLES and len(measurement._first) == 2
+        assert len(measurement.examples) == 2 * EXAMPLES and len(measurement.first) == 2
         gains = [one.gain for one in measurement.examples]
         assert gains == sorted(gains, reverse=True)
         runs.append(record(measurement))
@@ -344,12 +348,64 @@ def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     ]
     sure = {"gain": 0.3, "gain_interval": [0.2, 0.4]}
     lines = verdict({"images": 9, "methods": {"a": one, "b": sure, "c": sure | {"ignores_weights": True}}})
-    assert lines[0].startswith("Trust b most") and lines[1].startswith("c ignores the weights")
+    assert lines[0].startswith("Trust b most") and lines[1].startswith("c ignores the weights: on 3 images")
+    (line,) = (line for line in verdict({"images": 1, "checked": 1, "methods": {"c": sure | {"ignores_weights": True}}})
+               if "weights" in line)  # fmt: skip
+    assert line.startswith("On 1 image, the map of c stayed the same") and "may ignore" in line and "--sanity 3" in line
     assert lines[2] == "a: no sure gain of 0.005 or more over a random order here."
     small = {"gain": 0.001, "gain_interval": [0.0005, 0.002]}
     lines = verdict({"images": 2, "methods": {"a": small}})
     assert lines[0].startswith("No method surely gains") and lines[1].startswith("That is of 2 images, too few")
     assert verdict({"images": 9, "methods": {"b": sure}, "random_weights": True})[0].startswith("The model has random")
+
+
+def test_the_time_is_told_from_an_image_that_is_not_the_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a clock on which each scored image takes a second, and the first one a quarter of an hour more."""
+    clock = [0.0]
+
+    class Slow(OneRegion):
+        def forward(self, x: Tensor) -> Tensor:
+            clock[0] += len(x) + 900 * (clock[0] == 0)
+            return super().forward(x)
+
+    for module in (results_module, measure_module.time):
+        monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    measure(subject(Slow()), "slow", photographs(6), ["occlusion"], best=2, sanity=1, steps=4, fill="mean")
+    told = capsys.readouterr().err
+    low, high = map(float, re.search(r"takes about (\d+) to (\d+) min", told).groups())
+    assert low < (clock[0] - 900) / 60 < high <= 2 * low + 1
+    measure(subject(OneRegion()), "it", photographs(2), ["occlusion"], best=0, sanity=0, steps=1)
+    assert capsys.readouterr().err == ""
+
+
+def test_one_answer_of_each_image_is_looked_at_again() -> None:
+    """Of a caption with several words, its first one; the share is of the same answers."""
+    one = subject(OneRegion())
+    questions = one.questions
+    one.questions = lambda image: 3 * questions(image)  # type: ignore[method-assign]
+    measurement = Measurement(one, ["occlusion"], Settings(steps=4, best=2, sanity=2, fill="mean"))
+    for number, image in enumerate(photographs(3)):
+        measurement.add(str(number), image)
+    assert [answer.number for answer in measurement.first] == [0, 3]
+    measurement.finish()
+    numbers = record(measurement)
+    assert numbers["searched"] == numbers["checked"] == 2 and numbers["methods"]["occlusion"]["share"] == 1
+
+
+def test_a_single_score_is_no_probability(tmp_path: Path) -> None:
+    """A softmax over one score is 1, whatever is deleted. Without best orders, the page has no column for them."""
+
+    class One(OneRegion):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)[:, :1]
+
+    found = measure(subject(One()), "one", photographs(3), ["occlusion"], best=0, sanity=0, steps=4)
+    assert found.numbers["score"] == "score" and found.methods["occlusion"]["gain"] > 0.5
+    page = found.save(tmp_path / "page.html").read_text()
+    assert 'data-name="of the best"' not in page and "No best order was searched (--best 0)" in page
+    assert "(--sanity 0)" in page
 
 
 def test_networks_of_torchvision_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:

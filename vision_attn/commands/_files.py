@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vision_attn.system.console import complain, printable, progress, to_the_end
+from vision_attn.system.console import complain, plural, printable, progress, to_the_end
 from vision_attn.system.files import scratch
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ def _search(
     none, some = len(found.files) == before, ", ".join(map(printable, others[:3])) + ", ..." * (len(others) > 3)
     told = {
         f"no {what}s in this folder": none,
-        f"skipped {_count(len(others), 'file')} without {article} {what} extension ({some})": others,
-        f"--recursive includes {_count(subfolders, 'subfolder')}": subfolders and not recursive,
-        f"{_count(links, 'link')} to folders not followed": links and recursive,
+        f"skipped {plural(len(others), 'file')} without {article} {what} extension ({some})": others,
+        f"--recursive includes {plural(subfolders, 'subfolder')}": subfolders and not recursive,
+        f"{plural(links, 'link')} to folders not followed": links and recursive,
     }
     if any(told.values()):
         lines = found.complaints if none else found.notes
@@ -142,10 +142,6 @@ def _walk(place: Path, complaints: list[str]) -> Iterator[tuple[Path, list[str],
     for folder, below, names in os.walk(place, onerror=refused):
         below[:] = sorted(name for name in below if not name.startswith("."))
         yield Path(folder), below, sorted(name for name in names if not name.startswith("."))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def writable(folder: Path, option: str) -> Path:

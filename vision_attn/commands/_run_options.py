@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._hints import meant, options_only
 from vision_attn.system.files import is_pretrained, shipped
@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # or `--help` would import torch
 
 SHIPPED = Path("weights/photographs")
 """The captioner that comes with the project."""
+NO_IMAGES = "no images were named: give photographs, or a folder of them, after the model"
 
 
 def add_run_arguments(
@@ -38,7 +39,7 @@ def add_run_arguments(
 def add_model_and_images(parser: argparse.ArgumentParser, verb: str, *, text: str, out: Path) -> None:
     """MODEL, IMAGE and the options of verbs that explain any model; `text` and `verb` are parts of their help."""
     parser.add_argument("model", metavar="MODEL", help="a run folder, a torchvision name, timm:NAME, transformers:NAME")
-    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph, or a folder of them")
+    parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="a photograph, or a folder of them")
     parser.add_argument("--recursive", action="store_true", help=f"{verb} the photographs in subfolders too")
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help=f"{text}; may be repeated")
     parser.add_argument("--out", type=Path, default=out, metavar="FOLDER", help=f"write there (default: {out})")
@@ -46,6 +47,17 @@ def add_model_and_images(parser: argparse.ArgumentParser, verb: str, *, text: st
         "--weights", metavar="FILE", help="of torchvision and timm: a file of weights, or none for random ones"
     )
     add_device_and_trust(parser)
+
+
+def load_with_images(arguments: argparse.Namespace) -> Any:
+    """The model of these arguments. Raises ValueError without images, unless it is a run: those that take none say so
+    themselves, and what to use instead."""
+    with collected_later():
+        from vision_attn.api import load
+        from vision_attn.results.explainer import is_run_name
+    if not arguments.images and not is_run_name(arguments.model):
+        raise ValueError(NO_IMAGES)
+    return load(arguments.model, weights=arguments.weights, device=arguments.device, trust=arguments.trust)
 
 
 def add_device_and_trust(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import check_file, writable
 from vision_attn.commands._run_options import add_run_arguments, is_run, measured_in, names_after_options, open_with
-from vision_attn.system.console import say, unit_of
+from vision_attn.system.console import plural, say, unit_of
 from vision_attn.system.files import finite, ours, shipped
 from vision_attn.system.machine import processor
 from vision_attn.system.memory import collected_later
@@ -108,7 +108,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
         # All is written by now: the reader of what is printed may leave.
         if not arguments.json:
-            say(f"{arguments.split}: {record['images']:,} {model.task.unit}{'s' * (record['images'] != 1)}")
+            say(f"{arguments.split}: {plural(record['images'], model.task.unit)}")
         width = max(map(len, metrics))
         for name, value in metrics.items() if not arguments.json else ():
             say(f"{name:{width}}  {value:8.4f}{unit_of(name)}")

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vision_attn.commands._files import images_of
-from vision_attn.commands._run_options import add_model_and_images
+from vision_attn.commands._run_options import NO_IMAGES, add_model_and_images, load_with_images
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.console import complain, say
-from vision_attn.system.memory import collected_later
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.results.explainer import ExplanationResult
@@ -41,15 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at all that can be read; the exit status is 1 when something could not be."""
-    with collected_later():
-        from vision_attn.api import load
     options = {"method": arguments.method, "layer": arguments.layer, "head": arguments.head}
     done: list[ExplanationResult] = []
     with images_of(arguments, "look") as (files, found):
-        model = load(arguments.model, weights=arguments.weights, device=arguments.device, trust=arguments.trust)
+        model = load_with_images(arguments)
         for result in model.look(files, arguments.text, unreadable=found.complaints, **options):
             done.append(result)
             say(result.file, result.text)
+        if not arguments.images:
+            raise ValueError(NO_IMAGES)
         if done:
             complain(f"drawn: {done[0].write_folder(arguments.out, done)}")
     return 1 if found.complaints else 0

@@ -6,7 +6,7 @@ answer is followed: the sooner it falls, and rises, the more the map tells of th
 one that was found, are measured too. Maps are also compared with those of the same model with random weights (they
 must change), with boxes or masks of objects (--boxes), and with each other.
 
-Says after the first photograph how long all will take. Prints each method and its gain over a random order. Writes
+Says after the second photograph how long all will take. Prints each method and its gain over a random order. Writes
 index.html, with the table, the curves, and the most and the least faithful images, and measure.json.
 """
 
@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from vision_attn.commands._files import images_of
-from vision_attn.commands._run_options import add_model_and_images
+from vision_attn.commands._run_options import add_model_and_images, load_with_images
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.console import complain, say
 from vision_attn.system.memory import collected_later
@@ -36,15 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--boxes", type=Path, metavar="FILE", help="boxes or masks of objects, in COCO's format of instances"
     )
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps of a curve (default: 10)")
-    parser.add_argument("--best", type=int, default=3, metavar="N", help="answers whose best order is searched")
-    parser.add_argument("--sanity", type=int, default=3, metavar="N", help="answers that random weights are tried on")
+    parser.add_argument("--best", type=int, default=3, metavar="N", help="images whose best order is searched")
+    parser.add_argument("--sanity", type=int, default=3, metavar="N", help="images that random weights are tried on")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of noise and random orders (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure all that can be read; the exit status is 1 when something could not be."""
     with collected_later():
-        from vision_attn.api import load
         from vision_attn.configuration.trust import as_packages
         from vision_attn.results.measured import own_method
     trusted = as_packages(arguments.trust)
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         methods[name] = own_method(name) if is_own else None
     settings = {key: getattr(arguments, key) for key in ("fill", "steps", "best", "sanity", "seed", "boxes")}
     with images_of(arguments, "measure") as (files, found):
-        model = load(arguments.model, weights=arguments.weights, device=arguments.device, trust=arguments.trust)
+        model = load_with_images(arguments)
         settings |= {"unreadable": found.complaints, "total": len(found.files)}
         result = model.measure(files, arguments.text, methods=methods or None, **settings)
         for name, one in result.methods.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._hints import add_config, read_config
-from vision_attn.system.console import say, unit_of
+from vision_attn.system.console import plural, say, unit_of
 from vision_attn.system.memory import collected_later
 
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     first = os.environ.get("RANK", "0") == "0"
     with training(config) as folder:
         if first:
-            epochs = f"{config.run.epochs} epoch" + "s" * (config.run.epochs != 1)
+            epochs = plural(config.run.epochs, "epoch")
             say(f"training {arguments.config} for {epochs} into {folder}")
         metrics = fit(**parts)
     if first:

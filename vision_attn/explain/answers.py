@@ -177,11 +177,11 @@ def wanted(model: Model, scores: Float[Tensor, "1 N"] | None, texts: Sequence[st
 def named(
     model: Model, scores: Float[Tensor, "1 N"] | None, answers: Sequence[int], texts: Sequence[str]
 ) -> tuple[list[str], list[float] | None]:
-    """The names of answers, and log p of each."""
+    """The names of answers, and log p of each; None for a single score, which is no probability."""
     if scores is None:
         return [NO_ANSWER], None
-    log_prob = scores[0].detach().float().log_softmax(dim=-1)
+    log_prob = scores[0].detach().float().log_softmax(dim=-1) if scores.shape[1] > 1 else None
     if model.kind == "matcher":
-        return list(texts), log_prob.tolist() if len(texts) > 1 else None
+        return list(texts), None if log_prob is None else log_prob.tolist()
     names = [model.classes[index] if index < len(model.classes) else f"class {index}" for index in answers]
-    return names, [float(log_prob[index]) for index in answers]
+    return names, None if log_prob is None else [float(log_prob[index]) for index in answers]

@@ -2,7 +2,8 @@
 agreement, of several methods of maps on the answers of one model."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from vision_attn.explain.attributions import regions_of
 from vision_attn.explain.randomised import STAGES, from_the_output, randomised
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
-from vision_attn.metrics.curves import Curves, best_order, perturbation_curves
+from vision_attn.metrics.curves import Curves, best_order, perturbation_curves, scores_without
 from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
@@ -62,6 +63,16 @@ class Measured(NamedTuple):
     """The share of the map in boxes or masks."""
 
 
+class Answer(NamedTuple):
+    """One that is looked at again in the end."""
+
+    number: int
+    """Among all answers."""
+    image: Float[Tensor, "C Y X"]
+    question: Question
+    maps: Float[Tensor, "methods L"]
+
+
 class Example(NamedTuple):
     """An answer to be shown, with the maps of all methods."""
 
@@ -94,13 +105,15 @@ class Measurement:
         self.curves: list[Float[Tensor, "methods steps"]] = []
         """The sums of deletion and insertion curves over all answers."""
         self.agreement: Float[Tensor, "methods methods"] | float = 0.0
-        self.seconds = dict.fromkeys(self.methods, 0.0)
+        self.seconds: dict[str, list[float]] = {name: [] for name in self.methods}
+        """Of each method, those of each map."""
         self.examples: list[Example] = []
         self.best: list[tuple[float, float]] = []
         """The areas under the best curves, deletion and insertion, of the first answers."""
         self.sanity: dict[str, list[float]] = {}
         """Of each method, the rank correlation of maps after each stage of randomising."""
-        self._first: list[tuple[Tensor, Question, Float[Tensor, "methods L"]]] = []
+        self.first: list[Answer] = []
+        """The first answer to each of the first images: their best orders are searched, and random weights tried."""
         self._answers = 0
 
     def add(self, file: str, picture: Image.Image, boxes: Callable[[str], Sequence] | None = None) -> list[Measured]:
@@ -129,8 +142,9 @@ class Measurement:
         )  # fmt: skip
         self.curves = [curve + (self.curves[number] if self.curves else 0) for number, curve in enumerate(curves)]
         self.agreement = self.agreement + rank_correlation(on_grid.flatten(1))
-        if self._answers < max(self.settings.best, self.settings.sanity):
-            self._first.append((image, question, on_grid.flatten(1)))
+        enough = len(self.first) >= max(self.settings.best, self.settings.sanity)
+        if not enough and not (self.first and self.first[-1].image is image):
+            self.first.append(Answer(self._answers, image, question, on_grid.flatten(1)))
         self._answers += 1
         deletion, insertion = (area.tolist() for area in curves.areas.values())
         pointing, mass = self._pointed(on_grid, boxes and boxes(question.text))
@@ -144,7 +158,7 @@ class Measurement:
             found = self.subject.map(name, image, question.target)
         else:
             found = Map(torch.as_tensor(own(image, question.text)).float())
-        self.seconds[name] += time.perf_counter() - start
+        self.seconds[name].append(time.perf_counter() - start)
         return Map(torch.nan_to_num(found.weights.detach().float().cpu()), found.extent)
 
     def _pointed(self, maps: Tensor, boxes: Sequence | None) -> tuple[list[float] | None, list[float] | None]:
@@ -178,10 +192,10 @@ class Measurement:
             raise ValueError("nothing could be measured: no image could be read, or none had an answer")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
-            searched = self._first[: self.settings.best]
-            for image, question, _ in progress(searched, what="best orders", unit="answer") if searched else ():
-                self.best.append(self._best(image, question))
-            if checked := self._first[: self.settings.sanity]:
+            searched = self.first[: self.settings.best]
+            for answer in progress(searched, what="best orders", unit="answer") if searched else ():
+                self.best.append(self._best(answer.image, answer.question))
+            if checked := self.first[: self.settings.sanity]:
                 self._check(checked)
 
     def _best(self, image: Tensor, question: Question) -> tuple[float, float]:
@@ -201,35 +215,39 @@ class Measurement:
         )
         return float(curves.areas["deletion"][0]), float(curves.areas["insertion"][1])
 
-    def _check(self, checked: Iterable[tuple[Tensor, Question, Tensor]]) -> None:
-        checked, subject = list(checked), self.subject
-        image, question, before = checked[0]
+    def _check(self, checked: Sequence[Answer]) -> None:
+        subject, (_, image, question, _) = self.subject, checked[0]
         grid = regions_of(tuple(image.shape[1:]))
         parts = from_the_output(subject.module, lambda: subject.score(image[None], question.target))
         self.sanity = {name: [] for name in self.methods}
-        seconds = dict(self.seconds)
+        seconds = {name: list(some) for name, some in self.seconds.items()}
         with randomised(parts, seed=self.settings.seed) as stages:
             for _ in progress(stages, what="randomised weights", unit="stage"):
                 for number, name in enumerate(self.methods):
                     alike = []
-                    for image, question, before in checked:
+                    for _, image, question, before in checked:
                         after = resampled(self._map(name, image, question), grid).flatten()
                         alike.append(float(rank_correlation(torch.stack([before[number], after]))[0, 1]))
                     self.sanity[name].append(sum(alike) / len(alike))
         self.seconds = seconds
 
-    def seconds_left(self, first: float, images: int) -> float:
-        """An estimate of the seconds that `images` images take in all. first: those of the first one."""
-        if not self.each or not self._first:
+    def seconds_of_end(self, images: int) -> float:
+        """An estimate of the seconds of `finish` after `images` images, from a few scores and the maps so far."""
+        if not self.first:
             return 0.0
-        answers = max(1, len(self.each[0][1]))
-        image, question, _ = self._first[0]
+        _, image, question, _ = self.first[-1]
+        rows, columns = (min(BLOCKS, side) for side in regions_of(tuple(image.shape[1:])))
+        regions = rows * columns
+        gone = torch.eye(regions, dtype=torch.bool, device=image.device).unflatten(1, (rows, columns))
         start = time.perf_counter()
-        self.subject.score(image.expand(16, -1, -1, -1), question.target)
-        score = (time.perf_counter() - start) / 16
-        maps = sum(self.seconds.values()) / self._answers
-        number = min(self.settings.best, images * answers), min(self.settings.sanity, images * answers)
-        return first * images + number[0] * 2 * 140 * score + number[1] * STAGES * maps
+        with torch.random.fork_rng(devices=[]):
+            scores_without(
+                lambda images: self.subject.score(images, question.target), image, gone, FILLS[self.settings.fill]
+            )
+        score = (time.perf_counter() - start) / regions
+        scores = regions * (regions + 1) + 4 * self.settings.steps  # of two greedy searches, and their curves
+        searched, checked = (min(some, images) for some in (self.settings.best, self.settings.sanity))
+        return searched * scores * score + checked * STAGES * sum(map(median, self.seconds.values()))
 
 
 def gains(measured: Measured) -> list[float]:

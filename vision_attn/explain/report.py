@@ -1,5 +1,6 @@
 """The numbers of a measurement with their intervals, and what they say: which method of maps to trust."""
 
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,12 @@ from numpy import ndarray
 from vision_attn.explain.measure import Measured, Measurement, gains
 from vision_attn.explain.randomised import UNCHANGED
 from vision_attn.metrics.bootstrap import interval, resampled_sums
+from vision_attn.system.console import plural
 
 FEW = 5
 """Images of which an interval says little."""
+FEW_CHECKED = 3
+"""Images whose maps, unchanged by random weights, say little of a method."""
 SMALLEST = 0.005
 """The smallest gain that counts: below it, a method hardly changes the answer."""
 
@@ -20,11 +24,13 @@ def record(measurement: Measurement) -> dict[str, Any]:
     """All numbers, as JSON holds them. Intervals are of 95%, over images drawn with replacement.
 
     random_weights: whether the model has them, so that its answers mean nothing.
+    searched: of how many images the best order was searched.
+    checked: of how many images a map was compared with those of random weights.
     methods: of each its areas under the `deletion` (lower is better) and the `insertion` curve (higher), the `gain`
         over a random order (`measure.gains`) and whether it `is_better` than one by what counts, the `share` of the
-        gain of the best order that was found, on the same answers; `pointing` and `mass` on objects; `sanity`, the rank
-        correlation with the maps of the model as it was after each stage of randomising its weights, and
-        `ignores_weights`; `seconds` for a map.
+        gain of the best order that was found, on the same answers (None without one); `pointing` and `mass` on objects;
+        `sanity`, the rank correlation with the maps of the model as it was after each stage of randomising its weights,
+        and `ignores_weights`; the `seconds` for a map, of which half took less.
     random, best, uniform: areas of a random order and of the best one, and pointing of a uniform map.
     agreement: the mean rank correlation of each two methods. curves: means over all answers.
     """
@@ -49,7 +55,7 @@ def record(measurement: Measurement) -> dict[str, Any]:
             one["sanity"] = measurement.sanity[name]
             one["ignores_weights"] = measurement.sanity[name][-1] >= UNCHANGED
         one["is_better"] = _is_better(one)
-        methods[name] = one | {"share": share[index] if share else None, "seconds": measurement.seconds[name] / number}
+        methods[name] = one | {"share": share[index] if share else None, "seconds": median(measurement.seconds[name])}
     kinds = ("deletion", "insertion")
     last = {kind: float(means[-1]) for kind, (means, _) in estimates.items() if kind != "gain"}
     deletion, insertion = ((curve / number).tolist() for curve in measurement.curves)
@@ -59,6 +65,8 @@ def record(measurement: Measurement) -> dict[str, Any]:
         "answers": number,
         "score": measurement.subject.unit,
         "random_weights": measurement.subject.random,
+        "searched": len(measurement.best),
+        "checked": min(len(measurement.first), measurement.settings.sanity),
         "settings": measurement.settings._asdict(),
         "methods": methods,
         "random": {kind: last[kind] for kind in kinds},
@@ -88,7 +96,7 @@ def estimate(
 
 def _share(measurement: Measurement, answers: list[Measured]) -> list[float] | None:
     """The gain of each method over that of the best order, on the answers whose best order was searched."""
-    some = answers[: len(measurement.best)]
+    some = [answers[one.number] for one in measurement.first[: len(measurement.best)]]
     if not some:
         return None
     best = [gains(one._replace(deletion=[d, one.deletion[-1]], insertion=[i, one.insertion[-1]]))[0]
@@ -119,18 +127,29 @@ def verdict(found: dict[str, Any]) -> list[str]:
     elif found["images"] > 1:
         lines.append(f"No method surely gains {SMALLEST:g} or more over a random order: trust none of these maps.")
     if found["images"] < FEW:
-        number = f"{found['images']} image{'s' * (found['images'] != 1)}"
-        lines.append(f"That is of {number}, too few to choose a method by: measure at least 20.")
+        images = plural(found["images"], "image")
+        lines.append(f"That is of {images}, too few to choose a method by: measure at least 20.")
     if ignoring:
-        be = "s" if len(ignoring) == 1 else ""
-        lines.append(
-            f"{_listed(ignoring)} ignore{be} the weights: maps stay the same when the model is random, so they say "
-            "nothing about it."
-        )
+        lines.append(_unchanged(ignoring, found.get("checked", FEW_CHECKED)))
     weak = [name for name in methods if name not in sure and name not in ignoring]
     if weak and ranked:
         lines.append(f"{_listed(weak)}: no sure gain of {SMALLEST:g} or more over a random order here.")
     return lines
+
+
+def _unchanged(names: list[str], images: int) -> str:
+    """That maps stayed the same when the model was random, and what that says of their methods."""
+    methods, tried = _listed(names), plural(images, "image")
+    if images < FEW_CHECKED:
+        return (
+            f"On {tried}, the map of {methods} stayed the same when the model was random. Do not trust it yet: it may "
+            f"ignore the weights, but to say so takes {FEW_CHECKED} images (--sanity {FEW_CHECKED})."
+        )
+    be = "s" if len(names) == 1 else ""
+    return (
+        f"{methods} ignore{be} the weights: on {tried}, maps stayed the same when the model was random, so they say "
+        "nothing about it."
+    )
 
 
 def _is_better(one: dict[str, Any]) -> bool:

@@ -132,8 +132,6 @@ class AnswerSubject(Subject):
         self.rest = {key: value for key, value in reach.inputs.items() if key != reach.name}
         if model.kind == "encoder":
             self.unit = "likeness of features"
-        elif model.kind == "matcher" and len(texts) == 1:
-            self.unit = "similarity"
 
     def image(self, inputs: dict[str, Tensor]) -> Float[Tensor, "C Y X"]:
         """The image among the inputs of the model."""
@@ -159,6 +157,8 @@ class AnswerSubject(Subject):
         if self.model.kind == "encoder":
             return [Question("its features", _features(self.call(image[None]))[0])]
         scores = self.scores(image[None])
+        if scores.shape[1] == 1:
+            self.unit = "similarity" if self.model.kind == "matcher" else "score"
         answers = wanted(self.model, scores, self.texts)
         return [
             Question(*pair) for pair in zip(named(self.model, scores, answers, self.texts)[0], answers, strict=True)
@@ -169,7 +169,7 @@ class AnswerSubject(Subject):
         if self.model.kind == "encoder":
             return F.cosine_similarity(_features(self.call(images)), target[None])
         scores = self.scores(images)
-        return (scores if self.unit == "similarity" else scores.softmax(dim=1))[:, target]
+        return (scores if scores.shape[1] == 1 else scores.softmax(dim=1))[:, target]
 
     def value(self, inputs: Float[Tensor, "N C Y X"], target: Any) -> Float[Tensor, "N"]:
         return self.scores(inputs)[:, target]

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from vision_attn.system.console import plural
+
 MIN_CAPTIONS = 5
 """The smallest number of captions to judge: two photographs may well deserve the same one."""
 
@@ -60,7 +62,7 @@ def few_images(number: int) -> list[str]:
     """Return one line if the scores of a corpus are those of few images, else nothing."""
     if number >= CORPUS:
         return []
-    return [f"scores of {number} image{'s' * (number != 1)} say little: BLEU and CIDEr are measures of a corpus, and "
+    return [f"scores of {plural(number, 'image')} say little: BLEU and CIDEr are measures of a corpus, and "
             f"with fewer than {CORPUS} images chance decides"]  # fmt: skip
 
 

@@ -36,6 +36,12 @@ Methods = Sequence[str] | Mapping[str, Given | None] | None
 """Names of methods, or methods of your own by name; None: all that suit the model."""
 
 
+LOW, HIGH = 0.75, 1.5
+"""What an estimate of time is multiplied by, for a range."""
+UNITS = ("h", 3600, 1), ("min", 60, 0), ("s", 1, 0)
+"""Of time, with their seconds and the decimals that are told."""
+
+
 @dataclass(repr=False)
 class MeasureResult(Displayable):
     """How faithful the methods of maps of a model are on some images."""
@@ -103,20 +109,16 @@ def measure(
     several = [images] if single else images
     total = len(several) if isinstance(several, Sequence) else total
     known = None if boxes is None else Boxes(boxes)
-    chosen, told = None, False
+    chosen, timed = None, 0
     for file, picture in _pictures(several, unreadable):
         part = seen_part(picture, subject.fit)
         if chosen is None:
             chosen = Measurement(subject, _fitting(subject, part, methods), Settings(**settings))
         start = perf_counter()
         found = chosen.add(file, part, None if known is None else known.of(file, subject.fit))
-        if not told and found and total and total > 1:
-            told = True
-            seconds = chosen.seconds_left(perf_counter() - start, total)
-            complain(
-                f"measuring {', '.join(chosen.methods)} on {total:,} images takes about {_duration(seconds)} "
-                f"({seconds / total:.2g} s an image); fewer methods or images take less"
-            )
+        timed += bool(found)
+        if found and timed == 2 and total and total > 2:  # the first image also pays for what is done once
+            complain(_estimate(chosen, perf_counter() - start, total))
     if chosen is None:
         why = unreadable[0] if unreadable else "no images were given"
         raise ValueError(f"nothing could be measured: {why}")
@@ -144,7 +146,8 @@ def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Sub
     if isinstance(task, Classification):
         return GlimpseSubject(task, device, seed)
     raise ValueError(
-        f"{name} holds a {task.kind}, of which maps are not measured: it needs a captioner or a classifier of images"
+        f"{name} holds a {task.kind}, and maps are measured of captioners and classifiers of images: vision-attn "
+        f"eval {name} --show 8 draws what it sees"
     )
 
 
@@ -195,11 +198,15 @@ def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callabl
     return wanted
 
 
-def _duration(seconds: float) -> str:
+def _estimate(measurement: Measurement, seconds: float, images: int) -> str:
+    """How long the measurement takes, from the seconds of an image; a range, since images differ in their answers, and
+    a machine in what else it does."""
+    after = measurement.seconds_of_end(images)
+    total = seconds * images + after
+    unit, size, digits = next(one for one in UNITS if total >= 2 * one[1] or one is UNITS[-1])
+    low, high = (f"{factor * total / size:.{digits}f}" for factor in (LOW, HIGH))
+    rest = f", and {after:.2g} s for best orders and random weights (--best, --sanity)" if after else ""
     return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
+        f"measuring {', '.join(measurement.methods)} on {images:,} images takes about {low} to {high} {unit}: "
+        f"{seconds:.2g} s an image{rest}; fewer methods or images take less"
     )

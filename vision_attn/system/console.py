@@ -120,6 +120,11 @@ def few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 
+def plural(number: int, noun: str) -> str:
+    """A number of things: "1 image", "2,000 images"."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
 def reason_of(error: BaseException) -> str:
     """What an error says, in one line of at most 300 characters; its type if it says nothing."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]

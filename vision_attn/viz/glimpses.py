@@ -6,6 +6,7 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
+from vision_attn.system.console import plural
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked, foveated, traced
 from vision_attn.viz.sheet import (
     DARK,
@@ -74,8 +75,8 @@ def glimpse_sheet(trace: GlimpseTrace) -> Image.Image:
     glimpses = grid(panels, math.ceil(num_glimpses / rows))
     plain = as_picture(trace.image)
     plain = fitted(plain, round((glimpses.height - TITLE) * max(plain.size) / plain.height))
-    scales = f"{_many(num_scales, 'scale')}; squares: the last glimpse"
-    note = f"{_many(num_glimpses, 'glimpse')} of {size} x {size} at {scales}"
+    scales = f"{plural(num_scales, 'scale')}; squares: the last glimpse"
+    note = f"{plural(num_glimpses, 'glimpse')} of {size} x {size} at {scales}"
     whole = grid([_headed(Panel(_framed(traced(plain, trace), trace), note=note)), glimpses], 2)
     return _page(whole, trace.verdict, trace.title, _colour(trace.right))
 
@@ -198,7 +199,3 @@ def _framed(picture: Image.Image, trace: GlimpseTrace) -> Image.Image:
 
 def _colour(right: bool | None) -> str:
     return DARK.ink if right is None else RIGHT if right else WRONG
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number} {noun}" + "s" * (number != 1)

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts.places import Extent
+from vision_attn.system.console import plural
 from vision_attn.viz.attention import light
 from vision_attn.viz.curves import plot
 from vision_attn.viz.sheet import Panel, fitted, glowing, save_page, sheet
@@ -23,6 +24,7 @@ COLOURS = (
 )  # fmt: skip
 """Of methods, in turn; seen on white and on black."""
 RANDOM = "#888888"
+UNKNOWN = "–"
 SIDE = 256
 FILLED = {"linear": "noisy linear interpolation", "mean": "the mean colour", "blur": "the blurred image"}
 TITLE = "How faithful the maps of {} are"
@@ -47,8 +49,9 @@ def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples:
     middle = (len(examples) + 1) // 2
     parts = {
         "title": escape(TITLE.format(model)),
-        "guide": f"{numbers['answers']:,} answers to {numbers['images']:,} images. Regions that a map marks most are "
-        f"deleted from an image, or inserted into an empty one; in their place stands {FILLED[settings['fill']]}.",
+        "guide": f"{plural(numbers['answers'], 'answer')} to {plural(numbers['images'], 'image')}. Regions that a map "
+        "marks most are deleted from an image, or inserted into an empty one; in their place stands "
+        f"{FILLED[settings['fill']]}.",
         "verdict": "".join(f"<p>{escape(line)}</p>" for line in numbers["verdict"]),
         "table": _table(numbers, colours),
         "legend": _legend(numbers),
@@ -65,38 +68,47 @@ def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples:
 def _table(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> str:
     """The rows of methods, best first, and below them those of a random and of the best order."""
     pointed, checked = numbers["uniform"] is not None, any("sanity" in one for one in numbers["methods"].values())
-    heads = [("method", ""), ("gain", "over a random order"), ("95% interval", ""), ("deletion", "lower is better")]
-    heads += [("insertion", "higher is better"), ("of the best", "order that was found")]
-    heads += [("random weights", "likeness of maps")] * checked
-    heads += [("pointing", "largest region on the object"), ("mass", "on the object")] * pointed + [
-        ("seconds", "for a map")
+    heads = {"gain": "over a random order", "95% interval": "", "deletion": "lower is better"}
+    heads |= {"insertion": "higher is better"}
+    heads |= {"of the best": "order that was found"} if numbers["best"] is not None else {}
+    heads |= {"random weights": "likeness of maps"} if checked else {}
+    heads |= {"pointing": "largest region on the object", "mass": "on the object"} if pointed else {}
+    heads |= {"seconds": "for a map"}
+    rows = [
+        _row(_name(name, colours), _cells(one), heads)
+        for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"])
     ]
-    head = "".join(f"<th>{name}<small>{note}</small></th>" for name, note in heads)
-    rows = []
-    for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"]):
-        ends = one["gain_interval"]
-        kind = "" if ends is None else "yes" if one["is_better"] else "no" if ends[1] < 0 else ""
-        cells = [
-            f'<td class="{kind}">{one["gain"]:+.3f}</td>',
-            "<td>" + ("" if ends is None else f"{ends[0]:+.3f} to {ends[1]:+.3f}") + "</td>",
-            *(f"<td>{one[key]:.3f}</td>" for key in ("deletion", "insertion")),
-            "<td>" + ("" if one["share"] is None or kind != "yes" else f"{one['share']:.0%}") + "</td>",
-        ]
-        if checked:
-            ignores = one["ignores_weights"]
-            cells.append(f'<td class="{"no" if ignores else ""}">{one["sanity"][-1]:.2f}{" ignored" * ignores}</td>')
-        if pointed:
-            cells += [f"<td>{one[key]:.3f}</td>" for key in ("pointing", "mass")]
-        cells.append(f"<td>{one['seconds']:.2g}</td>")
-        rows.append(f"<tr>{_name(name, colours)}{''.join(cells)}</tr>")
     for name, label in (("random", "random order"), ("best", "best order found"), ("uniform", "uniform map")):
         if (one := numbers[name]) is not None:
-            areas = [f"{one[key]:.3f}" if key in one else "" for key in ("deletion", "insertion")]
-            cells = ["", "", *areas, "", *[""] * checked]
-            cells += [f"{one[key]:.3f}" if key in one else "" for key in ("pointing", "mass")] * pointed + [""]
-            key = _name(name, colours, label)
-            rows.append(f'<tr class="other">{key}{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
+            cells = {key: (f"{value:.3f}", "") for key, value in one.items()}
+            rows.append(_row(_name(name, colours, label), cells, heads, kind="other"))
+    head = "".join(f"<th>{name}<small>{note}</small></th>" for name, note in {"method": "", **heads}.items())
     return f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+
+
+def _cells(one: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The numbers of a method by the name of their column: each a text, and a class for its colour."""
+    ends, share = one["gain_interval"], one["share"]
+    kind = "" if ends is None else "yes" if one["is_better"] else "no" if ends[1] < 0 else ""
+    cells = {
+        "gain": (f"{one['gain']:+.3f}", kind),
+        "95% interval": (UNKNOWN if ends is None else f"{ends[0]:+.3f} to {ends[1]:+.3f}", ""),
+        "of the best": (UNKNOWN if share is None or kind != "yes" else f"{share:.0%}", ""),
+        "seconds": (f"{one['seconds']:.2g}", ""),
+    }
+    if "sanity" in one:
+        ignores = one["ignores_weights"]
+        cells["random weights"] = f"{one['sanity'][-1]:.2f}{' unchanged' * ignores}", "no" * ignores
+    return cells | {key: (f"{one[key]:.3f}", "") for key in ("deletion", "insertion", "pointing", "mass") if key in one}
+
+
+def _row(name: str, cells: Mapping[str, tuple[str, str]], heads: Mapping[str, str], kind: str = "") -> str:
+    """A row of the table. Each cell has the name of its column, which a narrow screen shows in the place of heads."""
+    drawn = "".join(
+        f'<td data-name="{head}" class="{colour}">{text}</td>'
+        for head, (text, colour) in ((head, cells.get(head, ("", ""))) for head in heads)
+    )
+    return f'<tr class="{kind}">{name}{drawn}</tr>'
 
 
 def _name(name: str, colours: Mapping[str, str], label: str = "") -> str:
@@ -108,18 +120,24 @@ def _key(colour: str) -> str:
 
 
 def _legend(numbers: Mapping[str, Any]) -> str:
-    settings = numbers["settings"]
     lines = [
         "Gain: the mean of how much lower the area under the deletion curve is than that of a random order, and how "
         "much higher that under the insertion curve. Intervals: images drawn with replacement."
     ]
-    if numbers["best"] is not None:
-        lines.append(f"The best order was searched, region by region, on the first {settings['best']} answers.")
-    if settings["sanity"]:
-        lines.append(
-            "Random weights: rank correlation of maps with those of the same model after its weights were shuffled. "
-            "Near 0: the map depends on the model; near 1: it ignores it."
-        )
+    lines.append(
+        f"The best order was searched on {plural(numbers['searched'], 'image')}, region by region of a coarse grid, so "
+        f"a method may have more than 100% of its gain; {UNKNOWN}: no sure gain."
+        if numbers["best"] is not None
+        else "No best order was searched (--best 0), so no share of its gain is given."
+    )
+    if all(one["gain_interval"] is None for one in numbers["methods"].values()):
+        lines.append("An interval takes at least two images.")
+    lines.append(
+        "Random weights: rank correlation of maps with those of the same model after its weights were shuffled, on "
+        f"{plural(numbers['checked'], 'image')}. Near 0: the map depends on the model; near 1: it ignores it."
+        if numbers["checked"]
+        else "Maps were not compared with those of random weights (--sanity 0)."
+    )
     return " ".join(lines)
 
 
