@@ -4,11 +4,15 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.optim.lr_scheduler import LinearLR, OneCycleLR, StepLR
 from toy import Plane, Points, adam, cosine, toy_run
 
 from tests.engine.test_resume import assert_same, lines
@@ -48,9 +52,9 @@ class Nothing(Points):
     __len__ = prepare
 
 
-def train(folder: Path, *, data: Points | None = None, **settings) -> dict:
+def train(folder: Path, *, data: Points | None = None, schedule: Callable = cosine, **settings) -> dict:
     run = toy_run(folder, **(EVERYTHING | settings))
-    return fit(task=Plane, data=Points() if data is None else data, optimizer=adam, schedule=cosine, run=run)
+    return fit(task=Plane, data=Points() if data is None else data, optimizer=adam, schedule=schedule, run=run)
 
 
 @pytest.fixture(scope="module")
@@ -342,6 +346,40 @@ def test_a_stopped_run_takes_more_epochs(run, tmp_path):
     train(tmp_path / "again", epochs=5)
     assert_same(tmp_path / "again", run)
     assert json.loads((run / "last" / "position.json").read_text())["plan"]["epochs"] == 5
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [partial(StepLR, step_size=3), partial(OneCycleLR, max_lr=0.02), partial(LinearLR, start_factor=1, end_factor=0.1)],
+    ids=["step", "one cycle", "linear"],
+)
+def test_every_schedule_is_resumed_exactly(tmp_path, schedule):
+    train(tmp_path / "whole", schedule=schedule, show=0)
+    with pytest.raises(Stopped):
+        train(tmp_path / "parts", schedule=schedule, show=0, data=Stopping())
+    train(tmp_path / "parts", schedule=schedule, show=0)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+    rates = [line["learning_rate"] for line in lines(tmp_path / "whole") if "learning_rate" in line]
+    assert len(set(rates)) > 2
+
+
+def test_equal_weights_are_equal_files(tmp_path):
+    """Also where tensors share memory, which the file says of each."""
+
+    def saved(name: str) -> bytes:
+        layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(9))
+        for layer in layers:
+            layer.weight = layers[0].weight
+            nn.init.zeros_(layer.bias)
+        nn.init.ones_(layers[0].weight)
+        save_weights(layers, tmp_path / name)
+        return (tmp_path / name).read_bytes()
+
+    first = saved("a")
+    assert all(saved("b") == first for _ in range(3))
+    with safe_open(tmp_path / "a", "pt") as file:
+        assert file.metadata() == {f"{number}.weight": "0.weight" for number in range(1, 9)}
+    assert load_file(tmp_path / "a")["0.weight"].equal(torch.ones(3, 3))
 
 
 @pytest.mark.parametrize("size, loss", [(1, 2.0), (2, 3.0)])

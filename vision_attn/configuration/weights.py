@@ -1,5 +1,6 @@
 """Saving, checking and loading the weights of a task as a safetensors file."""
 
+import json
 import os
 from pathlib import Path
 
@@ -24,7 +25,20 @@ HEADER = 2**22
 def save_weights(task: nn.Module, path: Path) -> None:
     """Write the whole state dict as safetensors; tensors that share memory are written once."""
     save_model(task, str(path))
+    _sort_metadata(path)
     path.chmod(0o644)  # safetensors makes it readable only by its owner.
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort the list of tensors that share memory, in place: safetensors writes it in a random order, and equal weights
+    are to be equal files."""
+    with open(path, "r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        if "__metadata__" in header:
+            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+            file.seek(8)
+            file.write(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size))
 
 
 def in_half(source: Path, target: Path) -> None:
