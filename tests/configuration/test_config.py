@@ -12,6 +12,7 @@ import yaml
 from vision_attn.commands import main
 from vision_attn.configuration.config import build, dump, find_best, read
 from vision_attn.configuration.run_folder import open_run
+from vision_attn.configuration.schedules import scheduled
 from vision_attn.engine.claim import claim, training
 from vision_attn.engine.fit import fit
 from vision_attn.engine.folders import lock_folder
@@ -57,6 +58,26 @@ def test_keys_reach_constructors_and_overrides_win(config_file: Path) -> None:
     assert task.first.out_features == 12
     optimizer = parts["optimizer"](task.parameters())
     assert parts["schedule"](optimizer, 77).T_max == 77
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["--schedule.T_max=9", "--schedule.eta_min=0.1"], {"T_max": 9, "eta_min": 0.1}),
+        (["--schedule=torch.optim.lr_scheduler.StepLR", "--schedule.step_size=5"], {"step_size": 5, "gamma": 0.1}),
+        (["--schedule=torch.optim.lr_scheduler.OneCycleLR", "--schedule.max_lr=0.5"], {"total_steps": 77}),
+        (["--schedule=torch.optim.lr_scheduler.LinearLR", "--schedule.end_factor=0.5"], {"total_iters": 77}),
+    ],
+)
+def test_a_schedule_takes_its_arguments_and_the_number_of_steps(config_file: Path, overrides: list, expected: dict):
+    with pytest.raises(ValueError, match=r"schedule.step_size: missing but required"):
+        read(config_file, ["--schedule=torch.optim.lr_scheduler.StepLR", "--schedule.gamma=0.5"])
+    config = read(config_file, overrides)
+    config_file.write_text(dump(config))
+    assert dump(read(config_file)) == dump(config)
+    parts = build(read(config_file))
+    made = scheduled(parts["schedule"], parts["optimizer"](parts["task"](parts["data"]).parameters()), 77)
+    assert vars(made).items() >= expected.items()
 
 
 def test_a_folder_in_the_file_is_kept(config_file: Path) -> None:

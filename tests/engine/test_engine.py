@@ -15,7 +15,19 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import SGD, Adadelta, Adam, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LRScheduler, SequentialLR, StepLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    PolynomialLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
 
 from vision_attn.commands.train import trial_folder
@@ -26,7 +38,7 @@ from vision_attn.engine.device_settings import FIRST, LONG, compiled_from, compi
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.log import Log
-from vision_attn.engine.optimizers import fused, warm, with_rates
+from vision_attn.engine.optimizers import changes_momentum, fused, warm, with_rates
 from vision_attn.viz.attention import write_sheet
 
 
@@ -470,15 +482,46 @@ def test_schedule_is_called_with_the_number_of_steps(tmp_path):
     assert asked == [4]
 
 
-@pytest.mark.parametrize("kind, what", [(ExponentialLR, "gamma"), (StepLR, "step_size")])
-def test_a_schedule_without_a_number_of_steps_is_refused(kind, what):
-    """The number of steps would become its second argument: a rate that grows 20-fold in each step, say."""
+@pytest.mark.parametrize("warmup", [0, 4])
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        (partial(CosineAnnealingLR, eta_min=0.2), {0: 1.0, 8: 0.6, 16: 0.2}),
+        (partial(CosineAnnealingLR, T_max=8), {0: 1.0, 8: 0.0, 16: 1.0}),
+        (partial(LinearLR, start_factor=1.0, end_factor=0.5), {0: 1.0, 8: 0.75, 16: 0.5}),
+        (partial(LinearLR, start_factor=0.5, total_iters=4), {0: 0.5, 2: 0.75, 4: 1.0, 16: 1.0}),
+        (PolynomialLR, {0: 1.0, 8: 0.5, 16: 0.0}),
+        (
+            partial(OneCycleLR, max_lr=2.0, pct_start=0.5, div_factor=2.0, final_div_factor=1e9),
+            {0: 1.0, 7: 2.0, 15: 0.0},
+        ),
+        (partial(StepLR, step_size=5, gamma=0.1), {4: 1.0, 5: 0.1, 15: 0.001}),
+        (partial(MultiStepLR, milestones=[3], gamma=0.5), {2: 1.0, 3: 0.5, 16: 0.5}),
+        (partial(ExponentialLR, gamma=0.5), {0: 1.0, 3: 0.125}),
+        (partial(CosineAnnealingWarmRestarts, T_0=4), {0: 1.0, 2: 0.5, 4: 1.0, 8: 1.0}),
+        (lambda some, steps: StepLR(some, steps // 4), {3: 1.0, 4: 0.1}),
+    ],
+)
+def test_every_schedule_of_torch_gets_the_number_of_steps_under_its_name(warmup, schedule, rates):
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
+    made = warm(optimizer, schedule, warmup=warmup, total=16 + warmup)
+    seen = []
+    for _ in range(16 + warmup):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        made.step()
+    seen.append(optimizer.param_groups[0]["lr"])
+    assert {step: seen[warmup + step] for step in rates} == pytest.approx(rates, abs=1e-8)
+
+
+def test_a_schedule_that_follows_a_metric_or_the_momentum_is_told():
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.8, momentum=0.9)
     for warmup in (0, 5):
-        optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.8)
-        with pytest.raises(ValueError, match=f"schedule: {kind.__name__} takes {what} where the number of steps"):
-            warm(optimizer, kind, warmup=warmup, total=20)
-    of_ones_own = warm(optimizer, lambda some, steps: StepLR(some, steps // 4), warmup=0, total=20)
-    assert of_ones_own.step_size == 5
+        with pytest.raises(ValueError, match="schedule: ReduceLROnPlateau follows a metric"):
+            warm(optimizer, partial(ReduceLROnPlateau, factor=0.5), warmup=warmup, total=20)
+        assert changes_momentum(warm(optimizer, partial(OneCycleLR, max_lr=1.0), warmup=warmup, total=20))
+        kept = partial(OneCycleLR, max_lr=1.0, cycle_momentum=False)
+        assert not changes_momentum(warm(optimizer, kept, warmup=warmup, total=20))
 
 
 def test_schedules_of_ones_own_and_in_sequence():

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
+from torch.optim.lr_scheduler import LRScheduler
+
+from vision_attn.configuration.schedules import LENGTHS, takes_steps_by_name
+
 MISSING = inspect.Parameter.empty
 UNTYPED = (MISSING, Any)
 UNSET = object()
@@ -25,6 +29,14 @@ class Expected(NamedTuple):
     kind: type
     given: int
     factory: bool
+
+    def parameters(self, constructor: Any) -> dict[str, inspect.Parameter]:
+        """The parameters that a config may set. The number of steps of a schedule is one of them, but may be left out:
+        see `schedules`."""
+        if self.kind is not LRScheduler or not takes_steps_by_name(constructor):
+            return parameters_of(constructor, self.given)
+        found = parameters_of(constructor, self.given - 1)
+        return {name: one.replace(default=UNSET) if name in LENGTHS else one for name, one in found.items()}
 
 
 def object_of(kind: Any) -> Expected | None:

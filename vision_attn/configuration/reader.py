@@ -35,7 +35,6 @@ from vision_attn.configuration.annotations import (
     kinds_of,
     may_be_path,
     object_of,
-    parameters_of,
     single,
     untyped,
     word_for,
@@ -219,7 +218,7 @@ class Reader:
         if extra := written.keys() - {"class_path", "init_args"}:
             raise Wrong(_join(key, short(min(extra))), "there is no such key here: write it under init_args")
         if isinstance(value, str) and isinstance(before, dict) and isinstance(before.get("init_args"), dict):
-            known = parameters_of(constructor, expected.given)
+            known = expected.parameters(constructor)
             arguments = {name: each for name, each in before["init_args"].items() if name in known}
         if not isinstance(arguments, dict | None):
             raise Wrong(f"{key}.init_args", f"expected keys and values, got {short(arguments)!r}")
@@ -237,7 +236,7 @@ class Reader:
         """The part that `constructor` makes of the arguments that are written, and of `options`."""
         if not path and not is_dataclass(constructor):
             path = f"{constructor.__module__}.{constructor.__qualname__}"
-        parameters, trusted = parameters_of(constructor, expected.given), self.names.trusts(constructor)
+        parameters, trusted = expected.parameters(constructor), self.names.trusts(constructor)
         return Part(path, constructor, self.all(parameters, written, key, options, trusted=trusted), expected.factory)
 
     def default(self, parameter: inspect.Parameter, key: str) -> Any:

@@ -2,11 +2,12 @@
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.engine import capture
 from vision_attn.engine.distributed import World
-from vision_attn.engine.optimizers import can_be_captured
+from vision_attn.engine.optimizers import can_be_captured, changes_momentum
 from vision_attn.system.machine import multiplies_bf16
 from vision_attn.task import Task
 
@@ -56,7 +57,7 @@ def compiler_works(device: torch.device) -> bool:
     return True
 
 
-def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer) -> str:
+def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer, schedule: LRScheduler | None = None) -> str:
     """Return why the steps of a run are not captured in graphs; empty if they can be."""
     if not capture.CUDAGraph.available(world.device):
         return f"graphs need a CUDA device, and this one is {world.device}"
@@ -66,6 +67,8 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer) -> str:
         return "with fp16, the gradient scaler decides on the CPU whether to update the weights"
     if not can_be_captured(optimizer):
         return f"{type(optimizer).__name__} computes on the CPU in each step"
+    if changes_momentum(schedule):
+        return "schedule.cycle_momentum changes the momentum from step to step, and a graph keeps it; false leaves it"
     reasons = ((type(part).__name__, getattr(part, "uncapturable", "")) for part in task.modules())
     first = next(((name, reason) for name, reason in reasons if reason), None)
     if run.capture == "auto" and first:

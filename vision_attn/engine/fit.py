@@ -42,8 +42,8 @@ def fit(
     """Train, and return the metrics of the best weights, which then lie in `run.folder`/best.
 
     Started again with the same arguments, a run that was stopped or killed goes on exactly where its last checkpoint
-    stands, and a finished run returns at once; with more epochs, it goes on. `schedule` is called with the optimizer
-    and the number of steps of all epochs, and is
+    stands, and a finished run returns at once; with more epochs, it goes on. `schedule` is
+    called with the optimizer, and gets the number of steps of all epochs as `configuration.schedules` says; it is
     stepped once per optimiser step. Raises ValueError for what the user can mend: settings that changed since the
     checkpoint, a folder in use, an unknown metric, a loss that is not finite, a full disk. Ctrl-C and SIGTERM save and
     then raise KeyboardInterrupt and SystemExit(143).

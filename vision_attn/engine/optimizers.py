@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from inspect import signature
-from itertools import islice
 
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LinearLR, LRScheduler, SequentialLR
+
+from vision_attn.configuration.schedules import scheduled
 
 
 def with_rates(
@@ -57,7 +57,7 @@ def warm(
     """Schedule the learning rate over `total` steps: `warmup` steps of linear warmup, then `schedule` for the rest.
 
     epochs: in which the steps are taken, for messages. Raises ValueError if there are too few steps, or for a schedule
-    that takes no number of steps.
+    that does not follow steps.
     """
     if warmup >= total:
         enough = -(-LONGER * warmup * epochs // total)
@@ -67,37 +67,26 @@ def warm(
             "only try it with --run.warmup=0"
         )
     if not warmup:
-        return schedule and _over(schedule, optimizer, total)
+        return schedule and scheduled(schedule, optimizer, total)
     rise = LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
     if schedule is None:
         return rise
-    rest = _over(schedule, optimizer, total - warmup)
+    rest = scheduled(schedule, optimizer, total - warmup)
     if isinstance(rest, SequentialLR | ChainedScheduler):  # torch cannot start one of these again
         name = type(rest).__name__
         raise ValueError(f"run.warmup cannot be put before a {name}: set it to 0, and warm up in the {name}")
     return SequentialLR(optimizer, [rise, rest], milestones=[warmup])
 
 
-LENGTHS = ("T_max", "T_0", "total_iters", "total_steps")
-"""What torch's schedules call the number of steps."""
-
-
-def _over(schedule: Callable[[Optimizer, int], LRScheduler], optimizer: Optimizer, steps: int) -> LRScheduler:
-    made = schedule(optimizer, steps)
-    kind = type(made)
-    second = next(islice(signature(kind).parameters, 1, None), "")
-    if second not in LENGTHS and getattr(made, second, None) == steps:
-        raise ValueError(
-            f"schedule: {kind.__name__} takes {second} where the number of steps is given: choose one that ends with "
-            "the run, such as CosineAnnealingLR or PolynomialLR, or one of your own"
-        )
-    return made
-
-
 def can_be_captured(optimizer: Optimizer) -> bool:
     """Return whether all numbers that change from step to step can be tensors on the device."""
     fused_descent = type(optimizer) is SGD and all(group["fused"] for group in optimizer.param_groups)
     return fused_descent or "capturable" in optimizer.defaults
+
+
+def changes_momentum(schedule: LRScheduler | None) -> bool:
+    """Return whether a schedule, or one of a sequence, also changes the momentum, as OneCycleLR does by default."""
+    return any(getattr(one, "cycle_momentum", False) for one in (schedule, *getattr(schedule, "_schedulers", ())))
 
 
 def make_capturable(optimizer: Optimizer, *, captured: bool) -> None:

@@ -190,7 +190,7 @@ class Step:
 
     def _capture(self) -> bool:
         """Decide whether steps are captured, and prepare the optimizer for it."""
-        reason = uncaptured(self.run, self.task, self.world, self.optimizer)
+        reason = uncaptured(self.run, self.task, self.world, self.optimizer, self.schedule)
         captured = not reason and self.run.capture is not False
         asked = self.run.capture is True or (self.run.capture == "auto" and self.world.device.type == "cuda")
         if reason and asked and self.world.is_main:

@@ -1,0 +1,44 @@
+"""How a schedule of the learning rate gets the number of training steps."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+LENGTHS = ("T_max", "T_0", "total_iters", "total_steps", "num_training_steps")
+"""The parameters for the number of steps: of torch's schedules, and of the functions of transformers."""
+
+
+def takes_steps_by_name(schedule: Callable) -> bool:
+    """Whether a schedule gets the number of steps as one of `LENGTHS` or, being one of torch's without such a
+    parameter, not at all. Others, such as functions of your own, get it as their second argument."""
+    initialiser = schedule.__init__ if inspect.isclass(schedule) else schedule
+    theirs = str(getattr(initialiser, "__module__", "")).startswith("torch.")
+    return theirs or _length_of(schedule) is not None
+
+
+def scheduled(schedule: Callable[..., LRScheduler], optimizer: Optimizer, steps: int) -> LRScheduler:
+    """Build a schedule over `steps` steps; a length that it was given already is kept. Raises ValueError for a schedule
+    that does not follow steps."""
+    made, given = (schedule.func, schedule.keywords) if isinstance(schedule, partial) else (schedule, {})
+    if not takes_steps_by_name(made):
+        return schedule(optimizer, steps)
+    if inspect.isclass(made) and issubclass(made, ReduceLROnPlateau):
+        raise ValueError(
+            "schedule: ReduceLROnPlateau follows a metric, and schedules follow training steps here: choose another, "
+            "such as CosineAnnealingLR or StepLR"
+        )
+    length: str | None = _length_of(made)
+    filled: dict[str, Any] = {} if length is None or length in given else {length: steps}
+    return schedule(optimizer, **filled)
+
+
+def _length_of(schedule: Callable) -> str | None:
+    try:
+        parameters = inspect.signature(schedule).parameters
+    except (TypeError, ValueError):
+        return None
+    return next((name for name in LENGTHS if name in parameters), None)
