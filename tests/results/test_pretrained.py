@@ -108,6 +108,49 @@ def check(kind: str, model: Model, results: list[Any], beams: int) -> None:
     assert differ[0].std() > 1e-3 and not torch.allclose(differ[0], differ[1], atol=1e-4)
 
 
+REFERENCES = [
+    ["a dog on the grass", "the cat"],
+    ["a photo of the red dog", "dog dog"],
+    ["grass", "a cat on the red grass"],
+]
+
+
+def own_loss(kind: str, model: Model, picture: Image.Image, text: str) -> float:
+    """The sum of -log p of the tokens of a caption and of its end, as the model computes it from labels."""
+    module, tokenizer = model.task.model, model.task.opened.processor.tokenizer
+    inputs = asked(kind, model, picture)
+    ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id or tokenizer.sep_token_id]
+    labels = torch.tensor([ids])
+    if kind in ("ViT and GPT-2", "Florence-2"):
+        return float(module(**inputs, labels=labels).loss) * len(ids)
+    if kind in ("BLIP", "BLIP-2", "GIT"):
+        start = [3] * module.config.num_query_tokens if kind == "BLIP-2" else []
+        config = getattr(module.config, "text_config", module.config)
+        inputs["input_ids"] = torch.tensor([[*start, config.bos_token_id]])
+    given = inputs["input_ids"].shape[1]
+    inputs["input_ids"] = torch.cat([inputs["input_ids"], labels], dim=1)
+    if "attention_mask" in inputs:
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    if "token_type_ids" in inputs:
+        inputs["token_type_ids"] = torch.tensor([[0] * given + [1] * len(ids)])
+    inputs = {name: value for name, value in inputs.items() if name not in ("labels", "mm_token_type_ids")}
+    labels = torch.cat([torch.full((1, given), -100), labels], dim=1)
+    if kind == "BLIP":
+        module.text_decoder.label_smoothing = 0.0
+    return float(module(**inputs, labels=labels).loss) * len(ids)
+
+
+@pytest.mark.parametrize("kind", CAPTIONERS)
+def test_the_likelihood_of_references_is_the_loss_of_the_model(kind: str, pretrained: Opener) -> None:  # noqa: F811
+    """Of captions of several lengths, of several photographs at once, whatever the settings of decoding are."""
+    model = vision_attn.load(pretrained(kind), device="cpu", **OURS)
+    found = model.task.log_prob_of(photographs(), REFERENCES)
+    assert found.shape == (3, 2, 1)
+    for number, picture in enumerate(photographs()):
+        loss = own_loss(kind, model, picture, REFERENCES[number][number % 2])
+        assert -float(found[number, number % 2]) == pytest.approx(loss, rel=1e-4)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Photographs with captions: three for a test."""
@@ -154,7 +197,10 @@ def test_a_captioner_of_transformers_is_used_as_a_run_is(
     assert main(["eval", name, "--beams", "2", "--out", str(measured), *data, *settings]) == 0
     record = json.loads((measured / "metrics_test.json").read_text())
     assert record["images"] == 3 and record["run"] == name and record["beams"] == 2 and "CIDEr" in record
-    assert 0 < record["movement"] < 1 and record["entropy"] > 0.1 and "nll" not in record
+    assert 0 < record["movement"] < 1 and record["entropy"] > 0.1
+    task = vision_attn.load(name, device="cpu").task
+    expected = -task.log_prob_of(photographs(), [["a dog on the grass"]] * 3).mean() / 6  # of five words and an end
+    assert record["nll"] == pytest.approx(float(expected), rel=1e-3)
     captions = {one["image_id"]: one["caption"] for one in json.loads((measured / "captions_test.json").read_text())}
     assert sorted(captions.values()) == sorted(text for _, text in lines)
 

@@ -46,7 +46,7 @@ class Results(NamedTuple):
     """The output of a captioning task for one batch of an evaluation."""
 
     caption: Caption | None
-    """Of the references, with teacher forcing; None of a captioner whose words are others."""
+    """Of the references, with teacher forcing; None of a captioner that gives them no probability."""
     described: list[DecodedCaption]
     """The best decoded caption of each image."""
     by_mode: dict[str, list[DecodedCaption]]

@@ -9,19 +9,22 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.contracts import DecodedCaption, Results
+from vision_attn.contracts import Caption, DecodedCaption, Results
 from vision_attn.contracts.places import Extent
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.vocabulary import PAD, UNKNOWN
 from vision_attn.decode import Decoding, Strategy
 from vision_attn.explain.captioners.generation import Generation, Written, generate
-from vision_attn.explain.captioners.prompts import default_prompt, inputs_of
+from vision_attn.explain.captioners.prompts import default_prompt, generation_config, inputs_of
+from vision_attn.explain.captioners.references import ends_of, log_prob_of_captions
 from vision_attn.explain.captioners.word_maps import MOST_WORDS
 from vision_attn.explain.models import Model
 from vision_attn.explain.places import extent_of_tokens
-from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing
+from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
 from vision_attn.tasks.pictured import write_pages
@@ -174,29 +177,36 @@ class PretrainedCaptioning(Task):
 
     @torch.no_grad()
     def predict(self, batch: CaptionBatch, *, full: bool = False) -> Predicted:
-        described = self.describe(list(_pictures(batch.images)), placed=any(boxes is not None for boxes in batch.boxes))
-        return Predicted(batch._replace(images=None), Results(None, described, {}, self.content_words), {}, {})
+        pictures, references = list(_pictures(batch.images)), _references(batch)
+        described = self.describe(pictures, placed=any(boxes is not None for boxes in batch.boxes))
+        caption = Caption(self.log_prob_of(pictures, references)) if ends_of(self.opened) else None
+        batch = batch._replace(images=None, words=_places_of_words(references))
+        return Predicted(batch, Results(caption, described, {}, self.content_words), {}, {})
+
+    def log_prob_of(self, images: Sequence[Image.Image], captions: Sequence[Sequence[str]]) -> Float[Tensor, "B R 1"]:
+        """log p of R captions of each picture, their ends included, in nats: see
+        `explain.captioners.references.log_prob_of_captions`."""
+        at_once, found = max(1, ROWS // len(captions[0])), []
+        for first in range(0, len(images), at_once):
+            some = slice(first, first + at_once)
+            inputs = inputs_of(self.opened, images[some], self.decoding.prompt)
+            found.append(log_prob_of_captions(self.opened, inputs, captions[some]).sum(dim=2, keepdim=True))
+        return torch.cat(found)
 
     def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
-        """The metrics of captions and maps that captioners of this package have; no likelihood of the references, whose
-        words are others."""
-        return evaluated(predictions, [CaptionScores(), CutShort(), Motion(), Pointing()], {}, folder)
+        """The metrics of captions and maps that captioners of this package have.
+
+        `nll` differs from theirs: it is of the references as they are written, with capitals, punctuation, rare words
+        and all of a long one, in the model's tokens; it is still in nats per word, of words between spaces and the end
+        of a caption. It is left out of a model without a token that ends a caption.
+        """
+        likelihood = [ReferenceLikelihood()] if ends_of(self.opened) else []
+        return evaluated(predictions, [CaptionScores(), *likelihood, CutShort(), Motion(), Pointing()], {}, folder)
 
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
         """Write a sheet for each image and one page of all."""
         described = self.describe(list(_pictures(batch.images)))
         return write_pages(batch, described, self, folder)
-
-
-def generation_config(module: Any) -> Any:
-    """The settings with which a model of transformers generates: of the part that does, if it is not the model."""
-    from transformers import GenerationMixin
-
-    if type(module).generate is not GenerationMixin.generate:
-        for name in ("text_decoder", "language_model", "text_model"):
-            if getattr(getattr(module, name, None), "generation_config", None) is not None:
-                return getattr(module, name).generation_config
-    return module.generation_config
 
 
 def _described(written: Written, extent: Extent, length_power: float) -> DecodedCaption:
@@ -209,6 +219,19 @@ def _described(written: Written, extent: Extent, length_power: float) -> Decoded
     return DecodedCaption(
         written.text, written.words, written.log_prob, alpha, score=score, cut=written.cut, extent=extent
     )
+
+
+def _references(batch: CaptionBatch) -> list[list[str]]:
+    """The first R captions of each image as written, repeated where it has fewer: as a captioner of this package is
+    measured on."""
+    rows = range(batch.words.shape[1])
+    return [[captions[row % len(captions)] for row in rows] for captions in batch.references]
+
+
+def _places_of_words(references: Sequence[Sequence[str]]) -> Int[Tensor, "B R T"]:
+    """A place for each word of each caption and for its end, as a batch of word ids has them; PAD after it."""
+    numbers = torch.tensor([[len(text.split()) + 1 for text in captions] for captions in references])
+    return torch.where(torch.arange(int(numbers.max())) < numbers[..., None], UNKNOWN, PAD)
 
 
 def _pictures(images: Tensor | np.ndarray) -> Iterator[Image.Image]:

@@ -87,3 +87,14 @@ def image_token(model: Model) -> int | None:
 def num_queries(model: Model) -> int:
     """How many learned queries stand for an image (Li et al. 2023, "BLIP-2", section 3.1); 0: there are none."""
     return getattr(model.module.config, "num_query_tokens", None) or 0
+
+
+def generation_config(module: Any) -> Any:
+    """The settings with which a model of transformers generates: of the part that does, if it is not the model."""
+    from transformers import GenerationMixin
+
+    if type(module).generate is not GenerationMixin.generate:
+        for name in ("text_decoder", "language_model", "text_model"):
+            if getattr(getattr(module, name, None), "generation_config", None) is not None:
+                return getattr(module, name).generation_config
+    return module.generation_config

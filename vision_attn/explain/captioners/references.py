@@ -1,0 +1,69 @@
+"""How likely a captioner of transformers finds captions that are given: references, or those of other models."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vision_attn.explain.captioners.generation import num_pictures
+from vision_attn.explain.captioners.prompts import generation_config
+from vision_attn.explain.models import Model
+
+
+class _Given:
+    """A processor of logits that lets each row of `generate` write its given tokens, whatever the model would."""
+
+    def __init__(self, tokens: Int[Tensor, "rows T"]) -> None:
+        self.tokens, self.step = tokens, 0
+
+    def __call__(self, _: Tensor, scores: Float[Tensor, "rows V"]) -> Float[Tensor, "rows V"]:
+        given = self.tokens[:, self.step, None].to(scores.device)
+        self.step += 1
+        return torch.full_like(scores, -torch.inf).scatter(1, given, 0.0)
+
+
+def ends_of(model: Model) -> list[int]:
+    """The tokens that end a caption; none if the model has no such token."""
+    if hasattr(model.module, "text_decoder"):  # BLIP, which does not generate to the end that its settings name
+        ends = model.module.config.text_config.sep_token_id
+    else:
+        ends = generation_config(model.module).eos_token_id
+    return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+
+@torch.no_grad()
+def log_prob_of_captions(
+    model: Model, inputs: dict[str, Tensor], captions: Sequence[Sequence[str]]
+) -> Float[Tensor, "B R T"]:
+    """log p of each token of R captions of each picture, given those before it, in nats; the last one is that of the
+    end, and zeros follow it.
+
+    `generate` is made to write the captions, so that prompts, images and positions are those of its own captions, in
+    any architecture; log p is that before any rule of decoding. Tokens are those of the tokenizer for the caption by
+    itself, without special ones.
+
+    inputs: as `prompts.inputs_of` makes them. Raises ValueError for a model without a token that ends a caption.
+    """
+    tokenizer, ends = model.processor.tokenizer, ends_of(model)
+    if not ends:
+        raise ValueError("this model has no token that ends a caption, so captions have no probability")
+    # What the model's own settings put before any caption has no choice, and counts as nothing.
+    first = getattr(generation_config(model.module), "forced_bos_token_id", None)
+    before = [] if first is None else [first]
+    rows = [
+        before + tokenizer(text, add_special_tokens=False)["input_ids"] + ends[:1] for some in captions for text in some
+    ]
+    longest = max(map(len, rows))
+    tokens = torch.tensor([row + ends[:1] * (longest - len(row)) for row in rows])
+    logits = model.module.generate(
+        **inputs, num_beams=1, do_sample=True, num_return_sequences=len(rows) // num_pictures(inputs),
+        max_new_tokens=longest, logits_processor=[_Given(tokens)], return_dict_in_generate=True, output_logits=True,
+    ).logits  # fmt: skip
+    found, lengths = torch.zeros(len(rows), longest), torch.tensor([*map(len, rows)])
+    for step in range(len(before), longest):
+        log_prob = logits[step].float().log_softmax(dim=-1).cpu()
+        token = log_prob.gather(1, tokens[:, step, None])[:, 0]
+        end = log_prob[:, ends].logsumexp(dim=1)
+        found[:, step] = torch.where(lengths > step + 1, token, torch.where(lengths == step + 1, end, 0.0))
+    return found.unflatten(0, (len(captions), -1))
