@@ -6,51 +6,16 @@ run lies in `--out`; `--figure` draws gain against pointing.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from PIL import Image
-from torch import Tensor
 
 from benchmarks.charts import Axis, Chart, save
-from vision_attn.explain.measure import Measured, Measurement, Settings, gains
+from vision_attn.explain.measure import Measured, Settings, gains
 from vision_attn.metrics.attention import rank_correlation
-from vision_attn.results.explainer import explainer_of_run, sees_photographs
-from vision_attn.results.measured import MeasureResult, result_of, subject_of_run
-from vision_attn.results.model import Model, open_model
-from vision_attn.system.console import progress
-
-
-def scenes(model: Model, number: int) -> Iterator[tuple[Image.Image, Callable[[str], list]]]:
-    """The first test scenes of a run, with the boxes of what a text names: for a classifier the star's."""
-    left = number
-    for batch in model.source.split("test"):
-        for image, boxes in zip(batch.images[:left], batch.boxes[:left], strict=True):
-            pixels = (255 * image).round().byte() if image.is_floating_point() else image
-            picture = Image.fromarray(pixels.permute(1, 2, 0).numpy())
-            if isinstance(boxes, Tensor):
-                yield picture, lambda _, star=boxes: [star.tolist()]
-            else:
-                yield picture, lambda text, known=boxes: [list(map(float, box)) for box in known.get(text, ())]
-        left -= len(batch.images)
-        if left <= 0:
-            return
-
-
-def measured(folder: str, number: int, methods: Sequence[str], settings: Settings) -> MeasureResult:
-    """The numbers of a run on its first test scenes. methods: by default all."""
-    model = open_model(folder, device="cpu")
-    if sees_photographs(model.task):
-        subject = explainer_of_run(model.task, model.source, model.name, model.device).subject()
-    else:
-        subject = subject_of_run(model.task, model.name, model.device, model.seed)
-    measurement = None
-    for count, (picture, boxes) in enumerate(progress(scenes(model, number), what=folder, unit="scene", total=number)):
-        measurement = measurement or Measurement(subject, methods or subject.methods(subject.read(picture)), settings)
-        measurement.add(f"scene {count + 1}", picture, boxes)
-    measurement.finish()
-    return result_of(measurement, folder)
+from vision_attn.results.measured import MeasureResult
+from vision_attn.results.model import open_model
 
 
 def table(result: MeasureResult) -> str:
@@ -121,7 +86,8 @@ def main() -> None:
     settings = Settings(steps=2, best=0, sanity=1) if options.quick else Settings(best=options.best)
     results = []
     for run in options.runs:
-        results.append(measured(run, 2 if options.quick else options.images, options.method, settings))
+        model, number = open_model(run, device="cpu"), 2 if options.quick else options.images
+        results.append(model.measure(number=number, methods=options.method or None, **settings._asdict()))
         results[-1].write_folder(options.out / Path(run).name)
         print(table(results[-1]))
     if options.figure:

@@ -34,6 +34,8 @@ from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
 from vision_attn.results import measured as results_module
 from vision_attn.results.measured import measure, subject_of_run
+from vision_attn.results.own_images import OwnImages
+from vision_attn.task import Source
 
 SIDE, ROW, COLUMN = 28, 1, 2
 BOX = (0.0, -0.5, 0.5, 0.0)
@@ -283,6 +285,10 @@ def test_runs_are_measured_with_the_methods_that_suit_them(config: str, expected
     assert found.save(tmp_path / "page.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="text"):
         model.measure(photographs(1), "red")
+    own = model.measure(number=2, methods=["occlusion"], best=0, sanity=0, steps=1, fill="mean")
+    assert own.numbers["images"] == 2 and (config != "ram_mnist28" or 0 < own.numbers["uniform"]["mass"] <= 1)
+    with pytest.raises(ValueError, match="is not of drawn images: name photographs"):
+        OwnImages(model.task, Source(), "runs/mine", 2)
 
 
 def test_boxes_are_of_answers_that_share_a_word_with_the_category(tmp_path: Path) -> None:

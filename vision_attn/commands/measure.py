@@ -1,10 +1,11 @@
 """Measure whether the maps of a model are faithful: which method of maps to trust, and how far.
 
-MODEL is what `vision-attn look` takes, or a run that takes glimpses. For each method of maps that suits it, the
-regions that a map marks most are deleted from an image, and inserted into an empty one, while the probability of the
-answer is followed: the sooner it falls, and rises, the more the map tells of the model. A random order, and the best
-one that was found, are measured too. Maps are also compared with those of the same model with random weights (they
-must change), with boxes or masks of objects (--boxes), and with each other.
+MODEL is what `vision-attn look` takes, or a run that takes glimpses. A run on drawn scenes or digits needs no IMAGE:
+its own test images are measured, whose boxes are known. For each method of maps that suits it, the regions that a map
+marks most are deleted from an image, and inserted into an empty one, while the probability of the answer is followed:
+the sooner it falls, and rises, the more the map tells of the model. A random order, and the best one that was found,
+are measured too. Maps are also compared with those of the same model with random weights (they must change), with boxes
+or masks of objects (--boxes), and with each other.
 
 Says after the second photograph how long all will take. Prints each method and its gain over a random order. Writes
 index.html, with the table, the curves, and the most and the least faithful images, and measure.json.
@@ -38,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps of a curve (default: 10)")
     parser.add_argument("--best", type=int, default=3, metavar="N", help="images whose best order is searched")
     parser.add_argument("--sanity", type=int, default=3, metavar="N", help="images that random weights are tried on")
+    parser.add_argument(
+        "--number", type=int, default=24, metavar="N",
+        help="without IMAGE, of a run on drawn scenes or digits: its first N test images (default: 24)",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of noise and random orders (default: 0)")
 
 
@@ -57,8 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {key: getattr(arguments, key) for key in ("fill", "steps", "best", "sanity", "seed", "boxes")}
     with images_of(arguments, "measure") as (files, found):
         model = load_with_images(arguments)
-        settings |= {"unreadable": found.complaints, "total": len(found.files)}
-        result = model.measure(files, arguments.text, methods=methods or None, **settings)
+        if arguments.images:
+            settings |= {"unreadable": found.complaints, "total": len(found.files)}
+            result = model.measure(files, arguments.text, methods=methods or None, **settings)
+        else:
+            result = model.measure(None, arguments.text, methods=methods or None, number=arguments.number, **settings)
         for name, one in result.methods.items():
             low, high = one["gain_interval"] or (one["gain"], one["gain"])
             say(name, f"{one['gain']:+.3f} ({low:+.3f} to {high:+.3f})")

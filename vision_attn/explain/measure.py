@@ -3,7 +3,7 @@ agreement, of several methods of maps on the answers of one model."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from statistics import median_low
 from typing import NamedTuple
 
 import torch
@@ -247,7 +247,7 @@ class Measurement:
         score = (time.perf_counter() - start) / regions
         scores = regions * (regions + 1) + 4 * self.settings.steps  # of two greedy searches, and their curves
         searched, checked = (min(some, images) for some in (self.settings.best, self.settings.sanity))
-        return searched * scores * score + checked * STAGES * sum(map(median, self.seconds.values()))
+        return searched * scores * score + checked * STAGES * sum(map(median_low, self.seconds.values()))
 
 
 def gains(measured: Measured) -> list[float]:

@@ -1,6 +1,6 @@
 """The numbers of a measurement with their intervals, and what they say: which method of maps to trust."""
 
-from statistics import median
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,10 @@ def record(measurement: Measurement) -> dict[str, Any]:
             one["sanity"] = measurement.sanity[name]
             one["ignores_weights"] = measurement.sanity[name][-1] >= UNCHANGED
         one["is_better"] = _is_better(one)
-        methods[name] = one | {"share": share[index] if share else None, "seconds": median(measurement.seconds[name])}
+        methods[name] = one | {
+            "share": share[index] if share else None,
+            "seconds": median_low(measurement.seconds[name]),
+        }
     kinds = ("deletion", "insertion")
     last = {kind: float(means[-1]) for kind, (means, _) in estimates.items() if kind != "gain"}
     deletion, insertion = ((curve / number).tolist() for curve in measurement.curves)

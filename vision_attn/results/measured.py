@@ -23,6 +23,7 @@ from vision_attn.results.displayable import Displayable
 from vision_attn.results.explainer import check_photographs
 from vision_attn.results.images import FILES, Picture, name_of, whole
 from vision_attn.results.measured_runs import CaptionSubject, GlimpseSubject
+from vision_attn.results.own_images import OwnImages
 from vision_attn.results.result_list import Images
 from vision_attn.system.console import complain
 from vision_attn.system.files import replacing
@@ -90,7 +91,7 @@ def measure(
     images: Images,
     methods: Methods = None,
     *,
-    boxes: str | Path | None = None,
+    boxes: str | Path | OwnImages | None = None,
     unreadable: list[str] | None = None,
     total: int | None = None,
     **settings: Any,
@@ -99,7 +100,7 @@ def measure(
 
     methods: `explain.methods.METHODS`, "attention:3" for that of layer 3, or {"mine": function} for your own: from the
         image that the model takes (C, Y, X), and the text of an answer, to a map; by default all that suit the model.
-    boxes: a file of boxes or masks in COCO's format: see `data.labelled.coco_boxes.Boxes`.
+    boxes: a file of boxes or masks in COCO's format: see `data.labelled.coco_boxes.Boxes`; or images that know theirs.
     unreadable: takes the messages of images that cannot be read. total: the number of images of an iterator.
     settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see `explain.measure.Settings`.
 
@@ -108,7 +109,7 @@ def measure(
     single = isinstance(images, (*FILES, torch.Tensor)) or not isinstance(images, Sequence | Iterator)
     several = [images] if single else images
     total = len(several) if isinstance(several, Sequence) else total
-    known = None if boxes is None else Boxes(boxes)
+    known = Boxes(boxes) if isinstance(boxes, str | Path) else boxes
     chosen, timed = None, 0
     for file, picture in _pictures(several, unreadable):
         part = seen_part(picture, subject.fit)
@@ -124,7 +125,7 @@ def measure(
         raise ValueError(f"nothing could be measured: {why}")
     chosen.finish()
     result = result_of(chosen, name)
-    if known is not None and result.numbers["uniform"] is None:
+    if isinstance(known, Boxes) and result.numbers["uniform"] is None:
         complain("no object of the file is of an answer to these images, so there is no pointing")
     return result
 

@@ -110,17 +110,34 @@ class Model:
 
         return explainer_of_run(self.task, self.source, self.name, self.device).look(images, text, **options)
 
-    def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
-        """Measure whether this run's maps are faithful: see `vision_attn.results.measured.measure`. text: the class to
-        explain, of a classifier that sees whole images."""
+    def measure(
+        self,
+        images: Images | None = None,
+        text: str | Sequence[str] | None = None,
+        *,
+        number: int = 24,
+        **options: Any,
+    ) -> Any:
+        """Measure whether this run's maps are faithful: see `vision_attn.results.measured.measure`.
+
+        images: None for the first `number` test images of a run on drawn scenes or digits, whose boxes are known.
+        text: the class to explain, of a classifier that sees whole images.
+        """
         from vision_attn.results.explainer import explainer_of_run, sees_photographs
         from vision_attn.results.measured import measure, subject_of_run
+        from vision_attn.results.own_images import OwnImages
 
         if sees_photographs(self.task):
-            return explainer_of_run(self.task, self.source, self.name, self.device).measure(images, text, **options)
-        if text:
+            explainer = explainer_of_run(self.task, self.source, self.name, self.device)
+            subject = explainer.subject([text] if isinstance(text, str) else text or ())
+        elif text:
             raise ValueError(f"{self.name} is measured on what it says itself: leave text out")
-        return measure(subject_of_run(self.task, self.name, self.device, self.seed), self.name, images, **options)
+        else:
+            subject = subject_of_run(self.task, self.name, self.device, self.seed)
+        if images is None:
+            own = OwnImages(self.task, self.source, self.name, number)
+            images, options = iter(own), options | {"boxes": own, "total": number}
+        return measure(subject, self.name, images, **options)
 
     def transcribe(self, images: Images, *, placed: bool = True, unreadable: list[str] | None = None) -> Any:
         """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a

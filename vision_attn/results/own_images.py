@@ -1,0 +1,48 @@
+"""The images of a run's own data, where they are drawn: scenes, digits and stars, with the boxes of what is on them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from vision_attn.contracts import Fit
+from vision_attn.data.digits.mnist import DigitSource
+from vision_attn.data.generated import Generated
+from vision_attn.data.labelled.boxes import Box
+from vision_attn.system.console import progress
+from vision_attn.task import Source, Task
+
+
+class OwnImages:
+    """The first images of the test split, one after the other, and the boxes of the last one (`of`).
+
+    Raises ValueError for a run on photographs, whose files can be named.
+    """
+
+    def __init__(self, task: Task, source: Source, name: str, number: int) -> None:
+        if not isinstance(source, Generated | DigitSource):
+            raise ValueError(f"{name} is not of drawn images: name photographs, or a folder of them, to measure it on")
+        self.task, self.source, self.number = task, source, number
+        self._boxes: Any = None
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(progress(self._all(), what="measure", unit="image", total=self.number))
+
+    def _all(self) -> Iterator[Tensor]:
+        self.source.only("test")
+        self.source.prepare(self.task)
+        left = self.number
+        for batch in self.source.split("test"):
+            for image, self._boxes in zip(batch.images[:left], batch.boxes[:left], strict=True):
+                yield image.cpu()
+            left -= len(batch.images)
+            if left <= 0:
+                return
+
+    def of(self, file: str, fit: Fit) -> Callable[[str], Sequence[Box]]:
+        """From the text of an answer to its boxes on the last image: of a scene those that the word names, of a star or
+        a digit the one that it has."""
+        boxes = self._boxes
+        if isinstance(boxes, Tensor):
+            return lambda _: [boxes.tolist()]
+        return lambda text: [tuple(map(float, box)) for box in boxes.get(text, ())]  # type: ignore[misc]
