@@ -87,7 +87,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "films without attention": ("films", f"{SCORES}.scores.Even"),
     "regions of films, with motion": (
         "films", "--task.encoder=vision_attn.encoders.clips.FrameRegions", f"--task.encoder.motion={MOTION}",
-        "--task.encoder.motion.local=true",
     ),
     "RAM as in its paper": (
         "ram_mnist28", "--task.model.core=vision_attn.models.ram.Rectifier", "--task.reward=last",

@@ -25,8 +25,9 @@ from vision_attn.viz.page import PageItem, write_page
 
 B, F, S, D = 2, 6, 32, 16
 SIZES = [
-    "--task.encoder.encoder.region_size=8", "--task.encoder.encoder.width=16", "--task.model.hidden_size=8",
-    "--task.model.word_size=8", "--task.model.score.attention_size=8", "--task.max_words=6", "--data.batch_size=4",
+    "--task.encoder.encoder.region_size=8", "--task.encoder.encoder.width=16", "--task.encoder.encoder.weights=null",
+    "--task.encoder.size=8", "--task.encoder.motion.size=4", "--task.model.hidden_size=8", "--task.model.word_size=8",
+    "--task.model.score.attention_size=8", "--task.max_words=6", "--data.batch_size=4",
     "--data.epoch_images=8", "--data.val_images=4", "--data.test_images=4", "--run.warmup=0", "--run.device=cpu",
 ]  # fmt: skip
 
@@ -48,49 +49,47 @@ def test_regions_are_those_of_each_frame_with_its_time_and_motion() -> None:
     assert encoder.layout == (F, 8, 8) and regions.shape == (B, F * 64, D + 5) and encoder.region_size == D + 5
     regions = regions.view(B, F, 64, D + 5)
     for frame in range(F):
-        expected = encoder.encoder(some[:, frame]) + encoder.times[frame]
+        expected = encoder.encoder(some[:, frame]) + encoder.times[frame, :, :D]
         torch.testing.assert_close(regions[:, frame, :, :D], expected)
-    torch.testing.assert_close(regions[..., D:], encoder.motion(some).expand(-1, -1, 64, -1))
+    moved = encoder.motion(some).unflatten(2, (2, 2)).repeat_interleave(4, 2).repeat_interleave(4, 3)
+    torch.testing.assert_close(regions[..., D:], moved.flatten(2, 3) + encoder.times[:, :, D:])
     assert encoder.frozen_part() is None and encoder.extent() == encoder.encoder.extent()
 
 
 @torch.no_grad()
-def test_motion_is_that_of_neighbouring_frames() -> None:
+def test_motion_is_that_of_the_last_two_differences() -> None:
     torch.manual_seed(0)
     motion = Motion(size=8, width=4, cells=2).eval()
     still = films()[:, :1].expand(-1, F, -1, -1, -1).contiguous()
     changed = still.clone()
-    changed[:, F - 1] = films()[:, 0]
-    torch.testing.assert_close(motion(still)[:, 1:-1], motion(still)[:, 1:2].expand(-1, F - 2, -1, -1))
-    torch.testing.assert_close(motion(changed)[:, : F - 3], motion(still)[:, : F - 3])
-    assert not torch.allclose(motion(changed)[:, F - 1], motion(still)[:, F - 1])
+    changed[:, 3] = films()[:, 0]  # differences at 3 and 4
+    features, nothing = motion(changed), motion(still)
+    torch.testing.assert_close(nothing, nothing[:, :1].expand_as(nothing))
+    assert [torch.allclose(features[:, frame], nothing[:, frame]) for frame in range(F)] == [True] * 3 + [False] * 3
 
 
 @torch.no_grad()
-def test_local_motion_is_that_of_the_part_of_the_frame_where_a_region_lies() -> None:
+def test_motion_is_that_of_the_part_of_the_frame_where_a_region_lies() -> None:
     torch.manual_seed(0)
-    encoder = FrameRegions(encoder=convnet(), frames=F, motion=Motion(size=5, width=4, cells=4, local=True)).eval()
+    encoder = FrameRegions(encoder=convnet(), frames=F, motion=Motion(size=5, width=4, cells=4)).eval()
     still = films()[:, :1].expand(-1, F, -1, -1, -1).contiguous()
     moved = still.clone()
     moved[:, 3:, :, :4, 24:28] = 255  # in the uppermost row of cells, and the last column
-    grids = [encoder(each)[..., D:].unflatten(1, encoder.layout) for each in (still, moved)]
+    times = encoder.times[..., D:]
+    grids = [(encoder(each)[..., D:].unflatten(1, (F, 64)) - times).unflatten(2, (8, 8)) for each in (still, moved)]
     changed = (grids[0] != grids[1]).any(dim=-1)[:, 3].any(dim=0)
     assert changed[:2, 6:].all() and not changed[4:].any() and not changed[:, :4].any()
     assert (grids[1][:, :, ::2, ::2] == grids[1][:, :, 1::2, 1::2]).all()  # two by two regions lie in a cell
-    with pytest.raises(ValueError, match="one vector a frame"):
-        FrameVectors(encoder=convnet(), motion=Motion(local=True))
 
 
 @torch.no_grad()
 def test_one_vector_a_frame_and_what_a_cache_keeps() -> None:
     torch.manual_seed(0)
-    encoder = FrameVectors(encoder=convnet(), frames=F).eval()
-    assert encoder.layout == (F, 1, 1) and encoder.extent() == WHOLE
-    vectors = encoder(films())
-    assert vectors.shape == (B, F, D)
-    frozen = convnet()
-    frozen.trainable = False
-    encoder = FrameVectors(encoder=frozen, frames=F).eval()
+    encoder = FrameVectors(encoder=convnet(), frames=F, motion=Motion(size=5, width=4), size=24).eval()
+    assert encoder.layout == (F, 1, 1) and encoder.extent() == WHOLE and encoder.region_size == 24
+    assert encoder(films()).shape == (B, F, 24) and encoder.frozen_part() is None
+    frozen = ConvNet(resolution=S, region_size=D, width=16, trainable=False)
+    encoder = FrameVectors(encoder=frozen, frames=F, size=24).eval()
     part, some = encoder.frozen_part(), films()
     assert part.layout == (F, 8, 8) and part.identity() != frozen.identity()
     torch.testing.assert_close(encoder.finish(part(some)), encoder(some))
@@ -143,6 +142,8 @@ def test_a_captioner_of_films_is_evaluated_and_drawn(run: Path, tmp_path: Path) 
     task, source, _ = open_run(run)
     source.prepare(task)
     (batch,) = source.split("val")
+    with torch.no_grad():
+        task.model.output.bias[task.vocabulary.encode(next(iter(batch.boxes[0])))] += 10
     predicted, measured = task.predict(batch), Pointing()
     measured.update(predicted.batch, predicted.results)
     assert 0 < measured.compute()["pointing_uniform"] < 0.8

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.untrained import write_run
+from vision_attn.configuration.run_folder import open_run
 from vision_attn.encoders.convnet import ConvNet
 
 
@@ -18,6 +20,21 @@ def test_grid_of_regions(resolution, region_size):
     regions = net(pictures(2, resolution))
     assert net.grid == (resolution // 4, resolution // 4) and net.trainable
     assert regions.shape == (2, net.grid[0] * net.grid[1], region_size) and regions.isfinite().all()
+
+
+def test_it_starts_as_the_encoder_of_another_run(tmp_path):
+    run = write_run("sat_soft_scenes", tmp_path / "run")
+    sizes = {"resolution": 56, "region_size": 8, "width": 16}
+    expected = open_run(run)[0].encoder
+    net = ConvNet(**sizes, weights=str(run), trainable=False)
+    assert net.identity() != expected.identity()
+    net.initialise()
+    assert net.identity() == expected.identity() and net.frozen_part() is net
+    assert not any(weight.requires_grad for weight in net.parameters())
+    with pytest.raises(ValueError, match="have different shapes at rows"):
+        ConvNet(resolution=40, region_size=8, width=16, weights=str(run)).initialise()
+    with pytest.raises(ValueError, match="none does not exist: give the folder of a run"):
+        ConvNet(**sizes, weights=str(tmp_path / "none")).initialise()
 
 
 def test_the_receptive_field_of_a_region():

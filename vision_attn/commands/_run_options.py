@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._hints import meant, options_only
-from vision_attn.system.files import is_pretrained, shipped
+from vision_attn.system.files import find_best, is_pretrained, shipped
 from vision_attn.system.memory import collected_later
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -123,7 +123,7 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
     """One run with the options in `arguments`."""
     import torch
 
-    from vision_attn.configuration.config import find_best, load
+    from vision_attn.configuration.config import load
     from vision_attn.configuration.hub import local
     from vision_attn.configuration.reader import UnknownKey
     from vision_attn.results.model import open_model

@@ -12,7 +12,7 @@ from typing import Any
 
 from vision_attn.commands._hints import shown
 from vision_attn.system.console import say
-from vision_attn.system.files import shipped
+from vision_attn.system.files import find_best, shipped
 
 KEPT = ("README.md",)
 EVALUATED = ("metrics_*.json", "captions_*.json", "glimpses_*.json", "confusion_*.json")
@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folder. Raises ValueError if there is no run, or if FOLDER holds something else."""
-    from vision_attn.configuration.config import find_best
     from vision_attn.engine.folders import replacing_folder
 
     best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)

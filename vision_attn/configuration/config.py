@@ -4,7 +4,6 @@ The signature of `experiment`, and below it the constructors that the file names
 """
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
 from vision_attn.system.bounded_yaml import read_yaml
 from vision_attn.system.console import suggest
-from vision_attn.system.files import shipped
+from vision_attn.system.files import find_best, shipped
 from vision_attn.task import Source, Task
 
 HEAD = "# Written by vision-attn: the whole config of this run, defaults included.\n"
@@ -120,16 +119,3 @@ def load(path: Path) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"{path}: {unknown[0][:80]}: there is no such key{suggest(unknown[0], known)}")
     return {key: value for key, value in content.items() if key not in REMOVED}
-
-
-def find_best(folder: Path) -> Path:
-    """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises ValueError for neither."""
-    for candidate in (folder / "best", folder):
-        if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
-            return candidate
-    if not folder.is_dir():
-        what = "is not a folder" if os.path.lexists(folder) else "does not exist"
-        raise ValueError(f"{folder} {what}: give the folder of a run, such as weights/photographs")
-    if (folder / "last").exists():
-        raise ValueError(f"{folder} has no best/ yet: the run must reach its first validation")
-    raise ValueError(f"{folder} is no run: neither it nor its best/ holds model.safetensors and config.yaml")

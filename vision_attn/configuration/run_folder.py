@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vision_attn.configuration.config import find_best, load, options_of, parameters
+from vision_attn.configuration.config import load, options_of, parameters
 from vision_attn.configuration.reader import Part, Reader, built, located, plain
 from vision_attn.configuration.trust import RunFolder, as_packages, confined
 from vision_attn.configuration.weights import check_weights, load_weights
 from vision_attn.layers.meta import on_meta
+from vision_attn.system.files import find_best
 from vision_attn.task import Source, Task
 
 OPENED = ("task", "data")

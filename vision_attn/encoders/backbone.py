@@ -139,9 +139,9 @@ class Backbone(Encoder):
                     raise
                 library, names = networks.library_of(self.name), ", ".join(known)
                 raise ValueError(f"{error}. Or let {library} download the encoder's weights: {names}") from None
-            state = _read(path)
+            state = read_state(path)
             state = named(state) if self.name in SCALES else state
-        _load(self.body, state, f"weights {self.weights} of {self.name}")
+        load_state(self.body, state, f"weights {self.weights} of {self.name}")
 
     def identity(self) -> dict[str, str | int]:
         """Return what identifies a cache of annotation vectors; encoders with different outputs differ here."""
@@ -210,7 +210,8 @@ def _with_random_weights(body: nn.Module) -> nn.Module:
     return body
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file or of a torch state dict. Raises ValueError if it is neither."""
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -224,8 +225,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         ) from None
 
 
-def _load(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
-    """Load a state dict into `body`. It must have all layers before the cut; those after it are ignored."""
+def load_state(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
+    """Load a state dict into `body`. It must have all layers of `body`; others are ignored. Raises ValueError if one
+    is missing, or has another shape; `what` is what the message calls the state."""
     wanted = body.state_dict()
     missing = dict.fromkeys(key.rsplit(".", 1)[0] for key in wanted if key not in state and "num_batches" not in key)
     if missing:

@@ -17,40 +17,38 @@ class Motion(nn.Module):
     """Features of motion: differences of frames through a small 3-D convolution (Yao et al. 2015, section 4.1).
 
     size: M, of a vector. width: channels of the convolutions. cells: a frame is divided into cells x cells parts, each
-    of which has features of its own, so that these tell where something moves.
-    local: one vector for each cell, for the regions that lie in it; otherwise one for the whole frame.
+    of which has features of its own, so that these tell what moves: the regions that lie there.
+
+    Those of a frame come from the last two differences up to it, and not from later ones: looking at a frame tells what
+    has just happened, not what is about to.
 
     Differs from the paper, whose 3-D convolution is deeper, sees histograms of gradients and of optical flow, and was
     trained to recognise actions.
     """
 
-    def __init__(self, *, size: int = 64, width: int = 16, cells: int = 4, local: bool = False) -> None:
+    def __init__(self, *, size: int = 64, width: int = 16, cells: int = 4) -> None:
         super().__init__()
         check_range("Motion", 1, 4096, size=size, width=width)
         check_range("Motion", 1, 64, cells=cells)
-        self.size, self.cells, self.local = size, cells, local
+        self.size, self.cells = size, cells
         self.layers = nn.Sequential(
-            nn.Conv3d(3, width, (3, 5, 5), stride=(1, 4, 4), padding=(1, 2, 2)),
+            nn.Conv3d(3, width, (2, 5, 5), stride=(1, 4, 4), padding=(0, 2, 2)),
             nn.ReLU(),
-            nn.Conv3d(width, width, (3, 3, 3), stride=(1, 2, 2), padding=1),
+            nn.Conv3d(width, width, (1, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1)),
             nn.ReLU(),
             nn.AdaptiveMaxPool3d((None, cells, cells)),
         )
-        number = 1 if local else cells**2
-        self.output = nn.Sequential(Linear(width * number, size), nn.LayerNorm(size), nn.ReLU())
+        self.output = nn.Sequential(Linear(width, size), nn.LayerNorm(size), nn.ReLU())
 
     def forward(self, films: UInt8[Tensor, "B F 3 Y X"]) -> Float[Tensor, "B F cells M"]:
-        """One cell, the whole frame, unless `local`."""
         pixels = films.to(self.layers[0].weight.dtype) / 64
-        differences = F.pad(pixels.diff(dim=1), (0, 0, 0, 0, 0, 0, 1, 0))  # the first frame has none before it
-        cells = self.layers(differences.transpose(1, 2)).flatten(3).permute(0, 2, 3, 1)  # (B, F, cells^2, width)
-        return self.output(cells if self.local else cells.transpose(2, 3).flatten(2)[:, :, None])
+        differences = F.pad(pixels.diff(dim=1), (0, 0, 0, 0, 0, 0, 2, 0))  # the first frame has none before it
+        return self.output(self.layers(differences.transpose(1, 2)).flatten(3).permute(0, 2, 3, 1))
 
     def over(self, grid: tuple[int, int], features: Float[Tensor, "B F cells M"]) -> Float[Tensor, "B F L M"]:
         """The features for each region of a grid, row by row."""
-        side = self.cells if self.local else 1
-        rows, columns = (torch.arange(number, device=features.device) * side // number for number in grid)
-        return features[:, :, (rows[:, None] * side + columns).flatten()]
+        rows, columns = (torch.arange(number, device=features.device) * self.cells // number for number in grid)
+        return features[:, :, (rows[:, None] * self.cells + columns).flatten()]
 
 
 class FrameRegions(Encoder):
@@ -58,7 +56,7 @@ class FrameRegions(Encoder):
 
     encoder: of images; each frame passes through it.
     frames: F, the number of frames of a film.
-    motion: features of motion, appended to each annotation vector of their frame (Yao et al. 2015); None: without them.
+    motion: features of motion, appended to the annotation vectors of their place (Yao et al. 2015); None: without them.
 
     Differs from the paper: adds a learned embedding of its time to each frame, as `ConvNet` does for rows and columns,
     because words such as "then" and "finally" compare times.
@@ -75,7 +73,7 @@ class FrameRegions(Encoder):
         self.resolution, self.fit, self.rate = encoder.resolution, encoder.fit, encoder.rate
         self.grid = encoder.grid
         self.region_size = encoder.region_size + (0 if motion is None else motion.size)
-        self.times = nn.Parameter(waves(frames, encoder.region_size)[:, None])
+        self.times = nn.Parameter(waves(frames, self.region_size)[:, None])
 
     def frozen_part(self) -> Encoder | None:
         """The encoder of images, over frames, unless it is trained or motion is seen, which needs pixels."""
@@ -105,13 +103,12 @@ class FrameRegions(Encoder):
     def timed(
         self, regions: Float[Tensor, "B F L D"], motion: Float[Tensor, "B F cells M"] | None = None
     ) -> Float[Tensor, "B _ _"]:
-        """Annotation vectors of the regions of frames, with their times and motion."""
-        found = self.pooled(regions) + self.times
+        """Annotation vectors of the regions of frames, with their motion and times."""
         if motion is not None:
-            found = torch.cat([found, self.motion.over(self.grid, motion)], dim=-1)
-        return found.flatten(1, 2)
+            regions = torch.cat([regions, self.motion.over(self.encoder.grid, motion)], dim=-1)
+        return (self.pooled(regions) + self.times).flatten(1, 2)
 
-    def pooled(self, regions: Float[Tensor, "B F L D"]) -> Float[Tensor, "B F _ D"]:
+    def pooled(self, regions: Float[Tensor, "B F L D"]) -> Float[Tensor, "B F _ _"]:
         """What is kept of the regions of a frame: all of them."""
         return regions
 
@@ -119,24 +116,26 @@ class FrameRegions(Encoder):
 class FrameVectors(FrameRegions):
     """One vector a frame: uint8 films (B, F, 3, S, S) -> (B, F, D), for the temporal attention of Yao et al. 2015.
 
+    size: D, of a vector.
+
     The vector is the maximum over regions of a linear layer, normalised: of a mean, small objects would be a small
     part. The layer keeps what a maximum of the regions themselves would lose: which feature is where.
+
+    Differs from the paper, where features of motion are appended to the vector of a frame: here they are appended to
+    its regions before the maximum, so that the vector of a frame tells what moves in it.
     """
 
-    def __init__(self, *, encoder: Encoder, frames: int = 9, motion: Motion | None = None) -> None:
+    def __init__(self, *, encoder: Encoder, frames: int = 9, motion: Motion | None = None, size: int = 256) -> None:
         super().__init__(encoder=encoder, frames=frames, motion=motion)
-        if motion is not None and motion.local:
-            raise ValueError(
-                "FrameVectors has one vector a frame, and so have its features of motion: local must be false"
-            )
-        size = self.encoder.region_size
-        self.grid = (1, 1)
-        self.layer, self.norm = Linear(size, size), nn.LayerNorm(size)
+        check_range("FrameVectors", 1, 10**5, size=size)
+        self.layer, self.norm = Linear(self.region_size, size), nn.LayerNorm(size)
+        self.region_size, self.grid = size, (1, 1)
+        self.times = nn.Parameter(waves(frames, size)[:, None])
 
     def extent(self, columns: int | None = None) -> Extent:
         return WHOLE
 
-    def pooled(self, regions: Float[Tensor, "B F L D"]) -> Float[Tensor, "B F 1 D"]:
+    def pooled(self, regions: Float[Tensor, "B F L _"]) -> Float[Tensor, "B F 1 D"]:
         return self.norm(self.layer(regions).amax(dim=2, keepdim=True))
 
 

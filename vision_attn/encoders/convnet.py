@@ -14,8 +14,9 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from vision_attn.contracts import Encoder
-from vision_attn.encoders.backbone import checksum
+from vision_attn.encoders.backbone import checksum, load_state, read_state
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.files import find_best, shipped
 
 
 def waves(length: int, size: int) -> Float[Tensor, "N D"]:
@@ -31,24 +32,35 @@ class ConvNet(Encoder):
 
     resolution: S, in pixels, a multiple of 4. region_size: D, a multiple of 8. width: channels of the second and third
     convolution, a multiple of 16; the first has half as many.
+    weights: the folder of a run, or of packed weights, whose encoder is such a network: it starts as that one, such as
+        `weights/drawn_scenes`. None: random.
+    trainable: whether it is trained along with the captioner.
 
     Adds learned embeddings of its row and of its column to each region: words such as "left" and "above" compare
     positions, which a convolution alone does not know. They start as sines of low frequency, so that the embeddings of
     neighbours are similar.
     """
 
-    trainable = convolutional = True
+    convolutional = True
     field = 23
     """Height and width of the receptive field of a region, in pixels."""
 
-    def __init__(self, *, resolution: int = 56, region_size: int = 128, width: int = 48) -> None:
+    def __init__(
+        self,
+        *,
+        resolution: int = 56,
+        region_size: int = 128,
+        width: int = 48,
+        weights: str | None = None,
+        trainable: bool = True,
+    ) -> None:
         super().__init__()
         if resolution < 4 or resolution % 4:
             raise ValueError(f"ConvNet: resolution={resolution} must be a multiple of 4 pixels")
         if region_size % 8 or width % 16 or min(region_size, width) < 1:
             raise ValueError(f"ConvNet: region_size={region_size} must be a multiple of 8, width={width} of 16")
         check_range("ConvNet", 4, 4096, resolution=resolution)
-        self.resolution, self.region_size = resolution, region_size
+        self.resolution, self.region_size, self.weights, self.trainable = resolution, region_size, weights, trainable
         self.grid = (resolution // 4, resolution // 4)
 
         def layer(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
@@ -64,6 +76,14 @@ class ConvNet(Encoder):
         self.layers.to(memory_format=torch.channels_last)  # twice as fast on a CPU
         self.rows = nn.Parameter(waves(self.grid[0], region_size)[:, None])
         self.columns = nn.Parameter(waves(self.grid[1], region_size)[None])
+        self.requires_grad_(trainable)
+
+    def initialise(self) -> None:
+        """Load `weights`. Raises ValueError if there are none, or if they are those of another network."""
+        if self.weights is not None:
+            state, prefix = read_state(find_best(shipped(self.weights)) / "model.safetensors"), "encoder."
+            state = {name.removeprefix(prefix): one for name, one in state.items() if name.startswith(prefix)}
+            load_state(self, state, f"the weights of the encoder in {self.weights}")
 
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
         """Raises ValueError for images of another size than `resolution`."""

@@ -42,6 +42,19 @@ def shipped(path: str | Path) -> Path:
     return theirs
 
 
+def find_best(folder: Path) -> Path:
+    """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises ValueError for neither."""
+    for candidate in (folder / "best", folder):
+        if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
+            return candidate
+    if not folder.is_dir():
+        what = "is not a folder" if os.path.lexists(folder) else "does not exist"
+        raise ValueError(f"{folder} {what}: give the folder of a run, such as weights/photographs")
+    if (folder / "last").exists():
+        raise ValueError(f"{folder} has no best/ yet: the run must reach its first validation")
+    raise ValueError(f"{folder} is no run: neither it nor its best/ holds model.safetensors and config.yaml")
+
+
 def find(path: str | Path) -> Path:
     """Return the existing file or folder `path`: as given, under `$VISION_ATTN_DATA`, or under `data/`.
 
