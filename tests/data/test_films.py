@@ -55,6 +55,11 @@ def test_every_caption_tells_what_happens_in_its_order(split: str) -> None:
             assert len(times) == 3 and np.mean(times) > last
             last = np.mean(times)
             path = np.array([middle(box) for box in boxes[verb]])
+            first = int(times[0])
+            if verb in ("moves", "leaves", "meets") and first:  # the frames of an event show it from its beginning
+                x0, y0, x1, y1 = (round((edge + 1) / 2 * film.shape[-1]) for edge in boxes[verb][0][:4])
+                assert torch.equal(*film[first - 1 : first + 1, :, y0:y1, x0:x1])
+                assert boxes[verb][0][:4] != boxes[verb][1][:4]
             if verb == "moves":
                 assert ((path[-1] - path[0]) * DIRECTIONS[more[0]]).sum() > 0.2
             elif verb == "turns":

@@ -57,15 +57,15 @@ def test_regions_are_those_of_each_frame_with_its_time_and_motion() -> None:
 
 
 @torch.no_grad()
-def test_motion_is_that_of_the_last_two_differences() -> None:
+def test_motion_is_that_of_the_next_difference_and_four_before() -> None:
     torch.manual_seed(0)
     motion = Motion(size=8, width=4, cells=2).eval()
     still = films()[:, :1].expand(-1, F, -1, -1, -1).contiguous()
     changed = still.clone()
-    changed[:, 3] = films()[:, 0]  # differences at 3 and 4
+    changed[:, 3] = films()[:, 0]  # the differences after frames 2 and 3
     features, nothing = motion(changed), motion(still)
     torch.testing.assert_close(nothing, nothing[:, :1].expand_as(nothing))
-    assert [torch.allclose(features[:, frame], nothing[:, frame]) for frame in range(F)] == [True] * 3 + [False] * 3
+    assert [torch.allclose(features[:, frame], nothing[:, frame]) for frame in range(F)] == [True] * 2 + [False] * 4
 
 
 @torch.no_grad()

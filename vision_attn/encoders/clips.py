@@ -19,8 +19,8 @@ class Motion(nn.Module):
     size: M, of a vector. width: channels of the convolutions. cells: a frame is divided into cells x cells parts, each
     of which has features of its own, so that these tell what moves: the regions that lie there.
 
-    Those of a frame come from the last two differences up to it, and not from later ones: looking at a frame tells what
-    has just happened, not what is about to.
+    Those of a frame come from its difference to the next frame and the four differences before: a frame tells what
+    begins there and what has happened, but not what will happen after the next one.
 
     Differs from the paper, whose 3-D convolution is deeper, sees histograms of gradients and of optical flow, and was
     trained to recognise actions.
@@ -32,9 +32,9 @@ class Motion(nn.Module):
         check_range("Motion", 1, 64, cells=cells)
         self.size, self.cells = size, cells
         self.layers = nn.Sequential(
-            nn.Conv3d(3, width, (2, 5, 5), stride=(1, 4, 4), padding=(0, 2, 2)),
+            nn.Conv3d(3, width, (3, 5, 5), stride=(1, 4, 4), padding=(0, 2, 2)),
             nn.ReLU(),
-            nn.Conv3d(width, width, (1, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1)),
+            nn.Conv3d(width, width, (3, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1)),
             nn.ReLU(),
             nn.AdaptiveMaxPool3d((None, cells, cells)),
         )
@@ -42,7 +42,7 @@ class Motion(nn.Module):
 
     def forward(self, films: UInt8[Tensor, "B F 3 Y X"]) -> Float[Tensor, "B F cells M"]:
         pixels = films.to(self.layers[0].weight.dtype) / 64
-        differences = F.pad(pixels.diff(dim=1), (0, 0, 0, 0, 0, 0, 2, 0))  # the first frame has none before it
+        differences = F.pad(pixels.diff(dim=1), (0, 0, 0, 0, 0, 0, 4, 1))  # the last frame has none after it
         return self.output(self.layers(differences.transpose(1, 2)).flatten(3).permute(0, 2, 3, 1))
 
     def over(self, grid: tuple[int, int], features: Float[Tensor, "B F cells M"]) -> Float[Tensor, "B F L M"]:

@@ -133,7 +133,7 @@ def _paths(told: list[Script], start, side, step, drift, frames: int, size: int)
     path = np.repeat(start[:, :, None], frames, axis=2)
     for segment in range(SEGMENTS):
         first = segment * length
-        done = np.clip((time - first + 1) / length, 0, 1)[:, None]
+        done = np.clip((time - first) / (length - 1), 0, 1)[:, None]  # nothing before the first frame of an event
         for kind in (MOVES, STOPS, LEAVES, MEETS):
             acting = [
                 (film, one.kinds.index(kind), one.target)
