@@ -13,7 +13,7 @@ from vision_attn.contracts.places import WHOLE, Extent
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.attention import light, weights
 from vision_attn.viz.canvases import write_frames
-from vision_attn.viz.sheet import DARK, MARGIN, Box, boxed, fitted, glowing
+from vision_attn.viz.sheet import DARK, MARGIN, VEIL, Box, boxed, fitted, glowing
 from vision_attn.viz.typeface import Typeface
 
 FRAME, GAP, LABEL = 96, 6, 150
@@ -83,6 +83,7 @@ def film_sheet(
     for line, text in enumerate(lines):
         draw.text((MARGIN, MARGIN + (26 if title else 0) + 36 * line + 26), text, DARK.ink, type_.font(26), "ls")
     lit = lights(alpha, height, width, extent)
+    veil = VEIL if alpha.shape[2:].numel() > 1 else 0  # a whole frame needs none to be told apart
     for row in range(rows):
         top = head + row * (height + GAP)
         told = "frames" if row == 0 else shown(words[row - 1])
@@ -96,7 +97,7 @@ def film_sheet(
                 draw.text((left, top - 6), str(number + 1), DARK.quiet, type_.font(13), "ls")
             else:
                 here = [box[:4] for box in (boxes or {}).get(told, ()) if int(box[4]) == number]
-                frame = boxed(glowing(frame, lit[row - 1, number]), here)
+                frame = boxed(glowing(frame, lit[row - 1, number], veil), here)
             page.paste(frame, (left, top))
     return page
 

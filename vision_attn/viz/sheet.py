@@ -107,10 +107,10 @@ def darkened(picture: Image.Image) -> Image.Image:
     return ImageEnhance.Brightness(ImageEnhance.Color(picture).enhance(PALE)).enhance(DIM)
 
 
-def glowing(picture: Image.Image, light: Float[Tensor, "height width"]) -> Image.Image:
+def glowing(picture: Image.Image, light: Float[Tensor, "height width"], veil: float = VEIL) -> Image.Image:
     """Light `picture` by `light`, in [0, 1] and of the same size: dark at 0, under a white veil at 1."""
     mask = Image.fromarray((light.clamp(0, 1) * 255).round().byte().cpu().numpy())
-    veiled = Image.blend(picture, Image.new("RGB", picture.size, "white"), VEIL)
+    veiled = Image.blend(picture, Image.new("RGB", picture.size, "white"), veil)
     return Image.composite(veiled, darkened(picture), mask)
 
 
