@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vision_attn.data.films.files import open_film, read_film, strip
+from vision_attn.data.films.files import frames_in, open_film, read_film, strip
 from vision_attn.data.films.films import DrawnFilms
 from vision_attn.data.films.grammar import CONTENT, DIRECTIONS, KINDS
 from vision_attn.data.images.open import Encoded
@@ -168,3 +168,9 @@ def test_a_single_picture_is_no_film(folder: Path) -> None:
             open_film(folder / name, 4)
     with pytest.raises(ValueError, match="a single picture"):
         open_film(np.zeros((1, 8, 8, 3), np.uint8), 4)
+
+
+def test_frames_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("frame10.png", "frame2.png", "frame1.png", ".frame0.png", "b.PNG", "notes.txt"):
+        (tmp_path / name).touch()
+    assert [file.name for file in frames_in(tmp_path)] == ["b.PNG", "frame1.png", "frame2.png", "frame10.png"]

@@ -83,7 +83,7 @@ def film_sheet(
     for line, text in enumerate(lines):
         draw.text((MARGIN, MARGIN + (26 if title else 0) + 36 * line + 26), text, DARK.ink, type_.font(26), "ls")
     lit = lights(alpha, height, width, extent)
-    veil = VEIL if alpha.shape[2:].numel() > 1 else 0  # a whole frame needs none to be told apart
+    veil = VEIL if alpha.shape[2:].numel() > 1 else 0.0  # a whole frame needs none to be told apart
     for row in range(rows):
         top = head + row * (height + GAP)
         told = "frames" if row == 0 else shown(words[row - 1])

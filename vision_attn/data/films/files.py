@@ -1,5 +1,6 @@
 """Films in files: decoded by PyAV, or folders of frames; a fixed number of frames, evenly spaced, is kept of each."""
 
+import re
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -67,8 +68,13 @@ def open_film(path: Any, frames: int, at_least: int = SHOWN) -> list[Image.Image
 
 
 def frames_in(folder: Path) -> list[Path]:
-    """The frames in a folder: its images, in the order of their names, without hidden files."""
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS and not file.name.startswith("."))
+    """The frames in a folder: its images without hidden files, in the order of their names, in which 2 is before 10."""
+
+    def order(file: Path) -> list[str | int]:
+        return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", file.name)]
+
+    found = (file for file in folder.iterdir() if file.suffix.lower() in ENDINGS and not file.name.startswith("."))
+    return sorted(found, key=order)
 
 
 def is_film(folder: Path) -> bool:
