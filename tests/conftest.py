@@ -2,14 +2,25 @@
 
 import gc
 import os
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is imported anywhere
     import jaxtyping
 
-    from tests.shape_checks import checked
+    def checked(fn: Callable | None = None, *, typechecker: Callable, jaxtyped: Callable = jaxtyping.jaxtyped):
+        """`jaxtyped`, which costs 60 microseconds a call, where annotations have shapes or quotes; or `typechecker`."""
+        if fn is None:
+            return partial(checked, typechecker=typechecker)
+        annotations = getattr(fn, "__annotations__", {}).values()
+        special = any(re.search(r"jaxtyping|^'|[\[(,] ?'", repr(each)) for each in annotations)
+        plain = isinstance(fn, FunctionType) and not special
+        return typechecker(fn) if plain else jaxtyped(fn, typechecker=typechecker)
 
     jaxtyping.jaxtyped = checked
     jaxtyping.install_import_hook("vision_attn", "beartype.beartype")

@@ -5,16 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
-from beartype import beartype
 from beartype.roar import BeartypeCallHintParamViolation
-from jaxtyping import Float, TypeCheckError
-from torch import Tensor
+from jaxtyping import TypeCheckError
 
-from tests.shape_checks import checked_once
 from vision_attn.criteria.self_critical import fingerprint, longest_first
 from vision_attn.system.checks import require
 
@@ -99,25 +95,6 @@ def test_tests_check_shapes_and_types() -> None:
             longest_first(wrong)
     with pytest.raises(BeartypeCallHintParamViolation):
         fingerprint(3, [])
-
-
-def test_shapes_are_checked_for_each_kind_of_arguments_and_of_result() -> None:
-    results = []
-
-    def resized(images: Float[Tensor, "B N"], how: Literal["a", "b"]) -> Float[Tensor, "B M"]:
-        results.append(images.new_zeros(len(images) + how.count("b") * (len(results) > 2), 3))
-        return results[-1]
-
-    checks = checked_once(resized, beartype, exact=True)
-    for how in ("a", "b", "b", "a"):
-        assert checks(torch.zeros(2, 5), how) is results[-1]
-    assert len(results) == 4  # none was computed twice
-    with pytest.raises(TypeCheckError, match="return value"):  # for arguments that are known
-        checks(torch.zeros(2, 5), "b")
-    assert checks(torch.zeros(2, 5), how="a") is results[-1]
-    for wrong in ((torch.zeros(2), "a"), (torch.zeros(2, 5, dtype=torch.int64), "a"), (torch.zeros(2, 5), "c")):
-        with pytest.raises(TypeCheckError, match="parameters"):
-            checks(*wrong)
 
 
 def test_what_fits_is_accepted() -> None:
