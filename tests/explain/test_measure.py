@@ -274,7 +274,7 @@ def test_memory_stays_flat() -> None:
     ],
 )
 def test_runs_are_measured_with_the_methods_that_suit_them(config: str, expected: set[str], tmp_path: Path) -> None:
-    more = ["--task.min_words=4", "--task.no_repeat=1"] if config.endswith("scenes") else []
+    more = ["--task.min_words=4", "--task.max_words=4", "--task.no_repeat=1"] if config.endswith("scenes") else []
     model: Any = vision_attn.load(write_run(config, tmp_path / "run", *more), device="cpu")
     found = model.measure(photographs(2), best=0, sanity=1, steps=2)
     assert expected <= set(found.methods)
