@@ -2,12 +2,16 @@
 
 Every method of maps of a ViT (`configs/vit_scenes.yaml`) or of captioners of scenes, on the test split, where the box
 of what each answer names is known: the gain of its order over a random one, beside pointing and mass. A page for each
-run lies in `--out`; `--figure` draws gain against pointing.
+run lies in `--out`; `--figure` draws gain against pointing. Runs of one name but for the seed at its end (`soft_0`,
+`soft_1`) are also put together. For a page of `--out` in place of a run, the numbers are those measured before.
 """
 
 import argparse
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean, stdev
 
 import torch
 
@@ -40,40 +44,94 @@ def table(result: MeasureResult) -> str:
 def pointing_and_gain(result: MeasureResult) -> str:
     """How pointing goes with the gain: over methods as a rank correlation, and over answers as the mean gain of maps
     that point and of maps that do not."""
-    some = torch.tensor([[one["pointing"] for one in result.methods.values()],
-                         [one["gain"] for one in result.methods.values()]])  # fmt: skip
-    lines = [f"Rank correlation of pointing and gain over methods: {float(rank_correlation(some)[0, 1]):.2f}."]
-    answers = [one for image in result.numbers["each"] for one in image["answers"] if one["pointing"] is not None]
-    every = [
-        (number, one["pointing"][number] > 0.5, gains(Measured(**one))[number])
-        for one in answers
-        for number in range(len(result.methods))
-    ]
-    for number, name in enumerate(result.methods):
-        both = [[gain for of, pointed, gain in every if of == number and pointed == value] for value in (True, False)]
-        if all(both):
-            there, not_there = (f"{sum(some) / len(some):.3f} ({len(some)})" for some in both)
-            lines.append(f"{name}: gain {there} where its map points, {not_there} where it does not.")
+    lines = [f"Rank correlation of pointing and gain over methods: {correlation(result):.2f}."]
+    for name, (there, not_there) in gains_by_pointing(result).items():
+        if there and not_there:
+            lines.append(f"{name}: gain {mean_of(there)} where its map points, {mean_of(not_there)} where it does not.")
     return " ".join(lines)
 
 
+def correlation(result: MeasureResult) -> float:
+    """The rank correlation of pointing and gain over the methods of a run."""
+    some = torch.tensor([[one["pointing"] for one in result.methods.values()],
+                         [one["gain"] for one in result.methods.values()]])  # fmt: skip
+    return float(rank_correlation(some)[0, 1])
+
+
+def gains_by_pointing(result: MeasureResult) -> dict[str, tuple[list[float], list[float]]]:
+    """Of each method, the gains of the maps that point at what their answer names, and of those that do not."""
+    answers = [one for image in result.numbers["each"] for one in image["answers"] if one["pointing"] is not None]
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in result.methods}
+    for one in answers:
+        for name, pointing, gain in zip(found, one["pointing"][:-1], gains(Measured(**one)), strict=True):
+            found[name][pointing <= 0.5].append(float(gain))
+    return found
+
+
+def mean_of(values: Sequence[float]) -> str:
+    """The mean, and of how many."""
+    return f"{mean(values):.3f} ({len(values)})" if values else "-"
+
+
+def families(results: Sequence[MeasureResult]) -> dict[str, list[MeasureResult]]:
+    """Runs that differ in their seed alone, by the name that they share."""
+    found: dict[str, list[MeasureResult]] = {}
+    for result in results:
+        found.setdefault(re.sub(r"_\d+$", "", Path(result.file).name), []).append(result)
+    return found
+
+
+def table_of_seeds(family: str, results: Sequence[MeasureResult]) -> str:
+    """The table of the runs of a family: mean and standard deviation of the runs; of the words of all of them, the
+    mean gain of maps that point and of maps that do not."""
+    correlations = ", ".join(f"{correlation(one):.2f}" for one in results)
+    lines = [f"{family}: {len(results)} runs; rank correlation of pointing and gain over methods {correlations}", ""]
+    lines += [
+        "| Method | gain | pointing | mass | gain where the map points | where it does not |",
+        "|---|---|---|---|---|---|",
+    ]
+    every = [gains_by_pointing(one) for one in results]
+    rows = []
+    for name in results[0].methods:
+        columns = [[one.methods[name][key] for one in results] for key in ("gain", "pointing", "mass")]
+        split = [[gain for one in every for gain in one[name][side]] for side in (0, 1)]
+        shown = [f"{mean(column):.3f} +- {stdev(column):.3f}" for column in columns]
+        rows.append((mean(columns[0]), f"| {name} | {' | '.join([*shown, *map(mean_of, split)])} |"))
+    uniform = [mean(one.numbers["uniform"][key] for one in results) for key in ("pointing", "mass")]
+    lines += [row for _, row in sorted(rows, reverse=True)]
+    return "\n".join([*lines, f"| uniform | | {uniform[0]:.3f} | {uniform[1]:.3f} | | |", ""])
+
+
 def figure(results: Sequence[MeasureResult], picture: Path) -> None:
-    """A chart for each run: the gain of each method against its pointing."""
+    """A chart for each family of runs: the gain of each method against its pointing, a point for each run."""
     names = list(dict.fromkeys(name for result in results for name in result.methods))
     charts = []
-    for result in results:
-        points = {name: (one["pointing"], one["gain"]) for name, one in result.methods.items()}
-        lines = {name: [points[name]] if name in points else [] for name in names}
-        title = f"gain over a random order, {Path(result.file).name}"
+    for family, runs in families(results).items():
+        found = [one.methods for one in runs]
+        lines = {name: [(one[name]["pointing"], one[name]["gain"]) for one in found if name in one] for name in names}
+        title = f"gain over a random order, {family}"
         charts.append(
             Chart(lines, Axis("pointing", logarithmic=False), Axis(title, logarithmic=False), frozenset(names))
         )
     save(charts, picture)
 
 
+def measured(run: Path, methods: list[str], number: int, settings: Settings, out: Path) -> MeasureResult:
+    """The numbers of a run, whose page is written; or those of a page that was written before."""
+    before = run / "measure.json"
+    if before.is_file():
+        numbers = json.loads(before.read_text(encoding="utf-8"))
+        return MeasureResult(numbers.pop("model"), numbers, [])
+    model = open_model(run, device="cpu")
+    result = model.measure(number=number, methods=methods or None, **settings._asdict())
+    result.write_folder(out / run.name)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faithfulness", description=__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run on scenes, or a copy of its best/")
+    what = "the folder of a run on scenes, or a copy of its best/; or of a page that this command wrote"
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=what)
     parser.add_argument("--images", type=int, default=100, help="scenes of each run (default: 100)")
     parser.add_argument("--method", action="append", default=[], help="only this method; may be repeated")
     parser.add_argument(
@@ -84,12 +142,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two scenes: tests that it runs, measures nothing")
     options = parser.parse_args()
     settings = Settings(steps=2, best=0, sanity=1) if options.quick else Settings(best=options.best)
-    results = []
+    number, results = 2 if options.quick else options.images, []
     for run in options.runs:
-        model, number = open_model(run, device="cpu"), 2 if options.quick else options.images
-        results.append(model.measure(number=number, methods=options.method or None, **settings._asdict()))
-        results[-1].write_folder(options.out / Path(run).name)
+        results.append(measured(run, options.method, number, settings, options.out))
         print(table(results[-1]))
+    for family, runs in families(results).items():
+        if len(runs) > 1:
+            print(table_of_seeds(family, runs))
     if options.figure:
         figure(results, options.figure)
 

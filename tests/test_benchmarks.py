@@ -1,6 +1,7 @@
 """Every benchmark runs, on shapes so small that nothing is measured; what a benchmark computes is right."""
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from math import prod
@@ -178,3 +179,13 @@ def test_faithfulness_of_a_run_on_scenes(tmp_path, monkeypatch, capsys) -> None:
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert len(rows) == 5 and rows[-1].startswith("| uniform |") and (tmp_path / "out" / "run" / "index.html").exists()
     assert (tmp_path / "figure.png").stat().st_size > 1000
+    page = tmp_path / "out" / "run"
+    for name, gain in ("soft_0", 0.1), ("soft_1", 0.3):
+        shutil.copytree(page, tmp_path / name)
+        numbers = json.loads((page / "measure.json").read_text()) | {"model": f"runs/{name}"}
+        numbers["methods"]["attention"] |= {"gain": gain, "pointing": 0.5}
+        (tmp_path / name / "measure.json").write_text(json.dumps(numbers))
+    monkeypatch.setattr(sys, "argv", ["faithfulness", str(tmp_path / "soft_0"), str(tmp_path / "soft_1")])
+    faithfulness.main()
+    together = capsys.readouterr().out.split("soft: 2 runs")[1]
+    assert "| attention | 0.200 +- 0.141 | 0.500 +- 0.000 |" in together
