@@ -66,15 +66,15 @@ class Chart(NamedTuple):
 
 
 def save(charts: Sequence[Chart], picture: str | Path) -> None:
-    """Write the charts side by side as a PNG. All have the same lines, which are named in the first one."""
+    """Write the charts side by side as a PNG. All have the same lines, which are named in the first one that
+    has room for it."""
     page = Image.new("RGB", (len(charts) * (WIDTH + MARGIN) + MARGIN, HEIGHT + 2 * MARGIN), DARK.paper)
     draw = ImageDraw.Draw(page)
-    drawn = [
-        _draw(draw, chart, (MARGIN + number * (WIDTH + MARGIN), MARGIN // 2)) for number, chart in enumerate(charts)
-    ]
+    corners = [(MARGIN + number * (WIDTH + MARGIN), MARGIN // 2) for number in range(len(charts))]
+    drawn = [point for chart, corner in zip(charts, corners, strict=True) for point in _draw(draw, chart, corner)]
     names, font = list(charts[0].lines), ImageFont.load_default(LETTERS)
     width, height = 44 + max(font.getlength(name) for name in names), len(names) * (LETTERS + 8) + 8
-    x, y = _emptiest(drawn[0], width, height)
+    x, y = _emptiest(corners, drawn, width, height)
     for number, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
         middle = y + 16 + number * (LETTERS + 8)
         draw.ellipse((x + 12, middle - 5, x + 22, middle + 5), colour)
@@ -103,15 +103,17 @@ def short(number: float) -> str:
     return f"{number:g}"
 
 
-def _emptiest(points: Sequence[tuple[float, float]], width: float, height: float) -> tuple[float, float]:
-    """Where in the first chart a key of this size covers the fewest points: its left and upper edge."""
+def _emptiest(
+    corners: Sequence[tuple[int, int]], points: Sequence[tuple[float, float]], width: float, height: float
+) -> tuple[float, float]:
+    """Where in the charts with these upper left corners a key of this size covers the fewest points: its left and upper
+    edge."""
 
     def covered(corner: tuple[float, float]) -> int:
         return sum(0 <= x - corner[0] <= width and 0 <= y - corner[1] <= height for x, y in points)
 
-    lower, upper = MARGIN // 2 + HEIGHT - height, MARGIN // 2
-    left, right = MARGIN, MARGIN + WIDTH - width
-    return min(((x, y) for y in (lower, upper) for x in (left, (left + right) / 2, right)), key=covered)
+    across, down = (0, (WIDTH - width) / 2, WIDTH - width), (HEIGHT - height, 0)
+    return min(((left + x, top + y) for left, top in corners for y in down for x in across), key=covered)
 
 
 def _draw(draw: ImageDraw.ImageDraw, chart: Chart, corner: tuple[int, int]) -> list[tuple[float, float]]:

@@ -29,11 +29,14 @@ def test_points_lie_where_the_axes_say(tmp_path):
 
 def test_the_key_covers_the_fewest_points():
     top, bottom, left, right = MARGIN // 2, MARGIN // 2 + HEIGHT, MARGIN, MARGIN + WIDTH
-    assert _emptiest([], 100, 50) == (left, bottom - 50)
-    assert _emptiest([(left + 10, bottom - 10)], 100, 50) == ((left + right - 100) / 2, bottom - 50)
+    one, next_left = [(left, top)], 2 * MARGIN + WIDTH
+    assert _emptiest(one, [], 100, 50) == (left, bottom - 50)
+    assert _emptiest(one, [(left + 10, bottom - 10)], 100, 50) == ((left + right - 100) / 2, bottom - 50)
     low = [(x, bottom - 10) for x in range(left, right, 20)]
-    assert _emptiest(low, 100, 50) == (left, top)
-    assert _emptiest([*low, (left + 1, top + 1)], 100, 50) == ((left + right - 100) / 2, top)
+    assert _emptiest(one, low, 100, 50) == (left, top)
+    assert _emptiest(one, [*low, (left + 1, top + 1)], 100, 50) == ((left + right - 100) / 2, top)
+    full = low + [(x, top + 10) for x in range(left, right, 20)]
+    assert _emptiest([*one, (next_left, top)], full, 100, 50) == (next_left, bottom - 50), "in the second chart"
 
 
 @pytest.mark.parametrize(
