@@ -18,7 +18,7 @@ from vision_attn.system.files import scratch
 CONFIG = Path(__file__).parent.parent / "configs" / "transformer_scenes.yaml"
 FOLDER = Path("runs", "parts")
 SETTINGS = {
-    "data.mixture": "[0.3,0.7,0]", "data.epoch_images": 12000, "data.val_images": 300, "data.batch_size": 16,
+    "data.mixture": "[0.3,0.7,0]", "data.epoch_images": 36000, "data.val_images": 300, "data.batch_size": 16,
     "task.encoder.width": 16, "task.encoder.region_size": 64, "task.validate_with": "[BLEU-4]",
     "task.model.hidden_size": 64, "task.model.feedforward_size": 128,
     "optimizer.lr": 3e-3, "run.epochs": 1, "run.show": 0, "run.device": "cpu", "run.sanity_check": "false",
