@@ -24,11 +24,12 @@ from vision_attn.contracts.places import Extent
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.explain import measure as measure_module
 from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam
-from vision_attn.explain.measure import EXAMPLES, Measurement, Settings, resampled
+from vision_attn.explain.examples import EXAMPLES, Example, Examples
+from vision_attn.explain.measure import Measurement, Settings, resampled
 from vision_attn.explain.models import Model, Reader
 from vision_attn.explain.randomised import from_the_output, randomised
 from vision_attn.explain.relevance import layer_cam
-from vision_attn.explain.report import record, verdict
+from vision_attn.explain.report import _behind, record, verdict
 from vision_attn.explain.subjects import AnswerSubject, Map
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
@@ -105,10 +106,8 @@ def test_a_true_map_is_perfect_and_a_random_one_is_at_chance(tmp_path: Path) -> 
     assert one["pointing"] == 1 and one["mass"] == 1 and found.methods["occlusion"]["pointing"] == 1
     assert found.numbers["uniform"] == {"pointing": 1 / 16, "mass": 1 / 16}
     assert other["gain_interval"][0] < 0 < other["gain_interval"][1] and other["pointing"] < 0.4
-    assert (
-        found.text.startswith("Trust true most")
-        and "random: no sure gain of 0.005 or more over a random order" in found.text
-    )
+    assert found.text.startswith("On 12 images, the order of true gains most")
+    assert "random: no sure gain of 0.005 or more over a random order" in found.text
     assert found.numbers["agreement"]["true"]["occlusion"] > 0.3 > abs(found.numbers["agreement"]["true"]["random"])
 
 
@@ -243,7 +242,7 @@ def test_the_command_writes_a_page_and_names_what_ignores_the_weights(
     assert len(numbers["curves"]["random"]["deletion"]) == 4
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 3 and page.count('class="example"') == 3 and "Agreement" in page
-    assert "The best order was searched on 1 image, region" in page and numbers["searched"] == 1
+    assert "The best order was searched on the first answer to 1 image" in page and numbers["searched"] == 1
     assert main([*given, "--trust", tiny, "--method", "rollouts"]) == 1
     assert "this model has no method rollouts; it has attention, rollout, attention-gradient" in capsys.readouterr().err
 
@@ -256,8 +255,8 @@ def test_memory_stays_flat() -> None:
         for number, image in enumerate(photographs(12)):
             measurement.add(str(number), image)
         measurement.finish()
-        assert len(measurement.examples) == 2 * EXAMPLES and len(measurement.first) == 2
-        gains = [one.gain for one in measurement.examples]
+        assert len(measurement.examples.shown()) == 2 * EXAMPLES and len(measurement.first) == 2
+        gains = [one.gain for one in measurement.examples.shown()]
         assert gains == sorted(gains, reverse=True)
         runs.append(record(measurement))
     for run in runs:
@@ -348,12 +347,13 @@ def test_masks_are_used_in_place_of_boxes(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
+    few = "That is few to choose a method by: measure at least 20 images."
     one = {"gain": 0.1, "gain_interval": [-0.1, 0.3]}
-    assert verdict({"images": 9, "methods": {"a": one}}) == [
+    assert verdict({"images": 20, "methods": {"a": one}}) == [
         "No method surely gains 0.005 or more over a random order: trust none of these maps."
     ]
     sure = {"gain": 0.3, "gain_interval": [0.2, 0.4]}
-    lines = verdict({"images": 9, "methods": {"a": one, "b": sure, "c": sure | {"ignores_weights": True}}})
+    lines = verdict({"images": 20, "methods": {"a": one, "b": sure, "c": sure | {"ignores_weights": True}}})
     assert lines[0].startswith("Trust b most") and lines[1].startswith("c ignores the weights: on 3 images")
     (line,) = (line for line in verdict({"images": 1, "checked": 1, "methods": {"c": sure | {"ignores_weights": True}}})
                if "weights" in line)  # fmt: skip
@@ -361,8 +361,103 @@ def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     assert lines[2] == "a: no sure gain of 0.005 or more over a random order here."
     small = {"gain": 0.001, "gain_interval": [0.0005, 0.002]}
     lines = verdict({"images": 2, "methods": {"a": small}})
-    assert lines[0].startswith("No method surely gains") and lines[1].startswith("That is of 2 images, too few")
+    assert lines[0].startswith("No method surely gains") and lines[1:] == [few]
+    lines = verdict({"images": 19, "methods": {"a": sure, "b": one | {"is_constant": True}}, "is_whole": False})
+    assert lines[:2] == [
+        "Interrupted: this is of the first 19 images.",
+        "On 19 images, the order of a gains most: 0.300 over a random one (95% interval 0.200 to 0.400).",
+    ]
+    assert lines[2:] == [few, "b has the same weight everywhere: that tells nothing of these answers."]
+    single = {"a": {"gain": 0.2, "gain_interval": None}, "b": {"gain": 0.4, "gain_interval": None}}
+    assert verdict({"images": 1, "methods": single}) == [
+        "On 1 image, the order of b gains most: 0.400 over a random one.", few
+    ]  # fmt: skip
     assert verdict({"images": 9, "methods": {"b": sure}, "random_weights": True})[0].startswith("The model has random")
+
+
+def test_methods_are_compared_on_the_same_images() -> None:
+    """Of two methods with wide intervals, one is always a little better; a third is as often better as worse."""
+    gained = [[[0.1 * size + 0.02, 0.1 * size, 0.1 * size + 0.02 + (0.05, -0.049)[size % 2]]] for size in range(1, 9)]
+    methods = {"a": 0.47, "b": 0.45, "c": 0.46}
+    found = {name: {"gain": gain, "gain_interval": [0.3, 0.6]} for name, gain in methods.items()}
+    behind = _behind(found, gained)
+    assert behind[0] is None and behind[1] == pytest.approx([0.02, 0.02]) and behind[2][0] < 0 < behind[2][1]
+    for index, name in enumerate(found):
+        found[name]["behind"] = behind[index]
+    assert (
+        verdict({"images": 20, "methods": found})[1] == "c may be as good: the interval of the difference contains 0."
+    )
+
+
+def test_the_best_order_is_no_worse_than_any_that_was_tried(tmp_path: Path) -> None:
+    """A greedy search finds nothing where two regions count together alone; the map that knows them does."""
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            bright = self.scale * x.mean(dim=1)
+            both = bright[:, 7:14, 7:14].mean(dim=(1, 2)) * bright[:, 14:21, 21:].mean(dim=(1, 2))
+            return torch.stack([both, torch.zeros_like(both)], dim=1)
+
+    true = torch.zeros(4, 4)
+    true[1, 1] = true[2, 3] = 1
+    found = measure(
+        subject(Both()), "both", photographs(3), {"true": lambda *_: true, "even": lambda *_: torch.ones(4, 4)},
+        fill="mean", steps=16, best=3, sanity=1,
+    )  # fmt: skip
+    best, random = found.numbers["best"], found.numbers["random"]
+    for one in (*found.methods.values(), random):
+        assert best["deletion"] <= one["deletion"] + 1e-9 and best["insertion"] >= one["insertion"] - 1e-9
+    assert max(one["share"] for one in found.methods.values()) <= 1 + 1e-9
+    even = found.methods["even"]
+    assert even["is_constant"] and not even["ignores_weights"] and not found.methods["true"]["is_constant"]
+    assert "even has the same weight everywhere" in found.text
+    assert "best order found, of 3 images" in found.save(tmp_path / "page.html").read_text()
+
+
+def test_an_interrupted_measurement_is_of_the_images_before(tmp_path: Path) -> None:
+    """In the middle of the third image: its answers leave nothing behind. Before the first answer, nothing is left."""
+    images = photographs(4)
+    settings = {"fill": "mean", "steps": 2}
+    alone = measure(subject(OneRegion()), "it", images[:2], ["occlusion"], best=0, sanity=0, **settings)
+    for after in (2, 0):
+        calls = []
+
+        def stop(image: Tensor, text: str, after: int = after, calls: list = calls) -> Tensor:
+            calls.append(text)
+            if len(calls) > after:
+                raise KeyboardInterrupt
+            return torch.ones(4, 4)
+
+        methods = {"occlusion": None, "stop": stop}
+        if not after:
+            with pytest.raises(KeyboardInterrupt):
+                measure(subject(OneRegion()), "it", images, methods, best=1, sanity=1, **settings)
+            return
+        found = measure(subject(OneRegion()), "it", images, methods, best=1, sanity=1, **settings)
+        assert found.numbers["images"] == 2 and not found.numbers["is_whole"] and found.numbers["best"] is None
+        assert found.text.startswith("Interrupted: this is of the first 2 images.")
+        assert found.numbers["curves"]["occlusion"] == alone.numbers["curves"]["occlusion"]
+        assert found.methods["occlusion"]["gain"] == alone.methods["occlusion"]["gain"]
+        found.write_folder(tmp_path)
+
+
+def test_examples_are_of_different_images() -> None:
+    """The best answer of the most faithful images, and the worst of the least faithful ones."""
+    examples = Examples()
+    for number in range(20):
+        examples.add([
+            Example(gain, str(number), Image.new("RGB", (900, 600)), "", {})
+            for gain in (number / 20, number / 20 + 0.01, number / 20 - 0.01)
+        ])  # fmt: skip
+    examples.add([])
+    shown = examples.shown()
+    assert [one.file for one in shown] == ["19", "18", "17", "16", "3", "2", "1", "0"]
+    assert [round(one.gain - int(one.file) / 20, 6) for one in shown] == 4 * [0.01] + 4 * [-0.01]
+    assert shown[0].picture.size == (448, 299)
 
 
 def test_the_time_is_told_from_an_image_that_is_not_the_first(

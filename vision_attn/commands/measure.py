@@ -7,8 +7,9 @@ the sooner it falls, and rises, the more the map tells of the model. A random or
 are measured too. Maps are also compared with those of the same model with random weights (they must change), with boxes
 or masks of objects (--boxes), and with each other.
 
-Says after the second photograph how long all will take. Prints each method and its gain over a random order. Writes
-index.html, with the table, the curves, and the most and the least faithful images, and measure.json.
+Says after the second photograph how long all will take. Prints each method, its gain over a random order, and whether
+it points. Writes index.html, with the table, the curves, and the most and the least faithful images, and measure.json;
+after Ctrl-C, of the images that were measured until then.
 """
 
 import argparse
@@ -17,7 +18,8 @@ from pathlib import Path
 from vision_attn.commands._files import images_of
 from vision_attn.commands._run_options import add_model_and_images, load_with_images
 from vision_attn.explain.methods import METHODS
-from vision_attn.system.console import complain, say
+from vision_attn.system.checks import check_range
+from vision_attn.system.console import complain, say, signed
 from vision_attn.system.memory import collected_later
 
 
@@ -40,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--best", type=int, default=3, metavar="N", help="images whose best order is searched")
     parser.add_argument("--sanity", type=int, default=3, metavar="N", help="images that random weights are tried on")
     parser.add_argument(
-        "--number", type=int, default=24, metavar="N",
-        help="without IMAGE, of a run on drawn scenes or digits: its first N test images (default: 24)",
+        "--number", type=int, metavar="N",
+        help="only the first N images (default: all; without IMAGE the first 24 of the run's own test images)",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of noise and random orders (default: 0)")
 
@@ -50,8 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure all that can be read; the exit status is 1 when something could not be."""
     with collected_later():
         from vision_attn.configuration.trust import as_packages
-        from vision_attn.results.measured import own_method
+        from vision_attn.results.measured import boxes_for, own_method
     trusted = as_packages(arguments.trust)
+    if arguments.number is not None:
+        check_range("measure", 1, 10_000_000, number=arguments.number)
     methods = {}
     for name in arguments.method:
         package = name.partition(":")[0].partition(".")[0]
@@ -63,14 +67,22 @@ def run(arguments: argparse.Namespace) -> int:
     with images_of(arguments, "measure") as (files, found):
         model = load_with_images(arguments)
         if arguments.images:
+            if arguments.number is not None:
+                del found.files[arguments.number :]
             settings |= {"unreadable": found.complaints, "total": len(found.files)}
+            settings["boxes"] = boxes_for(arguments.boxes, found.files)
             result = model.measure(files, arguments.text, methods=methods or None, **settings)
         else:
-            result = model.measure(None, arguments.text, methods=methods or None, number=arguments.number, **settings)
+            number = {} if arguments.number is None else {"number": arguments.number}
+            result = model.measure(None, arguments.text, methods=methods or None, **number, **settings)
         for name, one in result.methods.items():
-            low, high = one["gain_interval"] or (one["gain"], one["gain"])
-            say(name, f"{one['gain']:+.3f} ({low:+.3f} to {high:+.3f})")
+            ends = one["gain_interval"]
+            interval = f" ({signed(ends[0])} to {signed(ends[1])})" if ends else ""
+            pointing = f"pointing {one['pointing']:.3f}" if "pointing" in one else ""
+            say(name, f"{signed(one['gain'])}{interval}", *filter(None, [pointing]))
         for line in result.numbers["verdict"]:
             complain(line)
         complain(f"written: {result.write_folder(arguments.out)}")
+        if not result.numbers["is_whole"]:
+            raise KeyboardInterrupt
     return 1 if found.complaints else 0

@@ -13,23 +13,20 @@ from torch import Tensor
 
 from vision_attn.contracts.places import WHOLE, Extent, Mask, positions
 from vision_attn.explain.attributions import regions_of
+from vision_attn.explain.examples import Example, Examples
 from vision_attn.explain.randomised import STAGES, from_the_output, randomised
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.curves import Curves, best_order, perturbation_curves, scores_without
 from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
-from vision_attn.system.console import progress
+from vision_attn.system.console import plural, progress
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
 """A method of maps of the user's own: from the image that the model takes, and the text of what is explained, to a map
 that covers the image evenly."""
 BLOCKS = 4
 """Rows and columns of the regions of which the best order is searched."""
-PICTURE = 448
-"""Pixels of the longer side of a picture that is kept to be shown."""
-EXAMPLES = 4
-"""Images that are shown, of the most and of the least faithful ones."""
 
 
 class Settings(NamedTuple):
@@ -73,16 +70,6 @@ class Answer(NamedTuple):
     maps: Float[Tensor, "methods L"]
 
 
-class Example(NamedTuple):
-    """An answer to be shown, with the maps of all methods."""
-
-    gain: float
-    file: str
-    picture: Image.Image
-    text: str
-    maps: dict[str, Map]
-
-
 class Measurement:
     """Measures maps image by image, and keeps numbers and a few examples alone.
 
@@ -107,31 +94,44 @@ class Measurement:
         self.agreement: Float[Tensor, "methods methods"] | float = 0.0
         self.seconds: dict[str, list[float]] = {name: [] for name in self.methods}
         """Of each method, those of each map."""
-        self.examples: list[Example] = []
+        self.varies: Tensor | bool = False
+        """Of each method, whether any of its maps is more than the same weight everywhere."""
+        self.examples = Examples()
         self.best: list[tuple[float, float]] = []
-        """The areas under the best curves, deletion and insertion, of the first answers."""
+        """The lowest area under a deletion curve and the highest under an insertion curve that were found, of the
+        first answers."""
         self.sanity: dict[str, list[float]] = {}
         """Of each method, the rank correlation of maps after each stage of randomising."""
         self.first: list[Answer] = []
         """The first answer to each of the first images: their best orders are searched, and random weights tried."""
+        self.is_whole = True
+        """Whether it ended by itself; False if it was interrupted."""
         self._answers = 0
 
     def add(self, file: str, picture: Image.Image, boxes: Callable[[str], Sequence] | None = None) -> list[Measured]:
         """Measure one image. picture: the part of it that is seen. boxes: from the text of an answer to its boxes
-        (x0, y0, x1, y1) in [-1, 1] of the picture, or masks; none if it has none."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed + len(self.each))
-            image = self.subject.read(picture)
-            found = []
-            for question in self.subject.questions(image):
-                if question.content:
-                    found.append(self._measured(file, picture, image, question, boxes))
+        (x0, y0, x1, y1) in [-1, 1] of the picture, or masks; none if it has none. An image whose measurement is
+        interrupted leaves nothing behind."""
+        before = self.curves, self.agreement, self.varies, self._answers, list(self.first)
+        found, shown = [], []
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.settings.seed + len(self.each))
+                image = self.subject.read(picture)
+                for question in self.subject.questions(image):
+                    if question.content:
+                        measured, maps = self._measured(image, question, boxes)
+                        found.append(measured)
+                        gain = sum(gains(measured)) / len(maps)
+                        shown.append(Example(gain, file, picture.copy(), question.text, maps))
+        except BaseException:
+            self.curves, self.agreement, self.varies, self._answers, self.first = before
+            raise
         self.each.append((file, found))
+        self.examples.add(shown)
         return found
 
-    def _measured(
-        self, file: str, picture: Image.Image, image: Tensor, question: Question, boxes: Callable | None
-    ) -> Measured:
+    def _measured(self, image: Tensor, question: Question, boxes: Callable | None) -> tuple[Measured, dict[str, Map]]:
         maps = {name: self._map(name, image, question) for name in self.methods}
         grid = regions_of(tuple(image.shape[1:]))
         on_grid = torch.stack([resampled(one, grid) for one in maps.values()])
@@ -142,15 +142,14 @@ class Measurement:
         )  # fmt: skip
         self.curves = [curve + (self.curves[number] if self.curves else 0) for number, curve in enumerate(curves)]
         self.agreement = self.agreement + rank_correlation(on_grid.flatten(1))
+        self.varies = self.varies | (on_grid.flatten(1).amax(dim=1) > on_grid.flatten(1).amin(dim=1))
         enough = len(self.first) >= max(self.settings.best, self.settings.sanity)
         if not enough and not (self.first and self.first[-1].image is image):
             self.first.append(Answer(self._answers, image, question, on_grid.flatten(1)))
         self._answers += 1
         deletion, insertion = (area.tolist() for area in curves.areas.values())
         pointing, mass = self._pointed(on_grid, boxes and boxes(question.text))
-        measured = Measured(question.text, float(curves.deletion[0, 0]), deletion, insertion, pointing, mass)
-        self._keep(Example(sum(gains(measured)) / len(maps), file, picture.copy(), question.text, maps))
-        return measured
+        return Measured(question.text, float(curves.deletion[0, 0]), deletion, insertion, pointing, mass), maps
 
     def _map(self, name: str, image: Tensor, question: Question) -> Map:
         start, own = time.perf_counter(), self.methods[name]
@@ -177,26 +176,28 @@ class Measurement:
             found.append(one.compute())
         return [one["pointing"] for one in found], [one["mass"] for one in found]
 
-    def _keep(self, example: Example) -> None:
-        """Keep the examples of the largest and the smallest gain, in this order."""
-        self.examples = sorted([*self.examples, example], key=lambda one: -one.gain)
-        if len(self.examples) > 2 * EXAMPLES:
-            del self.examples[EXAMPLES]
-        for one in self.examples:
-            one.picture.thumbnail((PICTURE, PICTURE))
-
     def finish(self) -> None:
         """Search the best orders, and check how maps depend on the weights, of the first answers. Raises ValueError if
         nothing was measured."""
         if not self._answers:
-            raise ValueError("nothing could be measured: no image could be read, or none had an answer")
+            none = f"no answer to {plural(len(self.each), 'image')} has a word to explain" if self.each else "no image"
+            raise ValueError(f"nothing could be measured: {none}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
             searched = self.first[: self.settings.best]
+            answers = [one for _, found in self.each for one in found]
             for answer in progress(searched, what="best orders", unit="answer") if searched else ():
-                self.best.append(self._best(answer.image, answer.question))
+                lowest, highest = self._best(answer.image, answer.question)
+                other = answers[answer.number]
+                self.best.append((min(lowest, *other.deletion), max(highest, *other.insertion)))
             if checked := self.first[: self.settings.sanity]:
                 self._check(checked)
+
+    def interrupt(self) -> None:
+        """End with the images that were measured until now, without random weights that were not tried to the end."""
+        self.is_whole = False
+        if any(len(stages) < STAGES for stages in self.sanity.values()):
+            self.sanity = {}
 
     def _best(self, image: Tensor, question: Question) -> tuple[float, float]:
         size, fill = tuple(image.shape[1:]), FILLS[self.settings.fill]

@@ -4,6 +4,7 @@ from statistics import median_low
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from numpy import ndarray
 
@@ -12,8 +13,8 @@ from vision_attn.explain.randomised import UNCHANGED
 from vision_attn.metrics.bootstrap import interval, resampled_sums
 from vision_attn.system.console import plural
 
-FEW = 5
-"""Images of which an interval says little."""
+ENOUGH = 20
+"""Images from which on the verdict says which method to trust."""
 FEW_CHECKED = 3
 """Images whose maps, unchanged by random weights, say little of a method."""
 SMALLEST = 0.005
@@ -23,16 +24,23 @@ SMALLEST = 0.005
 def record(measurement: Measurement) -> dict[str, Any]:
     """All numbers, as JSON holds them. Intervals are of 95%, over images drawn with replacement.
 
+    is_whole: whether all images were measured; False if the measurement was interrupted.
     random_weights: whether the model has them, so that its answers mean nothing.
     searched: of how many images the best order was searched.
     checked: of how many images a map was compared with those of random weights.
+    pointed: how many answers name an object that has a box or mask.
     methods: of each its areas under the `deletion` (lower is better) and the `insertion` curve (higher), the `gain`
-        over a random order (`measure.gains`) and whether it `is_better` than one by what counts, the `share` of the
-        gain of the best order that was found, on the same answers (None without one); `pointing` and `mass` on objects;
-        `sanity`, the rank correlation with the maps of the model as it was after each stage of randomising its weights,
-        and `ignores_weights`; the `seconds` for a map, of which half took less.
-    random, best, uniform: areas of a random order and of the best one, and pointing of a uniform map.
+        over a random order (`measure.gains`) and whether it `is_better` than one by what counts, how far it is
+        `behind` the method that gains most (the interval of the difference; None for that method itself), the `share`
+        of the gain of the best order that was found, on the same answers (None without one); `pointing` and `mass` on
+        objects; whether it `is_constant`, the same weight everywhere in all maps; `sanity`, the rank correlation with
+        the maps of the model as it was after each stage of randomising its weights, and `ignores_weights`; the
+        `seconds` for a map, of which half took less.
+    random, best, uniform: areas of a random order and, of the answers that were searched, of the best one that was
+        found; pointing of a uniform map.
     agreement: the mean rank correlation of each two methods. curves: means over all answers.
+    each: of each image its answers (`measure.Measured`), with a number for each method in their order, and last for a
+        random order or a uniform map.
     """
     answers = [one for _, found in measurement.each for one in found]
     columns = {
@@ -44,7 +52,7 @@ def record(measurement: Measurement) -> dict[str, Any]:
     }
     estimates = {name: estimate(values) for name, values in columns.items() if any(values)}
     names, number = list(measurement.methods), len(answers)
-    share = _share(measurement, answers)
+    share, varies = _share(measurement, answers), torch.as_tensor(measurement.varies).tolist()
     methods: dict[str, dict[str, Any]] = {}
     for index, name in enumerate(names):
         one: dict[str, Any] = {}
@@ -53,12 +61,15 @@ def record(measurement: Measurement) -> dict[str, Any]:
             one[f"{kind}_interval"] = None if ends is None else ends[:, index].tolist()
         if name in measurement.sanity:
             one["sanity"] = measurement.sanity[name]
-            one["ignores_weights"] = measurement.sanity[name][-1] >= UNCHANGED
+            one["ignores_weights"] = varies[index] and measurement.sanity[name][-1] >= UNCHANGED
+        one["is_constant"] = not varies[index]
         one["is_better"] = _is_better(one)
         methods[name] = one | {
             "share": share[index] if share else None,
             "seconds": median_low(measurement.seconds[name]),
         }
+    for index, ends in _behind(methods, columns["gain"]).items():
+        methods[names[index]]["behind"] = ends
     kinds = ("deletion", "insertion")
     last = {kind: float(means[-1]) for kind, (means, _) in estimates.items() if kind != "gain"}
     deletion, insertion = ((curve / number).tolist() for curve in measurement.curves)
@@ -66,6 +77,8 @@ def record(measurement: Measurement) -> dict[str, Any]:
     found = {
         "images": len(measurement.each),
         "answers": number,
+        "is_whole": measurement.is_whole,
+        "pointed": sum(one.pointing is not None for one in answers),
         "score": measurement.subject.unit,
         "random_weights": measurement.subject.random,
         "searched": len(measurement.best),
@@ -108,33 +121,56 @@ def _share(measurement: Measurement, answers: list[Measured]) -> list[float] | N
     return None if total <= 0 else (np.sum([gains(one) for one in some], axis=0) / total).tolist()
 
 
+def _ranked(methods: dict[str, dict[str, Any]]) -> list[str]:
+    """The methods that are better than a random order and depend on the weights, the largest gain first."""
+    found = [name for name, one in methods.items() if _is_better(one) and not one.get("ignores_weights")]
+    return sorted(found, key=lambda name: -methods[name]["gain"])
+
+
+def _behind(methods: dict[str, dict[str, Any]], gained: list[list[list[float]]]) -> dict[int, list[float] | None]:
+    """By the number of each method, the interval of how much less it gains than the one that gains most; differences
+    are of the same answers. None for that one itself; empty if none is better than a random order."""
+    if not (ranked := _ranked(methods)):
+        return {}
+    first = list(methods).index(ranked[0])
+    _, ends = estimate([[[one[first] - gain for gain in one] for one in found] for found in gained])
+    return {index: None if ends is None or index == first else ends[:, index].tolist() for index in range(len(methods))}
+
+
 def verdict(found: dict[str, Any]) -> list[str]:
     """Which methods to trust, in sentences."""
-    methods = found["methods"]
+    methods, images = found["methods"], plural(found["images"], "image")
     ignoring = [name for name, one in methods.items() if one.get("ignores_weights")]
-    sure = {name: one for name, one in methods.items() if _is_better(one)}
-    ranked = sorted((name for name in sure if name not in ignoring), key=lambda name: -sure[name]["gain"])
-    lines = []
+    constant = [name for name, one in methods.items() if one.get("is_constant")]
+    lines, ranked = [], _ranked(methods)
+    if not found.get("is_whole", True):
+        lines.append(f"Interrupted: this is of the first {images}.")
     if found.get("random_weights"):
         lines.append("The model has random weights: what follows says nothing about the maps of a trained one.")
     if ranked:
-        first = ranked[0]
-        low, high = sure[first]["gain_interval"]
+        gain, (low, high) = (methods[ranked[0]][name] for name in ("gain", "gain_interval"))
+        gained = f"{gain:.3f} over a random one (95% interval {low:.3f} to {high:.3f})."
         lines.append(
-            f"Trust {first} most: its order gains {sure[first]['gain']:.3f} over a random one "
-            f"(95% interval {low:.3f} to {high:.3f})."
+            f"Trust {ranked[0]} most: its order gains {gained}"
+            if found["images"] >= ENOUGH
+            else f"On {images}, the order of {ranked[0]} gains most: {gained}"
         )
-        close = [name for name in ranked[1:] if sure[name]["gain"] >= low]
+        close = [name for name in ranked[1:] if not (behind := methods[name].get("behind")) or behind[0] <= 0]
         if close:
-            lines.append(f"{_listed(close)} may be as good: within that interval.")
+            lines.append(f"{_listed(close)} may be as good: the interval of the difference contains 0.")
     elif found["images"] > 1:
         lines.append(f"No method surely gains {SMALLEST:g} or more over a random order: trust none of these maps.")
-    if found["images"] < FEW:
-        images = plural(found["images"], "image")
-        lines.append(f"That is of {images}, too few to choose a method by: measure at least 20.")
+    else:
+        most = max(methods, key=lambda name: methods[name]["gain"])
+        lines.append(f"On 1 image, the order of {most} gains most: {methods[most]['gain']:.3f} over a random one.")
+    if found["images"] < ENOUGH:
+        lines.append(f"That is few to choose a method by: measure at least {ENOUGH} images.")
     if ignoring:
         lines.append(_unchanged(ignoring, found.get("checked", FEW_CHECKED)))
-    weak = [name for name in methods if name not in sure and name not in ignoring]
+    if constant:
+        have = "has" if len(constant) == 1 else "have"
+        lines.append(f"{_listed(constant)} {have} the same weight everywhere: that tells nothing of these answers.")
+    weak = [name for name in methods if name not in [*ranked, *ignoring, *constant]]
     if weak and ranked:
         lines.append(f"{_listed(weak)}: no sure gain of {SMALLEST:g} or more over a random order here.")
     return lines

@@ -15,7 +15,8 @@ from vision_attn.contracts.places import Extent
 from vision_attn.data.images.squares import seen_part
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.explain.captioners.generated_words import GeneratedWords
-from vision_attn.explain.measure import Example, Given, Measurement, Settings
+from vision_attn.explain.examples import Example
+from vision_attn.explain.measure import Given, Measurement, Settings
 from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.report import record
 from vision_attn.explain.subjects import Subject
@@ -39,6 +40,8 @@ Methods = Sequence[str] | Mapping[str, Given | None] | None
 
 LOW, HIGH = 0.75, 1.5
 """What an estimate of time is multiplied by, for a range."""
+SLOW = 20
+"""Seconds of the first image from which on they are told at once."""
 UNITS = ("h", 3600, 1), ("min", 60, 0), ("s", 1, 0)
 """Of time, with their seconds and the decimals that are told."""
 
@@ -91,7 +94,7 @@ def measure(
     images: Images,
     methods: Methods = None,
     *,
-    boxes: str | Path | OwnImages | None = None,
+    boxes: str | Path | Boxes | OwnImages | None = None,
     unreadable: list[str] | None = None,
     total: int | None = None,
     **settings: Any,
@@ -104,26 +107,35 @@ def measure(
     unreadable: takes the messages of images that cannot be read. total: the number of images of an iterator.
     settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see `explain.measure.Settings`.
 
+    After an interruption (Ctrl-C) the result is of the images that were measured until then.
+
     Raises ValueError for methods and settings that there are not, or if nothing can be measured.
     """
     single = isinstance(images, (*FILES, torch.Tensor)) or not isinstance(images, Sequence | Iterator)
     several = [images] if single else images
     total = len(several) if isinstance(several, Sequence) else total
-    known = Boxes(boxes) if isinstance(boxes, str | Path) else boxes
-    chosen, timed = None, 0
-    for file, picture in _pictures(several, unreadable):
-        part = seen_part(picture, subject.fit)
+    known = boxes_for(boxes, several)
+    chosen: Measurement | None = None
+    timed = 0
+    try:
+        for file, picture in _pictures(several, unreadable):
+            part = seen_part(picture, subject.fit)
+            if chosen is None:
+                chosen = Measurement(subject, _fitting(subject, part, methods), Settings(**settings))
+            start = perf_counter()
+            found = chosen.add(file, part, None if known is None else known.of(file, subject.fit))
+            timed += bool(found)
+            if found and total and total > 2 and timed <= 2:
+                for line in _estimate(chosen, perf_counter() - start, total, first=timed == 1):
+                    complain(line)
         if chosen is None:
-            chosen = Measurement(subject, _fitting(subject, part, methods), Settings(**settings))
-        start = perf_counter()
-        found = chosen.add(file, part, None if known is None else known.of(file, subject.fit))
-        timed += bool(found)
-        if found and timed == 2 and total and total > 2:  # the first image also pays for what is done once
-            complain(_estimate(chosen, perf_counter() - start, total))
-    if chosen is None:
-        why = unreadable[0] if unreadable else "no images were given"
-        raise ValueError(f"nothing could be measured: {why}")
-    chosen.finish()
+            why = unreadable[0] if unreadable else "no images were given"
+            raise ValueError(f"nothing could be measured: {why}")
+        chosen.finish()
+    except KeyboardInterrupt:
+        if chosen is None or not any(found for _, found in chosen.each):
+            raise
+        chosen.interrupt()
     result = result_of(chosen, name)
     if isinstance(known, Boxes) and result.numbers["uniform"] is None:
         complain("no object of the file is of an answer to these images, so there is no pointing")
@@ -132,7 +144,7 @@ def measure(
 
 def result_of(measurement: Measurement, name: str) -> MeasureResult:
     """The result of a measurement that is finished."""
-    pictures = [_pictured(one, measurement.subject.part) for one in measurement.examples]
+    pictures = [_pictured(one, measurement.subject.part) for one in measurement.examples.shown()]
     return MeasureResult(name, record(measurement), pictures)
 
 
@@ -150,6 +162,19 @@ def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Sub
         f"{name} holds a {task.kind}, and maps are measured of captioners and classifiers of images: vision-attn "
         f"eval {name} --show 8 draws what it sees"
     )
+
+
+def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxes | OwnImages | None:
+    """The boxes of a file, or those that are known. Raises ValueError if a file has none of the images, by name."""
+    if not isinstance(boxes, str | Path):
+        return boxes
+    known = Boxes(boxes)
+    if isinstance(images, Sequence):
+        names = [Path(name_of(image, number)).name for number, image in enumerate(images, 1)]
+        if names and not any(name in known.photographs for name in names):
+            some = ", ".join([*known.photographs][:3]) or "nothing"
+            raise ValueError(f"{boxes} has none of these images, such as {names[0]}; it has {some}")
+    return known
 
 
 def own_method(name: str) -> Given:
@@ -190,6 +215,7 @@ def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callabl
                 f"left out, since captum is not installed: {', '.join(missing)} (pip install 'vision-attn[explain]')"
             )
         return dict.fromkeys(method for method in known if method not in missing)
+    methods = [methods] if isinstance(methods, str) else methods
     wanted = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(methods)
     for method, function in wanted.items():
         if function is None and method.partition(":")[0] not in known:
@@ -199,15 +225,30 @@ def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callabl
     return wanted
 
 
-def _estimate(measurement: Measurement, seconds: float, images: int) -> str:
+def _estimate(measurement: Measurement, seconds: float, images: int, *, first: bool) -> list[str]:
     """How long the measurement takes, from the seconds of an image; a range, since images differ in their answers, and
-    a machine in what else it does."""
+    a machine in what else it does. The first image also pays for what is done once, so it only tells, if it took long,
+    that the others may as well."""
+    if first:
+        most = f"{images:,} images may take {_time(images * seconds)}, and best orders and random weights more"
+        return [f"the first image took {_time(seconds)}: {most}"] if seconds > SLOW else []
     after = measurement.seconds_of_end(images)
     total = seconds * images + after
-    unit, size, digits = next(one for one in UNITS if total >= 2 * one[1] or one is UNITS[-1])
+    unit, size, digits = _unit(total)
     low, high = (f"{factor * total / size:.{digits}f}" for factor in (LOW, HIGH))
-    rest = f", and {after:.2g} s for best orders and random weights (--best, --sanity)" if after else ""
-    return (
+    rest = f", and {_time(after)} for best orders and random weights (--best, --sanity)" if after else ""
+    return [
         f"measuring {', '.join(measurement.methods)} on {images:,} images takes about {low} to {high} {unit}: "
-        f"{seconds:.2g} s an image{rest}; fewer methods or images take less"
-    )
+        f"{_time(seconds)} an image{rest}; fewer methods or images take less"
+    ]
+
+
+def _unit(seconds: float) -> tuple[str, int, int]:
+    """Of `UNITS`, the largest of which a time is at least two."""
+    return next(one for one in UNITS if seconds >= 2 * one[1] or one is UNITS[-1])
+
+
+def _time(seconds: float) -> str:
+    """A time in its unit: 0.4 s, 94 s, 3 min."""
+    unit, size, digits = _unit(seconds)
+    return f"{seconds / size:.{digits or int(seconds < 10)}f} {unit}"

@@ -56,6 +56,11 @@ def unit_of(metric: str) -> str:
     return "%" if metric == "error" or metric.startswith("error_") else ""
 
 
+def signed(value: float) -> str:
+    """A number with its sign and three decimals, or with two digits if it is smaller than these show."""
+    return f"{value:+.3f}" if not value or abs(value) >= 0.0005 else f"{value:+.1e}"
+
+
 def complain(text: str) -> None:
     """Print one line on standard error, above any progress bar, prefixed with the name of the program."""
     if sys.stderr is not None:

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts.places import Extent
-from vision_attn.system.console import plural
+from vision_attn.system.console import plural, signed
 from vision_attn.viz.attention import light
 from vision_attn.viz.curves import plot
 from vision_attn.viz.sheet import Panel, fitted, glowing, save_page, sheet
@@ -78,9 +78,10 @@ def _table(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> str:
         _row(_name(name, colours), _cells(one), heads)
         for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"])
     ]
-    for name, label in (("random", "random order"), ("best", "best order found"), ("uniform", "uniform map")):
+    best = f"best order found, of {plural(numbers['searched'], 'image')}"
+    for name, label in (("random", "random order"), ("best", best), ("uniform", "uniform map")):
         if (one := numbers[name]) is not None:
-            cells = {key: (f"{value:.3f}", "") for key, value in one.items()}
+            cells = {key: (_number(value), "") for key, value in one.items()}
             rows.append(_row(_name(name, colours, label), cells, heads, kind="other"))
     head = "".join(f"<th>{name}<small>{note}</small></th>" for name, note in {"method": "", **heads}.items())
     return f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
@@ -91,15 +92,20 @@ def _cells(one: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     ends, share = one["gain_interval"], one["share"]
     kind = "" if ends is None else "yes" if one["is_better"] else "no" if ends[1] < 0 else ""
     cells = {
-        "gain": (f"{one['gain']:+.3f}", kind),
-        "95% interval": (UNKNOWN if ends is None else f"{ends[0]:+.3f} to {ends[1]:+.3f}", ""),
+        "gain": (signed(one["gain"]), kind),
+        "95% interval": (UNKNOWN if ends is None else f"{signed(ends[0])} to {signed(ends[1])}", ""),
         "of the best": (UNKNOWN if share is None or kind != "yes" else f"{share:.0%}", ""),
         "seconds": (f"{one['seconds']:.2g}", ""),
     }
     if "sanity" in one:
         ignores = one["ignores_weights"]
         cells["random weights"] = f"{one['sanity'][-1]:.2f}{' unchanged' * ignores}", "no" * ignores
-    return cells | {key: (f"{one[key]:.3f}", "") for key in ("deletion", "insertion", "pointing", "mass") if key in one}
+    return cells | {key: (_number(one[key]), "") for key in ("deletion", "insertion", "pointing", "mass") if key in one}
+
+
+def _number(value: float) -> str:
+    """Three decimals, or three digits of what is small."""
+    return f"{value:.3f}" if not value or value >= 0.1 else f"{value:.3g}"
 
 
 def _row(name: str, cells: Mapping[str, tuple[str, str]], heads: Mapping[str, str], kind: str = "") -> str:
@@ -125,8 +131,9 @@ def _legend(numbers: Mapping[str, Any]) -> str:
         "much higher that under the insertion curve. Intervals: images drawn with replacement."
     ]
     lines.append(
-        f"The best order was searched on {plural(numbers['searched'], 'image')}, region by region of a coarse grid, so "
-        f"a method may have more than 100% of its gain; {UNKNOWN}: no sure gain."
+        f"The best order was searched on the first answer to {plural(numbers['searched'], 'image')}: that of a method, "
+        "or one found region by region of a coarse grid, whichever is best; its row is of these answers alone. Of the "
+        f"best: the share of its gain, of the same answers; {UNKNOWN}: no sure gain."
         if numbers["best"] is not None
         else "No best order was searched (--best 0), so no share of its gain is given."
     )
@@ -138,6 +145,8 @@ def _legend(numbers: Mapping[str, Any]) -> str:
         if numbers["checked"]
         else "Maps were not compared with those of random weights (--sanity 0)."
     )
+    if numbers["pointed"]:
+        lines.append(f"Pointing and mass are of {plural(numbers['pointed'], 'answer')} with a box or mask.")
     return " ".join(lines)
 
 
@@ -185,7 +194,7 @@ def _example(example: ExamplePicture) -> str:
         f'<figure><img src="{_data(picture)}" alt="{escape(name)}"><figcaption>{escape(name)}</figcaption></figure>'
         for name, picture in figures
     )
-    title = f"{escape(Path(example.file).name)} · <b>{escape(example.text)}</b> · mean gain {example.gain:+.3f}"
+    title = f"{escape(Path(example.file).name)} · <b>{escape(example.text)}</b> · mean gain {signed(example.gain)}"
     return f'<section class="example"><p>{title}</p><div class="maps">{drawn}</div></section>'
 
 
@@ -208,7 +217,7 @@ def example_sheet(model: str, examples: Sequence[ExamplePicture]) -> Image.Image
     """A picture of the examples: a row for each, with the maps of all methods."""
     panels = []
     for example in examples:
-        notes = [f"gain {example.gain:+.2f}", *[""] * len(example.maps)]
+        notes = [f"gain {signed(example.gain)}", *[""] * len(example.maps)]
         words = [example.text, *example.maps]
         panels += [Panel(*one) for one in zip(_pictures(example), words, notes, strict=True)]
     return sheet(panels, caption="", title=TITLE.format(model))
