@@ -105,7 +105,7 @@ def _cells(one: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 def _number(value: float) -> str:
     """Three decimals, or three digits of what is small."""
-    return f"{value:.3f}" if not value or value >= 0.1 else f"{value:.3g}"
+    return f"{value:.3f}" if not value or value >= 0.1 else f"{value:#.3g}"
 
 
 def _row(name: str, cells: Mapping[str, tuple[str, str]], heads: Mapping[str, str], kind: str = "") -> str:
