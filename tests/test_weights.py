@@ -1,6 +1,7 @@
 """The weights that come with the repository: they open, say how they were made, and do what is told of them."""
 
 import json
+import re
 from itertools import islice
 from pathlib import Path
 
@@ -40,6 +41,24 @@ def test_ram_reads_cluttered_digits(data_folder, tmp_path):
     assert main(["eval", str(folder), "--out", str(tmp_path / "look"), "--show=2", *small]) == 0
     assert len(list((tmp_path / "look/pictures_test").glob("*.gif"))) == 2
     assert json.loads((tmp_path / "look/metrics_test.json").read_text())["overrides"] == small[:1]
+
+
+def test_films_are_told_word_by_word(tmp_path, monkeypatch, capsys):
+    """The film that docs/films.md draws, and the first test films."""
+    text = (Path(__file__).parent.parent / "docs" / "films.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], {})
+    expected = re.search(r"caption weights/drawn_films frames --out look +# (.*)", text)[1]
+    assert main(["caption", "weights/drawn_films", "frames", "--out", "look", "--device=cpu"]) == 0
+    assert capsys.readouterr().out == f"frames\t{expected}\n" and (tmp_path / "look" / "index.html").is_file()
+    folder = next(folder for folder in WEIGHTS if folder.name == "drawn_films")
+    task, source, _ = open_run(folder)
+    source.prepare(task)
+    with torch.no_grad():
+        metrics = task.eval().evaluate(islice(source.split("test"), 4))
+    told = json.loads((folder / "metrics_test.json").read_text())
+    assert metrics["pointing"] == pytest.approx(told["pointing"], abs=0.1) and told["pointing"] > 0.7
+    assert metrics["BLEU-4"] == pytest.approx(told["BLEU-4"], abs=0.1)
 
 
 def test_photographs_of_ones_own_start_from_drawn_objects(tmp_path, capsys):
