@@ -264,6 +264,11 @@ def test_a_folder_of_films_holds_files_of_films_and_folders_of_frames(tmp_path: 
     assert photographs([tmp_path / "a"], films=True).files == [tmp_path / "a"]
     found = photographs([tmp_path / "cache"], films=True)
     assert found.complaints == [f"{tmp_path}/cache: no films in this folder"]
+    found = photographs([tmp_path / "film.mp4", tmp_path / "cover.png"])
+    assert (
+        found.files == [tmp_path / "cover.png"]
+        and "film.mp4 is a film: name a captioner of films" in found.complaints[0]
+    )
 
 
 def test_a_folder_without_images_hints_at_its_subfolders(tmp_path: Path) -> None:

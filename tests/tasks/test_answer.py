@@ -39,6 +39,7 @@ def stories(tmp_path_factory) -> Path:
 def test_answers_are_judged_by_kind_and_by_what_hops_read(stories: Path) -> None:
     metrics = json.loads((stories / "metrics_test.json").read_text())
     assert metrics["images"] == 24 and metrics["error"] == pytest.approx((metrics["error_1"] + metrics["error_17"]) / 2)
+    assert metrics["step"] == json.loads((stories / "run" / "best" / "metrics_val.json").read_text())["step"] > 0
     printed = (stories / "printed.txt").read_text()
     assert printed.startswith("test: 24 questions\n") and f"{metrics['error_17']:8.4f}%\n" in printed
     hops = [metrics[f"hop_{number}_on_support"] for number in (1, 2)]

@@ -92,6 +92,10 @@ def photographs(
             found.files.extend(photographs_of(place))
         elif os.path.isdir(place):  # Path.is_dir raises for names that are too long
             _search(place, recursive, found, recognised, is_film if films else None)
+        elif not films and place.suffix.lower() in FILM_ENDINGS - ENDINGS:
+            found.complaints.append(
+                f"{place} is a film: name a captioner of films before it, as weights/drawn_films is"
+            )
         else:
             found.files.append(place)
     return found
