@@ -315,6 +315,29 @@ def test_boxes_are_of_answers_that_share_a_word_with_the_category(tmp_path: Path
         Boxes(file)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"bbox": [1, 2, 3]}, "bbox is [1, 2, 3], but must be 4 numbers: left, top, width and height"),
+        ({"bbox": [1, 2, 3, float("nan")]}, "bbox is [1, 2, 3, nan], but must be 4 numbers"),
+        ({"bbox": None}, "bbox is None, but must be 4 numbers"),
+        ({"bbox": [1, 2, 3, "x"]}, "could not convert string to float: 'x'"),
+        ({}, "there is no 'bbox'"),
+    ],
+)
+def test_a_wrong_box_is_an_error_that_names_the_file_and_the_annotation(
+    wrong: dict[str, Any], said: str, tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    image, file = tmp_path / "a.png", tmp_path / "bad.json"
+    photographs(1)[0].save(image)
+    images, annotation = [{"id": 7, "file_name": "a.png", "width": SIDE, "height": SIDE}], {"id": 31, "image_id": 7}
+    file.write_text(json.dumps({"images": images, "annotations": [annotation | wrong]}))
+    options = [f"--trust={tiny}", "--method=grad-cam", f"--boxes={file}", f"--out={tmp_path / 'out'}"]
+    assert main(["measure", f"{tiny}:make", str(image), *options]) == 1
+    told = f"bad.json holds no boxes in COCO's format: annotation 31 of image 7: {said}"
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["polygons", "run lengths", "compressed"])
 def test_masks_are_used_in_place_of_boxes(kind: str, tmp_path: Path) -> None:
     """An object of two parts, whose box covers the whole photograph, pointed at in the centre square."""

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ class Boxes:
                 ]
                 self.photographs[Path(image["file_name"]).name] = Photograph(width, height, objects)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{path} holds no boxes in COCO's format: {type(error).__name__} {error}") from None
+            raise ValueError(f"{path} holds no boxes in COCO's format: {_reason(error)}") from None
         self.of_all = len(names) < 2
 
     def of(self, file: str, fit: Fit) -> Callable[[str], list[Box | Mask]]:
@@ -85,11 +86,22 @@ class Boxes:
 
 
 def _instance(record: dict[str, Any], category: str, height: int, width: int) -> Instance:
-    """Raises ValueError, KeyError or TypeError for what is neither a box nor a mask."""
-    shape = record.get("segmentation")
-    runs = _runs(shape, height, width) if shape else None
-    x, y, across, down = map(float, record["bbox"] if runs is None else coco.toBbox(runs))
+    """Raises ValueError, which names the annotation, for what is neither a box nor a mask."""
+    try:
+        shape = record.get("segmentation")
+        runs = _runs(shape, height, width) if shape else None
+        edges = [float(edge) for edge in (record["bbox"] or () if runs is None else coco.toBbox(runs))]
+        if len(edges) != 4 or not all(map(isfinite, edges)):
+            raise ValueError(f"bbox is {record['bbox']}, but must be 4 numbers: left, top, width and height")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        place = f"annotation {record.get('id', '?')} of image {record['image_id']}"
+        raise ValueError(f"{place}: {_reason(error)}") from None
+    x, y, across, down = edges
     return Instance(category, (x, y, x + across, y + down), runs)
+
+
+def _reason(error: Exception) -> str:
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _runs(shape: Any, height: int, width: int) -> dict[str, Any]:
