@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,6 +94,28 @@ def test_a_new_file_is_a_new_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert main(["greet", "you"]) == 5
     with pytest.raises(SystemExit):
         main(["greet", "you", "--loud"])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["look", "m:f", "--trust", "m", "--head", "-1", "a.jpg", "b", "--out", "o"],
+        ["measure", "m:f", "a.jpg", "--trust", "m", "--method", "occlusion", "b"],
+        ["serve", "--port", "0", "a.jpg", "--host", "here", "b"],
+        ["score", "a.jpg", "--json", "b", "references.json"],
+        ["compare", "a.jpg", "--out", "o", "b"],
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_names_may_follow_options(argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    given = []
+    monkeypatch.setattr(import_module(f"vision_attn.commands.{argv[0]}"), "run", lambda found: given.append(found) or 0)
+    assert main(argv) == 0
+    field = {"serve": "models", "score": "results", "compare": "runs"}.get(argv[0], "images")
+    assert [str(name) for name in getattr(given[0], field)] == ["a.jpg", "b"]
+    with pytest.raises(SystemExit):
+        main([*argv, "--loud"])
+    assert "unrecognized arguments: --loud" in capsys.readouterr().err
 
 
 def test_train_eval_and_caption_go_together(

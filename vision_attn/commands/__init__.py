@@ -56,7 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"there is no verb {chosen}{suggest(chosen, verbs)}")
         if chosen in verbs and verbs[chosen].get_default("overrides") is not None:
             argv = joined(argv, verbs[chosen].options)
-        arguments, rest = parser.parse_known_args(argv)
+        elif chosen in verbs and argv[0] == chosen:  # names may follow options
+            parser, argv = verbs[chosen], argv[1:]
+        mixed = parser is verbs.get(chosen)
+        arguments, rest = parser.parse_known_intermixed_args(argv) if mixed else parser.parse_known_args(argv)
         if rest and not hasattr(arguments, "overrides"):
             arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.overrides = rest
