@@ -182,7 +182,8 @@ def locate(folder: str, *, download: bool) -> Path:
     if not download:
         raise ValueError(
             f"MNIST: {', '.join(missing)} not found in {place}: put the files there, gzipped or not "
-            "(VISION_ATTN_DATA sets the folder of data sets), or download them with --data.download=true"
+            "(VISION_ATTN_DATA sets the folder of data sets), or download them with --data.download=true of "
+            "vision-attn train, prepare or eval"
         )
     try:
         fetch(place, missing)
