@@ -119,6 +119,16 @@ def test_random_weights_are_told_and_always_the_same(photographs: Path, caplog: 
     assert results[0].text == results[1].text and torch.equal(results[0].alpha, results[1].alpha)
 
 
+def test_the_page_names_the_model_the_method_and_random_weights(photographs: Path, tmp_path: Path) -> None:
+    random = vision_attn.load("timm:test_vit", weights="none", device="cpu").look([photographs / "0.png"])
+    page = random.save(tmp_path / "look.html").read_text()
+    said = "Maps of timm:test_vit: relevance. The weights are random, so answers and maps mean nothing. Point at"
+    assert random[0].random and said in page
+    run = vision_attn.load("weights/photographs", device="cpu").look(photographs / "0.png")
+    page = run.save(tmp_path / "look.html").read_text()
+    assert "Maps of weights/photographs: attention. Point at" in page and not run.random
+
+
 def test_python_shows_what_the_command_shows(tiny: str, photographs: Path, tmp_path: Path) -> None:
     """The maps of each method, layer and head, whatever an image comes as; results show themselves and are saved."""
     file = photographs / "0.png"

@@ -46,6 +46,8 @@ GUIDES = {
     "matcher": "Point at a text, or tap it, to see where the image matches it.",
     "encoder": "Point at the word below a picture, or tap it, to see the attention.",
 }
+ORIGIN = "Maps of {}: {}. "
+RANDOM = "The weights are random, so answers and maps mean nothing. "
 DIALS = " The sliders show the attention of each layer and head."
 
 See = Callable[..., Explanation]
@@ -64,6 +66,10 @@ class ExplanationResult(InteractiveResult):
     described: Explanation
     part: str = ""
     """The layer and the head whose attention was asked for, such as "layer 3, head 1"."""
+    model: str = ""
+    """The name of the model."""
+    random: bool = False
+    """Whether its weights are random."""
 
     @property
     def layers(self) -> Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None:
@@ -75,6 +81,11 @@ class ExplanationResult(InteractiveResult):
     def method(self) -> str:
         """How the maps were made: "attention", "rollout", "relevance" or "grad-cam"."""
         return self.described.method
+
+    @property
+    def way(self) -> str:
+        """The method, and the layer and the head."""
+        return f"{self.method} of {self.part}" if self.part else self.method
 
     @property
     def text(self) -> str:
@@ -96,12 +107,17 @@ class ExplanationResult(InteractiveResult):
     def write_together(cls, path: Path, items: Sequence["ExplanationResult"]) -> None:
         kind = items[0].kind
         dials = any(item.layers is not None for item in items)
-        guide = GUIDES.get(kind, GUIDE.format("word")) + DIALS * dials
+        models, ways = (", ".join(dict.fromkeys(getattr(item, name) for item in items)) for name in ("model", "way"))
+        origin = ORIGIN.format(models, ways) + RANDOM * any(item.random for item in items)
+        guide = origin + GUIDES.get(kind, GUIDE.format("word")) + DIALS * dials
         write_page(path, [item.page_item for item in items], title=TITLES[kind], guide=guide)
 
     def write_picture(self, path: Path) -> None:
-        way = f"{self.method} of {self.part}" if self.part else self.method
-        options: dict[str, Any] = {"title": f"{self.title} · {way}", "log_prob": self.log_prob, "extent": self.extent}
+        options: dict[str, Any] = {
+            "title": f"{self.title} · {self.way}",
+            "log_prob": self.log_prob,
+            "extent": self.extent,
+        }
         if self.kind != "captioner":
             options["caption"] = " · ".join(self.words)
         write_sheet(path, self.picture, self.words, self.alpha, **options)
@@ -162,7 +178,8 @@ class Explainer:
 
         def explained(file: str, picture: Image.Image) -> ExplanationResult:
             seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
-            return ExplanationResult(file, shown(picture, self._fit), self.kind, seen, part)
+            random = self._model is not None and self._model.random
+            return ExplanationResult(file, shown(picture, self._fit), self.kind, seen, part, self.name, random)
 
         read = partial(whole, at_least=self.at_least)
         return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
