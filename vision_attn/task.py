@@ -56,6 +56,8 @@ class Source:
     as annotation vectors, or as pixels for an encoder."""
     num_classes: int = 0
     """The number of classes; 0 where images have no labels."""
+    films = False
+    """Whether it gives films, not images; of photographs known after `prepare`."""
     features: str | None = None
     """The folder of annotation vectors that another program computed; None where the encoder computes them."""
 

@@ -27,7 +27,7 @@ from vision_attn.data.photographs.references import read_results
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.metrics import caption_metrics, isolated, write_results
 from vision_attn.metrics.java import java
-from vision_attn.metrics.variety import same_caption, sameness
+from vision_attn.metrics.variety import few_images, same_caption, sameness
 from vision_attn.results.model import Model
 from vision_attn.system import console, files
 from vision_attn.task import Source
@@ -533,6 +533,11 @@ def test_the_same_caption_everywhere_is_counted_and_told() -> None:
     (line,), (of_photographs,) = sameness(same), sameness(same, photographs=True)
     assert line.startswith("50% of the images have the same caption") and "finetune_photographs.yaml" not in line
     assert of_photographs.startswith(line + "; ") and of_photographs.endswith("configs/finetune_photographs.yaml")
+    (of_films,) = sameness(same, "film")
+    assert of_films == line.replace("image", "film")
+    (of_others,) = sameness(same, pretrained=True)
+    assert of_others.startswith("50% of the images have the same caption") and "Train" not in of_others
+    assert few_images(3, "film")[0].startswith("scores of 3 films say little")
     assert not sameness({"same_caption": 0.49}) and not sameness({"same_caption": float("nan")}) and not sameness({})
 
 
@@ -549,12 +554,13 @@ def test_captions_that_are_all_the_same_are_said_to_be(tmp_path: Path, say, caps
 def test_training_ends_with_what_to_do_where_all_captions_are_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
     import vision_attn.engine.fit  # noqa: F401  (so that `fit` can be replaced there)
 
-    for share, said in ((0.9, True), (0.2, False)):
+    films = str(ROOT / "configs" / "films.yaml")
+    for path, share, said in ((SCENES, 0.9, "image"), (films, 0.9, "film"), (SCENES, 0.2, "")):
         monkeypatch.setattr(
             "vision_attn.engine.fit.fit", lambda share=share, **parts: {"nll": 3.0, "same_caption": share}
         )
-        assert main(["train", SCENES, f"--run.folder={tmp_path / 'run'}"]) == 0
-        assert ("90% of the images have the same caption" in capsys.readouterr().out) == said
+        assert main(["train", path, f"--run.folder={tmp_path / 'run'}"]) == 0
+        assert (f"90% of the {said}s have the same caption" in capsys.readouterr().out) == bool(said)
 
 
 def test_the_config_for_few_photographs_takes_its_first_steps(tmp_path: Path, monkeypatch, capsys) -> None:

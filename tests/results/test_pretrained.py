@@ -190,6 +190,9 @@ def test_a_captioner_of_transformers_is_used_as_a_run_is(
     assert main(["caption", name, str(folder), "--beams", "2", "--out", str(out), *settings]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [Path(file).name for file, _ in lines] == ["0.png", "1.png", "2.png"]
+    assert main(["caption", name, str(folder / "0.png"), "--task.max_words=2", "--task.min_words=2"]) == 0
+    told = capsys.readouterr().err
+    assert "100% of the captions were cut" in told and "raise --task.max_words, which counts tokens" in told
     page = (out / "index.html").read_text()
     assert len(re.findall(r'data-map="[^"]+"', page)) == sum(len(text.split()) for _, text in lines) > 8
     data = [f"--data.images={folder}", f"--data.annotations={folder / 'captions.json'}", "--data.cache=null"]
@@ -201,6 +204,8 @@ def test_a_captioner_of_transformers_is_used_as_a_run_is(
     task = vision_attn.load(name, device="cpu").task
     expected = -task.log_prob_of(photographs(), [["a dog on the grass"]] * 3).mean() / 6  # of five words and an end
     assert record["nll"] == pytest.approx(float(expected), rel=1e-3)
+    if record["cut"]:
+        assert "max_new_tokens" in (told := capsys.readouterr().err) and "--data.max_length" not in told
     captions = {one["image_id"]: one["caption"] for one in json.loads((measured / "captions_test.json").read_text())}
     assert sorted(captions.values()) == sorted(text for _, text in lines)
 

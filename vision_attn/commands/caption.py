@@ -32,7 +32,7 @@ from vision_attn.commands._run_options import (
     open_with,
 )
 from vision_attn.system.console import complain, progress, say
-from vision_attn.system.files import replacing, shipped
+from vision_attn.system.files import is_pretrained, replacing, shipped
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.results.decoded import CaptionResult
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     best: list[CaptionResult] = []
     fewer, films = 0, model.task.frames > 1
     what = "films" if films else "photographs"
-    with images_of(arguments, "captions", films=films) as (files, found):
+    with images_of(arguments, "captions", unit=model.task.unit, films=films) as (files, found):
         options |= {"placed": arguments.out is not None, "unreadable": found.complaints}
         for several in model.caption(files, **options):
             file = several[0].file
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             write_table(arguments.csv, best)
         if fewer:
             complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
-        found.notes.extend(remarks(best, photographs=not films))
+        found.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name)))
     return 1 if found.complaints else 0
 
 
@@ -160,13 +160,15 @@ def readable_again(results: Sequence[Any], what: str, complaints: list[str]) -> 
     return found
 
 
-def remarks(results: Sequence[Any], *, photographs: bool) -> Iterator[str]:
-    """What is worth knowing of all captions: that some are empty or cut, or that nearly all are the same."""
+def remarks(results: Sequence[Any], unit: str, *, pretrained: bool) -> Iterator[str]:
+    """What is worth knowing of all captions: that some are empty or cut, or that nearly all are the same. unit: what
+    was captioned. pretrained: by a captioner of transformers."""
     from vision_attn.metrics.variety import cut_short, same_caption, sameness
 
     silent = [result.file for result in results if not result.text]
     if silent:
         names = ", ".join(silent[:3]) + ", ..." * (len(silent) > 3)
         yield f"captions without a word: {len(silent)} of {len(results)} ({names}); the captioner ended at once"
-    yield from cut_short({"cut": sum(result.cut for result in results) / max(1, len(results))})
-    yield from sameness(same_caption(result.text for result in results), photographs=photographs)
+    yield from cut_short({"cut": sum(result.cut for result in results) / max(1, len(results))}, pretrained=pretrained)
+    same = same_caption(result.text for result in results)
+    yield from sameness(same, unit, pretrained=pretrained, photographs=unit == "image")

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         where = "computed again for each batch" if cached is None else f"kept in {source.cache}"
         if source.features:
             where = f"read from {source.features}"
-        say(f"{rows} x {columns} {what} of {computed.region_size} numbers per image, {where}")
+        say(f"{rows} x {columns} {what} of {computed.region_size} numbers per {task.unit}, {where}")
     command = shlex.join(["vision-attn", "train", arguments.config, *arguments.overrides])
     advised = " ".join(re.findall(r"--[\w.]+=\d+", " ".join(remarks)))
     hint = f"; to cut no caption, add {advised}" * bool(advised)

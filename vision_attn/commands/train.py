@@ -42,8 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     if first:
         best = ", ".join(f"{name} {value:.4g}{unit_of(name)}" for name, value in metrics.items())
         say(f"best on validation: {best or 'not validated'}")
-        photographs = isinstance(parts["data"], Captions) and not parts["data"].films
-        for line in (*sameness(metrics, photographs=photographs), *cut_short(metrics)):
+        films = parts["data"].films
+        photographs, unit = isinstance(parts["data"], Captions) and not films, "film" if films else "image"
+        for line in (*sameness(metrics, unit, photographs=photographs), *cut_short(metrics)):
             say(line)
         say(f"evaluate it with: vision-attn eval {folder}{trusting(config)}")
     return 0

@@ -56,9 +56,17 @@ class CaptionScores(Evaluator):
     A failed metric is NaN, with the reason in `notes`. `write` saves captions.json, in COCO's results format, and
     scores.jsonl, the metrics of each image."""
 
-    def __init__(self, names: Iterable[str] | None = None, split: Callable[[str], Sequence[str]] | None = None) -> None:
-        """`split`: how captions become words; None: at spaces, as in COCO's code."""
+    def __init__(
+        self,
+        names: Iterable[str] | None = None,
+        split: Callable[[str], Sequence[str]] | None = None,
+        unit: str = "image",
+        pretrained: bool = False,
+    ) -> None:
+        """`split`: how captions become words; None: at spaces, as in COCO's code. `unit`: what is captioned.
+        `pretrained`: by a captioner of transformers."""
         self.names, self.split = None if names is None else list(names), split
+        self.unit, self.pretrained = unit, pretrained
         self.candidates: dict[int | str, str] = {}
         self.references: dict[int | str, list[str]] = {}
         self.notes: list[str] = []
@@ -75,7 +83,8 @@ class CaptionScores(Evaluator):
         metrics = report.metrics | dict.fromkeys(report.failed, float("nan")) | same_caption(self.candidates.values())
         if self.names is None:
             metrics |= repetition(self.candidates.values()) if self.split is None else {}
-            self.notes += (*report.notes, *few_images(len(self.candidates)), *sameness(metrics))
+            self.notes += (*report.notes, *few_images(len(self.candidates), self.unit))
+            self.notes += sameness(metrics, self.unit, pretrained=self.pretrained)
         return metrics
 
     def write(self, folder: Path) -> None:
@@ -86,16 +95,17 @@ class CaptionScores(Evaluator):
 class CutShort(Evaluator):
     """`cut`: the share of decoded captions that were cut at `max_words`, before their end."""
 
-    def __init__(self, full: bool = True) -> None:
-        """`full`: add a note; validations, in which captions of the first epochs rarely end, leave it to the last."""
-        self.full, self.cut = full, list[bool]()
+    def __init__(self, full: bool = True, pretrained: bool = False) -> None:
+        """`full`: add a note; validations, in which captions of the first epochs rarely end, leave it to the last.
+        `pretrained`: of a captioner of transformers."""
+        self.full, self.pretrained, self.cut = full, pretrained, list[bool]()
 
     def update(self, batch: Any, results: Results) -> None:
         self.cut += [caption.cut for caption in results.described]
 
     def compute(self) -> dict[str, float]:
         share = sum(self.cut) / max(1, len(self.cut))
-        self.notes = cut_short({"cut": share}) if self.full else ()
+        self.notes = cut_short({"cut": share}, pretrained=self.pretrained) if self.full else ()
         return {"cut": share}
 
 

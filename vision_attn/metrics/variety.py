@@ -44,33 +44,42 @@ def same_caption(captions: Iterable[str]) -> dict[str, float]:
     return {"same_caption": max(counts.values()) / total} if total >= MIN_CAPTIONS else {}
 
 
-def sameness(metrics: Mapping[str, float], *, photographs: bool = False) -> list[str]:
-    """Return one line of advice if `same_caption` in `metrics` is at least MAX_SHARE, else nothing. photographs: also
-    of the config for few photographs."""
+def sameness(
+    metrics: Mapping[str, float], unit: str = "image", *, pretrained: bool = False, photographs: bool = False
+) -> list[str]:
+    """Return one line of advice if `same_caption` in `metrics` is at least MAX_SHARE, else nothing. unit: what is
+    captioned. pretrained: by a captioner of transformers. photographs: also of the config for few photographs."""
     share = metrics.get("same_caption", 0.0)
     if not share >= MAX_SHARE:
         return []
+    said = f"{share:.0%} of the {unit}s have the same caption: the captioner does not tell them apart"
+    if pretrained:
+        return [f"{said}; another --prompt may help"]
     return [
-        f"{share:.0%} of the images have the same caption: the captioner does not tell them apart. Train it for more "
-        "steps (a larger run.epochs, a smaller data.batch_size) or on more images"
-        + "; for a few hundred photographs of your own there is configs/finetune_photographs.yaml"
-        * photographs
+        f"{said}. Train it for more steps (a larger run.epochs, a smaller data.batch_size) or on more {unit}s"
+        + "; for a few hundred photographs of your own there is configs/finetune_photographs.yaml" * photographs
     ]
 
 
-def few_images(number: int) -> list[str]:
-    """Return one line if the scores of a corpus are those of few images, else nothing."""
+def few_images(number: int, unit: str = "image") -> list[str]:
+    """Return one line if the scores of a corpus are those of few images, or of few of another `unit`, else nothing."""
     if number >= CORPUS:
         return []
-    return [f"scores of {plural(number, 'image')} say little: BLEU and CIDEr are measures of a corpus, and "
+    return [f"scores of {plural(number, unit)} say little: BLEU and CIDEr are measures of a corpus, and "
             f"with fewer than {CORPUS} images chance decides"]  # fmt: skip
 
 
-def cut_short(metrics: Mapping[str, float]) -> list[str]:
-    """Return one line of advice if any caption was cut, by `cut` in `metrics`, the share of those that were."""
+def cut_short(metrics: Mapping[str, float], *, pretrained: bool = False) -> list[str]:
+    """Return one line of advice if any caption was cut, by `cut` in `metrics`, the share of those that were.
+    pretrained: by a captioner of transformers."""
     share = metrics.get("cut", 0.0)
     if not share > 0:
         return []
+    if pretrained:
+        return [
+            f"{100 * share:.3g}% of the captions were cut before their end, at the length of the model's own settings "
+            "(max_new_tokens or max_length), or at --task.max_words: raise --task.max_words, which counts tokens"
+        ]
     return [
         f"{100 * share:.3g}% of the decoded texts were cut at --task.max_words, before their end: raise it; if most "
         "are, the captions of training may have been cut as well: raise --data.max_length too, and train again"

@@ -206,6 +206,6 @@ class Captioning(Describing):
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
-        scores = CaptionScores(None if full else self.validate_with, self.vocabulary.kind.scored)
+        scores = CaptionScores(None if full else self.validate_with, self.vocabulary.kind.scored, self.unit)
         standard = [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
         return [*standard, MapInformation()] if full else standard

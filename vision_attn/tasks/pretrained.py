@@ -201,7 +201,8 @@ class PretrainedCaptioning(Task):
         of a caption. It is left out of a model without a token that ends a caption.
         """
         likelihood = [ReferenceLikelihood()] if ends_of(self.opened) else []
-        return evaluated(predictions, [CaptionScores(), *likelihood, CutShort(), Motion(), Pointing()], {}, folder)
+        scores, cut = CaptionScores(pretrained=True), CutShort(pretrained=True)
+        return evaluated(predictions, [scores, *likelihood, cut, Motion(), Pointing()], {}, folder)
 
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
         """Write a sheet for each image and one page of all."""

@@ -47,6 +47,7 @@ class DrawnFilms(Drawn):
     """
 
     content_words = CONTENT
+    films = True
     num_references = 400
 
     def __init__(

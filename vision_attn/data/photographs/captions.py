@@ -179,7 +179,7 @@ class Captions(VocabularySource):
             self._pictures = Features(folders, self.residency, device)
         self._readable, self._views, self._rows = found, views, views.rows
         if self._pictures.unreadable:
-            self._leave_out(self._pictures.unreadable)
+            self._leave_out(self._pictures.unreadable, "films" if task.frames > 1 else "photographs")
         self._tables: dict[str, CaptionTable] = {}
         self._groups: Stratified | None = None
         self._prepared = encoder
@@ -194,7 +194,7 @@ class Captions(VocabularySource):
     @property
     def summary(self) -> str:
         sizes = {split: len(members) for split, members in self._readable.items()}
-        return f"photographs: {counted(sizes)}; {len(self.vocabulary):,} words"
+        return f"{'films' if self.films else 'photographs'}: {counted(sizes)}; {len(self.vocabulary):,} words"
 
     @property
     def remarks(self) -> Iterator[str]:
@@ -204,8 +204,8 @@ class Captions(VocabularySource):
         texts = (captions.text(number) for number in cut.tolist())
         return remarks(captions.all_texts(), texts, self.vocabulary, self.max_length)
 
-    def _leave_out(self, unreadable: Mapping[str, str]) -> None:
-        """Keep only photographs that can be read, and log the others."""
+    def _leave_out(self, unreadable: Mapping[str, str], what: str) -> None:
+        """Keep only photographs that can be read, and log the others; `what` messages call them."""
         files: dict[str, Path | None] = {}
         for split, members in self._readable.items():
             names = list(members.all_names())
@@ -215,9 +215,8 @@ class Captions(VocabularySource):
         for name in list(files)[:10]:
             log.warning("%s", printable(f"{files[name]}: {unreadable[name]}"))
         if files:
-            log.warning(
-                "%d of %d photographs cannot be read and are left out", len(files), len(self._views.photographs)
-            )
+            total = len(self._views.photographs)
+            log.warning("%d of %d %s cannot be read and are left out", len(files), total, what)
 
     def __len__(self) -> int:
         return len(self._grouping)

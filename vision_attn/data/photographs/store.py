@@ -215,6 +215,7 @@ def locate(
     Raises ValueError if a split has no folder, or if no file exists.
     """
     root = os.path.commonpath([folder.absolute() for folder in folders.values()]) if folders else ""
+    what = "films" if films else "photographs"
     placed: dict[str, Photographs] = {}
     found: dict[str, Photographs] = {}
     missing, example = 0, Path(root)
@@ -230,10 +231,10 @@ def locate(
             missing += len(sizes) - len(found[split])
     if not any(map(len, found.values())):
         hint = meant(example, Path(root)) or ": check data.images"
-        raise ValueError(f"none of the photographs exist, such as {printable(str(example))}{hint}")
+        raise ValueError(f"none of the {what} exist, such as {printable(str(example))}{hint}")
     if missing:
         such = printable(f"{example}{meant(example, Path(root))}")
-        log.warning("photographs that do not exist and are left out: %d, such as %s", missing, such)
+        log.warning("%s that do not exist and are left out: %d, such as %s", what, missing, such)
     return found
 
 
