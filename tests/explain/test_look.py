@@ -545,13 +545,37 @@ def test_another_number_of_classes_than_of_scores_is_a_mistake(tiny: str, photog
         look(model._replace(classes=("none", *model.classes)), Image.open(photographs / "0.png"))
 
 
+def test_trusted_code_is_found_in_the_current_folder(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As by the installed command, on whose path it is not; other imports do not find what lies there."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "tiny_here": "import tiny_near" + MODULE,
+        "tiny_near": "",
+        "tiny_broken": "import none_such",
+    }.items():
+        Path(f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    before = list(sys.path)
+    assert main(["look", "tiny_here:make", str(photographs), "--trust=tiny_here", "--out=out"]) == 0
+    assert sys.path == before and "" not in before and str(tmp_path) not in before
+    assert main(["look", "tiny_broken:make", str(photographs), "--trust=tiny_broken"]) == 1
+    assert "tiny_broken:make cannot be imported: No module named 'none_such'" in capsys.readouterr().err
+    Path("tiny_broken.py").write_text("def make():\n    return 3\n")
+    assert main(["look", "tiny_broken:make", str(photographs), "--trust=tiny_broken"]) == 1
+    assert "tiny_broken:make returned an int, not a torch.nn.Module" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["resnet19"], "resnet19 is neither a run folder nor a network of torchvision; did you mean resnet18"),
         (["timm:nothing", "--weights", "none"], "timm:nothing cannot be opened: Unknown model"),
         (["tiny_model:make"], "tiny_model:make runs the code of tiny_model: add --trust tiny_model if you trust it"),
-        (["tiny_model:other", "--trust", "tiny_model"], "tiny_model:other cannot be imported"),
+        (["tiny_model:other", "--trust", "tiny_model"], "tiny_model:other: there is no other in /"),
+        (["tiny_model:mak", "--trust", "tiny_model"], "tiny_model.py; did you mean make?"),
+        (["none_such:make", "--trust", "none_such"], "there is no module none_such in the current folder, on"),
         (["tiny_model:make", "--trust", "tiny_model", "--text", "cats"], "the classifier has no class 'cats'; did you"),
         (["tiny_model:make", "--trust", "tiny_model", "--layer", "3"], "there is no layer 3: they are numbered from 0"),
         (["tiny_model:make", "--trust", "tiny_model", "--rollout", "--head", "1"], "a layer and a head are of"),

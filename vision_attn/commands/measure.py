@@ -21,6 +21,7 @@ from vision_attn.explain.methods import METHODS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain, say, signed
 from vision_attn.system.memory import collected_later
+from vision_attn.system.own_code import own_function
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure all that can be read; the exit status is 1 when something could not be."""
     with collected_later():
         from vision_attn.configuration.trust import as_packages
-        from vision_attn.results.measured import boxes_for, own_method
+        from vision_attn.results.measured import boxes_for
     trusted = as_packages(arguments.trust)
     if arguments.number is not None:
         check_range("measure", 1, 10_000_000, number=arguments.number)
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         is_own = ":" in name and not name.partition(":")[2].lstrip("-").isdigit()
         if is_own and package not in trusted:
             raise ValueError(f"{name} runs the code of {package}: add --trust {package} if you trust it")
-        methods[name] = own_method(name) if is_own else None
+        methods[name] = own_function(name) if is_own else None
     settings = {key: getattr(arguments, key) for key in ("fill", "steps", "best", "sanity", "seed", "boxes")}
     with images_of(arguments, "measure") as (files, found):
         model = load_with_images(arguments)

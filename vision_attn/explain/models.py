@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from torch import Tensor, nn
 from vision_attn.explain.from_transformers import open_transformers
 from vision_attn.explain.opened import Model, reached
 from vision_attn.explain.sizes import image_size, timm_settings
-from vision_attn.system.console import reason_of, suggest
+from vision_attn.system.console import reason_of, suggest, with_article
 from vision_attn.system.files import find
 from vision_attn.system.hub import hub_or_cache
+from vision_attn.system.own_code import own_function
 
 log = logging.getLogger(__name__)
 
@@ -145,19 +145,14 @@ def _timm(name: str, weights: str | None) -> Model:
 
 
 def _function(module: str, function: str, weights: str | None) -> Model:
-    try:
-        make = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"{module}:{function} cannot be imported ({error}): is it installed, or on PYTHONPATH?"
-        ) from error
+    make = own_function(f"{module}:{function}")
     try:
         signature(make).bind()
     except TypeError as error:
         raise ValueError(f"{module}:{function} must be a function that needs no arguments ({error})") from error
     model = make()
     if not isinstance(model, nn.Module):
-        raise ValueError(f"{module}:{function} returned a {type(model).__name__}, not a torch.nn.Module")
+        raise ValueError(f"{module}:{function} returned {with_article(type(model).__name__)}, not a torch.nn.Module")
     if weights not in (None, NONE):
         _load(model, weights, function)
     size, settings = image_size(model), timm_settings(model)

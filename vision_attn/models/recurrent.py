@@ -21,6 +21,7 @@ from vision_attn.layers.padding import without_padding
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.layers.unrolled import repeated, sharing_casts, unrolled
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.console import with_article
 
 
 class Memory(NamedTuple):
@@ -179,7 +180,8 @@ class RecurrentCaptioner(Captioner):
         With `step`, the query is packed rows."""
         scored = self.score(ragged.spread(query, step), memory.keys, state.carry)
         if not isinstance(scored, tuple) or len(scored) != 2:
-            raise ValueError(f"{type(self.score).__name__} must return (scores, carry), not a {type(scored).__name__}")
+            given = with_article(type(scored).__name__)
+            raise ValueError(f"{type(self.score).__name__} must return (scores, carry), not {given}")
         scores, carry = scored
         if scores.dim() != 3 or scores.shape[2] != memory.regions.shape[1]:
             sizes = {"B": memory.regions.shape[0], "L": memory.regions.shape[1]}

@@ -11,6 +11,7 @@ from vision_attn.contracts import Fit
 from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import encoder_input, read_image, seen_part
 from vision_attn.data.images.upright_rgb import in_rgb
+from vision_attn.system.console import with_article
 
 Picture = str | Path | Encoded | Image.Image | np.ndarray | Tensor
 """A file, a file in memory, a picture, or an array: (Y, X), (Y, X, 3 or 4), or a tensor (C, Y, X); uint8, or floats in
@@ -50,7 +51,9 @@ def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:
     if isinstance(image, np.ndarray | Tensor):
         image = _pictured(image)
     if not isinstance(image, Image.Image):
-        raise ValueError(f"this image is a {type(image).__name__}: give a path, a PIL image, an array or a tensor")
+        raise ValueError(
+            f"this image is {with_article(type(image).__name__)}: give a path, a PIL image, an array or a tensor"
+        )
     return in_rgb(image)
 
 

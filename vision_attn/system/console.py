@@ -130,6 +130,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 
+def with_article(noun: str) -> str:
+    """ "a tuple", "an int"."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
 def reason_of(error: BaseException) -> str:
     """What an error says, in one line of at most 300 characters; its type if it says nothing."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]

@@ -15,6 +15,7 @@ from torch import Tensor
 from vision_attn.contracts import Fit
 from vision_attn.data.images.open import ENDINGS, Encoded, open_photograph
 from vision_attn.data.images.squares import encoder_input, seen_part
+from vision_attn.system.console import with_article
 
 FILM_ENDINGS = frozenset(
     (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ogv", ".wmv", ".flv", ".gif")
@@ -56,7 +57,7 @@ def open_film(path: Any, frames: int, at_least: int = SHOWN) -> list[Image.Image
     if isinstance(path, np.ndarray | Tensor):
         return _spaced("this film", [Image.fromarray(frame) for frame in _frames_of(path)], frames)
     if not isinstance(path, str | Path | Encoded):
-        raise ValueError(f"this film is a {type(path).__name__}: give a path, an array or a tensor")
+        raise ValueError(f"this film is {with_article(type(path).__name__)}: give a path, an array or a tensor")
     if not isinstance(path, Encoded) and Path(path).is_dir():
         names = frames_in(Path(path))
         if not names:
