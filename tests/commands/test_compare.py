@@ -92,8 +92,19 @@ def test_what_is_no_run_or_has_no_curves_is_said(runs, tmp_path, capsys):
     assert main(["compare", runs[0], str(tmp_path / "none")]) == 1
     assert "none is no run: it holds neither config.yaml nor best/config.yaml" in capsys.readouterr().err
     (tmp_path / "a" / "metrics.jsonl").unlink()
-    assert main(["compare", runs[0], "--out", str(tmp_path / "out")]) == 1
-    assert "no metrics.jsonl, so there are no curves" in capsys.readouterr().err
+    assert main(["compare", runs[0], "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[-1] == "0.5000" and not (tmp_path / "out").exists()
+    assert said.err.endswith("no page is written: these runs have no metrics.jsonl, so there are no curves\n")
     (tmp_path / "a" / "best" / "metrics_val.json").write_text("[1]")
     assert main(["compare", runs[0]]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[-3:] == ["-", "-", "0.5000"]
+
+
+def test_an_included_run_is_found_by_its_name_anywhere(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = ["weights/ram_cluttered60", "weights/draw_reader_cluttered100"]
+    assert main(["compare", *names, "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["run"] for one in found] == names
+    assert all(0 < one["test"]["error"] < 10 and one["val"]["step"] > 0 for one in found)

@@ -1,9 +1,10 @@
 """Compare runs: their metrics, the keys in which their configs differ, and their curves.
 
 Prints a line for each run: the keys that are not the same in all, the step of the best weights, and the metric that
-selected them, on validation and, where `vision-attn eval` has measured it, on the test split. A folder that `eval`
-wrote for a model that was not trained here, or the name of the model, transformers:NAME, is compared by its test
-metrics. Runs that differ in their seed alone are summed up by the mean and the standard deviation.
+selected them, on validation and, where `vision-attn eval` has measured it, on the test split. RUN may be the name of an
+included run, such as weights/photographs. A folder that `eval` wrote for a model that was not trained here, or the name
+of the model, transformers:NAME, is compared by its test metrics. Runs that differ in their seed alone are summed up by
+the mean and the standard deviation.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from vision_attn.commands._files import check_writable
 from vision_attn.commands._run_options import measured_in
 from vision_attn.system.console import complain, say, unit_of
-from vision_attn.system.files import is_pretrained, read_json
+from vision_attn.system.files import is_pretrained, read_json, shipped
 
 SEED = "run.seed"
 APART = {"run.folder"}
@@ -61,23 +62,26 @@ def run(arguments: argparse.Namespace) -> int:
     keys = different(runs)
     chosen = dict.fromkeys(str(one.config.get("run.metric")) for one in runs if one.config.keys() - {SEED})
     names = arguments.metrics or list(chosen)
-    page = None
-    if arguments.out:  # before anything is printed, whose reader may leave
+    note = ""
+    if arguments.out and (found := curves(runs)):  # before anything is printed, whose reader may leave
         from vision_attn.viz.curves import write_curves
 
-        page = write_curves(arguments.out / "index.html", curves(runs), title="Curves of runs")
+        note = f"drawn: {write_curves(arguments.out / 'index.html', found, title='Curves of runs')}"
+    elif arguments.out:
+        note = "no page is written: these runs have no metrics.jsonl, so there are no curves"
     for line in records(runs, keys) if arguments.json else (*table(runs, keys, names), *summaries(runs, names)):
         say(line)
-    if page:
-        complain(f"drawn: {page}")
+    if note:
+        complain(note)
     return 0
 
 
 def compared(folder: Path) -> Compared:
-    """Read a run. What it does not have yet is empty."""
+    """Read a run, also an included one by its name. What it does not have yet is empty."""
     from vision_attn.configuration.moves import moved
     from vision_attn.system.bounded_yaml import flat, read_yaml
 
+    name, folder = str(folder), shipped(folder)
     config = folder / "config.yaml" if (folder / "config.yaml").is_file() else folder / "best" / "config.yaml"
     if is_pretrained(folder):
         measured = measured_in(str(folder))
@@ -85,11 +89,12 @@ def compared(folder: Path) -> Compared:
             raise ValueError(f"{folder} is not measured yet, or not in {measured}: vision-attn eval {folder} ...")
         folder = measured
     if not config.is_file() and (test := _read(folder / "metrics_test.json")):  # of a model that was not trained here
-        return Compared(str(test.get("run", folder)), {SEED: test.get("seed")}, {}, test, [], {})
+        return Compared(str(test.get("run", name)), {SEED: test.get("seed")}, {}, test, [], {})
     if not config.is_file():
-        raise ValueError(f"{folder} is no run: it holds neither config.yaml nor best/config.yaml")
+        raise ValueError(f"{name} is no run: it holds neither config.yaml nor best/config.yaml")
     return Compared(
-        str(folder), flat(moved(read_yaml(config))), _read(folder / "best" / "metrics_val.json"),
+        name, flat(moved(read_yaml(config))),
+        _read(folder / "best" / "metrics_val.json") or _read(folder / "metrics_val.json"),  # of a copy of best/
         _read(folder / "metrics_test.json"), _lines(folder / "metrics.jsonl"),
         _read(folder / "last" / "position.json"),
     )  # fmt: skip
@@ -166,8 +171,6 @@ def curves(runs: Sequence[Compared]) -> dict[str, dict[str, list[tuple[float, fl
             for name, value in line.items():
                 if name not in NO_CURVES and _is_number(value) and _is_number(line.get("step")):
                     found.setdefault(name, {}).setdefault(one.name, []).append((float(line["step"]), float(value)))
-    if not found:
-        raise ValueError("these runs have no metrics.jsonl, so there are no curves: leave out --out")
     return found
 
 
