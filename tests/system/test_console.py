@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from vision_attn import commands
 from vision_attn.system import console
 from vision_attn.system.console import complain, printable, progress, say
 
@@ -45,6 +46,19 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPat
     lines = sys.stderr.getvalue().splitlines()
     assert lines and all(line.startswith("annotation vectors: ") for line in lines)
     assert "8/8" in lines[-1] and "image/s" in lines[-1] and "\r" not in sys.stderr.getvalue()
+
+
+def test_nothing_of_a_bar_is_left_below_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    items = iter(progress(range(3), what="look", unit="image"))  # held by the error's traceback
+    next(items)
+    assert commands._tell(ValueError("no such method")) == 1
+    shown = sys.stderr.getvalue()
+    assert "look:   0%" in shown and shown.endswith("\rvision-attn: error: no such method\n")
 
 
 def test_closed_outputs_cost_nothing_but_what_they_would_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:

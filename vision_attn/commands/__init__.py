@@ -24,7 +24,7 @@ from typing import Literal, NoReturn
 
 from vision_attn import __version__
 from vision_attn.commands._hints import joined
-from vision_attn.system.console import complain, discard, log_to_terminal, printable, suggest
+from vision_attn.system.console import complain, discard, end_progress, log_to_terminal, printable, suggest
 from vision_attn.system.memory import left_at_exit
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -105,6 +105,7 @@ def all_verbs() -> dict[str, Path]:
 
 def _tell(error: BaseException) -> int:
     """Print one line about an error. Returns the exit status."""
+    end_progress()
     if _interrupted(error):
         complain("interrupted")
         return 130

@@ -45,6 +45,13 @@ def leave_out(bar: tqdm, seconds: float) -> None:
         bar.last_print_t += seconds
 
 
+def end_progress() -> None:
+    """Remove the bars of work that an error ended, or they would be drawn again below its message."""
+    for bar in list(getattr(tqdm, "_instances", ())):
+        with suppress(OSError):  # the reader may have left
+            bar.close()
+
+
 def say(*columns: str) -> None:
     """Print one line on standard output, above any progress bar; columns are separated by tabs."""
     if sys.stdout is not None:
