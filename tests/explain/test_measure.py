@@ -284,7 +284,7 @@ def test_runs_are_measured_with_the_methods_that_suit_them(config: str, expected
     assert found.save(tmp_path / "page.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="text"):
         model.measure(photographs(1), "red")
-    own = model.measure(number=2, methods=["occlusion"], best=0, sanity=0, steps=1, fill="mean")
+    own = model.measure(number=2, methods="occlusion", best=0, sanity=0, steps=1, fill="mean")
     assert own.numbers["images"] == 2 and (config != "ram_mnist28" or 0 < own.numbers["uniform"]["mass"] <= 1)
     with pytest.raises(ValueError, match="is not of drawn images: name photographs"):
         OwnImages(model.task, Source(), "runs/mine", 2)
@@ -539,6 +539,8 @@ def test_networks_of_torchvision_are_measured(monkeypatch: pytest.MonkeyPatch) -
     found = model.measure(photographs(1), methods=["grad-cam", "layer-cam"], best=0, sanity=0, steps=1, fill="mean")
     assert all(np.isfinite([one["gain"], one["deletion"], one["seconds"]]).all() for one in found.methods.values())
     assert found.numbers["random_weights"] and found.text.startswith("The model has random weights")
+    found = model.measure(photographs(1), methods="grad-cam", best=0, sanity=0, steps=1, fill="mean")
+    assert list(found.methods) == ["grad-cam"]
 
 
 @pytest.mark.parametrize("make", [blip, llava, clip], ids=lambda make: make.__name__)
