@@ -49,6 +49,21 @@ def test_keys_that_differ_and_metrics_are_a_table(runs, capsys):
     assert main(["compare", runs[0], runs[2], "--metrics", "pointing", "none"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert re.split("  +", rows[0])[1:] == ["1.0", "20", "0.7500", "-", "-", "-"] and len(rows) == 2
+    assert main(["compare", runs[0], "--metrics", "pointing", "none"]) == 0
+    assert capsys.readouterr().err == "vision-attn: no run has none\n"
+
+
+def test_test_metrics_of_other_weights_are_left_out(runs, capsys):
+    """Training went on since they were measured."""
+    place = Path(runs[0]) / "metrics_test.json"
+    for step, shown in ((20, "0.5000"), (10, "-")):
+        place.write_text(json.dumps(json.loads(place.read_text()) | {"step": step}))
+        assert main(["compare", runs[0], runs[1]]) == 0
+        printed = capsys.readouterr()
+        assert re.split("  +", printed.out.splitlines()[1])[-1] == shown
+    assert printed.err == (
+        f"vision-attn: {runs[0]}: its test metrics are of step 10, its weights of step 20: vision-attn eval {runs[0]}\n"
+    )
 
 
 def test_a_run_twice_is_not_two_seeds(runs, capsys):

@@ -62,6 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     keys = different(runs)
     chosen = dict.fromkeys(str(one.config.get("run.metric")) for one in runs if one.config.keys() - {SEED})
     names = arguments.metrics or list(chosen)
+    known = {name for one in runs for name in (*one.val, *one.test)}
+    if unknown := [name for name in arguments.metrics or () if name not in known]:
+        complain(f"no run has {', '.join(unknown)}")
     note = ""
     if arguments.out and (found := curves(runs)):  # before anything is printed, whose reader may leave
         from vision_attn.viz.curves import write_curves

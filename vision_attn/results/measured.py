@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -175,17 +174,6 @@ def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxe
             some = ", ".join([*known.photographs][:3]) or "nothing"
             raise ValueError(f"{boxes} has none of these images, such as {names[0]}; it has {some}")
     return known
-
-
-def own_method(name: str) -> Given:
-    """The function `module:function`, whose code is run. Raises ValueError if it cannot be imported."""
-    module, _, function = name.partition(":")
-    try:
-        return getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"the method {name} cannot be imported ({error}): is it installed, or on PYTHONPATH?"
-        ) from error
 
 
 def _pictured(example: Example, part: Extent) -> ExamplePicture:
