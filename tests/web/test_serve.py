@@ -516,6 +516,21 @@ def test_a_drawn_digit_is_for_models_that_have_room_for_it(tmp_path) -> None:
     assert kinds == ["classify", "digit"] and (refused.status, answered.status) == (400, 200)
 
 
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [("memory_stories", "model that answers questions"), ("draw_mnist_small", "generator of images")],
+)
+def test_a_run_that_the_page_cannot_show_is_refused_at_start(config: str, kind: str, tmp_path, capsys) -> None:
+    """Instead of a page on which every request fails."""
+    run = write_run(config, tmp_path / "run", sizes=[])
+    assert main(["serve", str(run), "--port", "0", "--device", "cpu"]) == 1
+    printed = capsys.readouterr()
+    assert f"{run} holds a {kind}, which neither captions nor classifies images" in printed.err
+    assert f"vision-attn eval {run} --show 8 draws what it does" in printed.err and "ready" not in printed.out
+    with pytest.raises(ValueError, match="nothing to ask it"):
+        make_server([("run", load(run, device="cpu"))], port=0)
+
+
 def test_an_address_of_version_6_is_served(tmp_path) -> None:
     try:
         with make_server([("ram", load(write_run("ram_mnist28", tmp_path / "ram")))], host="::1", port=0) as running:

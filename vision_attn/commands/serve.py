@@ -48,7 +48,8 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load the models and serve them until Ctrl-C. Raises ValueError if one cannot be opened, or the address used."""
+    """Load the models and serve them until Ctrl-C. Raises ValueError if one cannot be opened or shown, or the address
+    used."""
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise ValueError(f"the page needs {' and '.join(missing)}: pip install 'vision-attn[web]'")
     if not 0 <= arguments.port < 2**16:
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         for name, title in zip(names, short_names(names), strict=True):
             file = None if is_run_name(name) else next(given)
             given_prompt = {"prompt": arguments.prompt} if arguments.prompt and is_pretrained(name) else {}
-            server.models.append((title, load(name, weights=file, **given_prompt, **options)))
+            server.add(title, load(name, weights=file, **given_prompt, **options))
         say(f"ready: open http://{arguments.host}:{server.server_port} in a browser; Ctrl-C ends it")
         server.serve_forever()
     return 0

@@ -41,6 +41,15 @@ def verbs(model: Model | Explainer) -> list[str]:
     return [verb for verb, answers in found.items() if answers]
 
 
+def check_served(model: Model | Explainer) -> None:
+    """Raise ValueError for a model that answers nothing, such as one that draws, or answers questions."""
+    if not verbs(model):
+        raise ValueError(
+            f"{model.name} holds a {model.task.kind}, which neither captions nor classifies images, so the page has "
+            f"nothing to ask it: vision-attn eval {model.name} --show 8 draws what it does"
+        )
+
+
 def takes_digits(task: Classification) -> bool:
     """Whether a classifier tells digits apart, in grey images that have room for one."""
     channels, height, width = task.image_shape

@@ -35,7 +35,7 @@ from vision_attn.results.model import Model
 from vision_attn.results.result_list import BATCH
 from vision_attn.system.console import printable
 from vision_attn.system.files import ours
-from vision_attn.web.answers import OPTIONS, answers, described, number_of, verbs
+from vision_attn.web.answers import OPTIONS, answers, check_served, described, number_of, verbs
 
 LARGEST = 32_000_000
 """Bytes of an upload."""
@@ -56,7 +56,9 @@ class Server:
     """Serves `models`, named, until `shutdown` or Ctrl-C."""
 
     def __init__(self, models: Sequence[tuple[str, Model | Explainer]], host: str, port: int) -> None:
-        self.models, self.local = list(models), host in LOCAL
+        self.models, self.local = list[tuple[str, Model | Explainer]](), host in LOCAL
+        for name, model in models:
+            self.add(name, model)
         self.socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.server_port: int = self.socket.getsockname()[1]
         # Read now: no name of a request is ever looked up in the file system.
@@ -72,6 +74,11 @@ class Server:
         self._worker = ThreadPoolExecutor(1)  # models answer one after the other, always in the same thread
         self._free = asyncio.Lock()
         self._waiting: dict[tuple, Group] = {}
+
+    def add(self, name: str, model: Model | Explainer) -> None:
+        """Serve one more model. Raises ValueError for one that answers nothing that the page can ask."""
+        check_served(model)
+        self.models.append((name, model))
 
     def __enter__(self) -> "Server":
         return self
@@ -189,7 +196,7 @@ def make_server(
     models: Sequence[tuple[str, Model | Explainer]], *, host: str = "127.0.0.1", port: int = 7860
 ) -> Server:
     """Return a server of named models; `serve_forever` runs it. Port 0 takes a free one. Raises ValueError if the
-    address cannot be used."""
+    address cannot be used, or a model is none that the page can show."""
     try:
         return Server(models, host, port)
     except OSError as error:
