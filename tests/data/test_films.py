@@ -13,6 +13,7 @@ from vision_attn.data.films.films import DrawnFilms
 from vision_attn.data.films.grammar import CONTENT, DIRECTIONS, KINDS
 from vision_attn.data.images.open import Encoded
 from vision_attn.data.scenes.grammar import COLOURS
+from vision_attn.task import Task
 
 EVENT = r"a (\w+) (\w+) (moves \w+|stops|turns \w+|leaves|meets a \w+ \w+)"
 ORDERS = {
@@ -123,6 +124,30 @@ def folder(tmp_path_factory) -> Path:
         frame.save(folder / "frames" / f"{number:02}.png")
     (folder / "text.mp4").write_text("no film")
     return folder
+
+
+@pytest.mark.parametrize(
+    ("frames", "resolution", "way"),
+    [
+        (6, 32, "set --task.encoder.frames=9 (or --data.frames=6)"),
+        (9, 40, "set --data.size=40"),
+        (6, 40, "set --task.encoder.frames=9 (or --data.frames=6) and set --data.size=40"),
+        (1, 32, "wrap the encoder of images in vision_attn.encoders.clips.FrameVectors"),
+    ],
+)
+def test_films_that_the_encoder_does_not_take_are_refused_with_the_key_to_set(
+    frames: int, resolution: int, way: str
+) -> None:
+    class Seeing(Task):
+        resolution = None
+
+    task = Seeing()
+    task.frames, task.resolution = frames, resolution
+    with pytest.raises(ValueError) as refused:
+        DrawnFilms().prepare(task)
+    assert str(refused.value) == (
+        f"films are drawn with frames=9 of size=32, but the encoder takes {frames} of {resolution} pixels: {way}"
+    )
 
 
 @pytest.mark.parametrize("name", ["film.mp4", "film.gif", "frames"])

@@ -79,12 +79,19 @@ class DrawnFilms(Drawn):
 
     def prepare(self, task: Task) -> None:
         """Check that the encoder expects films of this size. There is nothing to download or cache."""
-        expected = task.frames, task.resolution
-        if expected != (self.frames, self.size):
-            raise ValueError(
-                f"films are drawn with frames={self.frames} of size={self.size}, but the encoder takes {expected[0]} "
-                f"of {expected[1]} pixels: set both to the same, and wrap an encoder of images in encoders.clips"
-            )
+        if (task.frames, task.resolution) == (self.frames, self.size):
+            return
+        ways = []
+        if task.frames == 1:
+            ways.append("wrap the encoder of images in vision_attn.encoders.clips.FrameVectors")
+        elif task.frames != self.frames:
+            ways.append(f"set --task.encoder.frames={self.frames} (or --data.frames={task.frames})")
+        if task.resolution != self.size:
+            ways.append(f"set --data.size={task.resolution}")
+        raise ValueError(
+            f"films are drawn with frames={self.frames} of size={self.size}, but the encoder takes {task.frames} "
+            f"of {task.resolution} pixels: {' and '.join(ways)}"
+        )
 
     def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Films:
         return arrange(stream(*numbers), num_images, name, self.mixture, self.frames, self.size)
