@@ -143,6 +143,7 @@ def test_a_map_that_is_nearly_uniform_has_no_place(rows, columns, tmp_path, monk
     attention_sheet(grey(), ["word"], half)
     attention_sheet(grey(), ["dog"], half, boxes={"dog": [(0, 0, 1, 1)], "cat": []})
     attention_sheet(grey(), ["cat"], half, boxes={"dog": [(0, 0, 1, 1)], "cat": []})
+    attention_sheet(grey(), ["dog"], half, boxes={"dog": [(0, 0, 1, 1)]}, truth="the object of this hop")
     attention_sheet(grey(), ["a", "b", "c"], torch.cat([0 * half, half, even(1, rows, columns)]))
     attention_sheet(grey(), ["dog"], half, log_prob=[-1.0])
     assert remarks == [
@@ -150,6 +151,7 @@ def test_a_map_that_is_nearly_uniform_has_no_place(rows, columns, tmp_path, monk
         "",
         "boxes: objects of which a word is true",
         "",
+        "boxes: the object of this hop",
         "zero, so the picture is dark: 1 of 3 maps · even (no region stands out): 1 of 3 maps",
         "p: probability",
     ]
@@ -339,6 +341,7 @@ def test_page_holds_everything_and_loads_nothing(tmp_path):
     text = write_page(tmp_path / "page.html", items, title="Dogs <3").read_text()
     assert not re.search("https?:|@import|url\\(", text)
     assert "A box is an object of which the word is true." in text
+    assert "<summary>Reference captions (1)</summary>" in text
     assert "Dogs &lt;3" in text and "A dog &amp; a cat." in text and "no words" in text
     read = Page(text)
     kinds = [source.split(",")[0] for source in read.sources]

@@ -22,6 +22,7 @@ EVEN = 0.05
 """A map is nearly uniform if its entropy is within this fraction of the maximum."""
 
 RIM = 2  # width of the white line around the selected region
+TRUE = "objects of which a word is true"
 LEGEND = "Above: the region selected for each word. Below: the map that it was selected from."
 
 
@@ -103,6 +104,7 @@ def attention_sheet(
     regions: Int[Tensor, "T"] | None = None,
     extent: Extent = WHOLE,
     panel: int = PANEL,
+    truth: str = TRUE,
 ) -> Image.Image:
     """Draw the plain picture, then one panel per word: the picture lit by that word's map. Only the plain picture if
     `alpha` is None.
@@ -118,6 +120,7 @@ def attention_sheet(
             pair of pictures: above, its region on the darkened picture; below, the map that it was selected from.
         extent: where the regions lie on the picture.
         panel: pixels of a panel's longer side.
+        truth: what boxes are, for the remark that explains them.
 
     Raises ValueError if `words`, `alpha`, `log_prob` and `regions` differ in length, a map has no region, or a region
     lies outside the grid.
@@ -134,9 +137,8 @@ def attention_sheet(
         above, *below = (boxed(drawn, (boxes or {}).get(shown(word), ())) for drawn in pictures)
         panels.append(Panel(above, shown(word), note, *below))
     caption = (joined(words) or "no words") if caption is None else caption
-    return sheet(
-        panels, caption=caption, title=title, remark=_remark(words, alpha, log_prob, boxes or {}), legend=LEGEND
-    )
+    boxes = f"boxes: {truth}" * any((boxes or {}).get(shown(word)) for word in words)
+    return sheet(panels, caption=caption, title=title, remark=_remark(words, alpha, log_prob, boxes), legend=LEGEND)
 
 
 def _notes(
@@ -152,11 +154,12 @@ def _remark(
     words: Sequence[str],
     alpha: Float[Tensor, "T Y X"] | None,
     log_prob: Sequence[float | int] | Tensor | None,
-    boxes: Mapping[str, Sequence[Box]],
+    boxes: str,
 ) -> str:
-    """The legend of the notes and boxes, with how many maps are nearly even or zero; empty if there is none of it."""
+    """The legend of the notes, that of `boxes`, and how many maps are nearly even or zero; empty if there is none of
+    it."""
     found = ["p: probability"] * (alpha is not None and log_prob is not None and len(words) > 0)
-    found += ["boxes: objects of which a word is true"] * any(boxes.get(shown(word)) for word in words)
+    found += [boxes] * bool(boxes)
     if alpha is not None:
         zero = weights(alpha).flatten(1).amax(dim=1) == 0
         kinds = {"zero, so the picture is dark": zero, "even (no region stands out)": even(alpha)}

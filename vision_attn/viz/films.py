@@ -18,6 +18,7 @@ from vision_attn.viz.typeface import Typeface
 
 FRAME, GAP, LABEL = 96, 6, 150
 """Pixels of a frame's longer side, between frames, and for the word next to its frames."""
+BOXES = "boxes: the actor of the event that a word tells of"
 PLAYED = 288
 """Pixels of a frame's longer side in an animation."""
 PACE = 350
@@ -72,6 +73,8 @@ def film_sheet(
     """
     film = [fitted(frame, FRAME) for frame in frames_of(strip, alpha.shape[1])]
     width, height = film[0].size
+    told = BOXES if any((boxes or {}).get(shown(word)) for word in words) else ""
+    title = " · ".join(filter(None, (title, told)))
     type_ = Typeface(" ".join([title, *words]))
     inner = LABEL + len(film) * (width + GAP) - GAP
     lines = type_.wrapped(joined(words) or "no words", 26, inner)

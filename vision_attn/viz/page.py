@@ -36,8 +36,9 @@ BOXES = {
     "character": " A box is where the character is.",
     "hop": " A box is the object that the answer follows from at this hop.",
 }
+ACTORS = " A box is on the actor of the event that the word tells of, while the event happens."
 FILMS = " The line below a film shows how much it looked at each frame."
-REFERENCES = {"word": "What people said ({})", "character": "What is written ({})", "hop": "Question and answer ({})"}
+REFERENCES = {"word": "Reference captions ({})", "character": "What is written ({})", "hop": "Question and answer ({})"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 
@@ -115,8 +116,9 @@ def _wide(picture: Image.Image) -> bool:
 def _guide(items: Sequence[PageItem], unit: Unit) -> str:
     if all(item.alpha is None for item in items):
         return NO_MAPS
-    films = FILMS * any(item.frames > 1 for item in items)
-    return GUIDE.format(unit) + BOXES[unit] * any(item.boxes for item in items) + films
+    films = any(item.frames > 1 for item in items)
+    boxes = ACTORS if films else BOXES[unit]
+    return GUIDE.format(unit) + boxes * any(item.boxes for item in items) + FILMS * films
 
 
 def _figure(number: int, item: PageItem, unit: Unit) -> str:
