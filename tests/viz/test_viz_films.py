@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageColor
 
-from vision_attn.viz.films import film_sheet
+from vision_attn.viz.films import EDGE, FRAME, film_sheet
 from vision_attn.viz.page import PageItem, write_page
+from vision_attn.viz.sheet import MARGIN
 from vision_attn.viz.typeface import Typeface
 
 
@@ -22,3 +23,14 @@ def test_a_box_of_a_film_is_on_the_actor_of_an_event(tmp_path: Path, monkeypatch
     film_sheet(strip, ["leaves"], alpha, title="film 1", boxes=boxes)
     film_sheet(strip, ["leaves"], alpha, title="film 1")
     assert {"film 1 · boxes: the actor of the event that a word tells of", "film 1"} <= {*titles}
+
+
+def test_dark_frames_are_told_apart(tmp_path: Path) -> None:
+    """On a page by seams, of an image by none; on a strip by edges."""
+    black, alpha = Image.new("RGB", (96, 32)), torch.ones(1, 3, 1, 1)
+    film = write_page(tmp_path / "film.html", [PageItem("film 1", black, ["a"], alpha, frames=3)]).read_text()
+    image = write_page(tmp_path / "image.html", [PageItem("image 1", black, ["a"], alpha[:, 0])]).read_text()
+    assert '<div class="view film"' in film and "--frames: 3" in film and '<div class="view film"' not in image
+    strip = film_sheet(black, ["a"], alpha)
+    row = [strip.getpixel((x, strip.height - MARGIN - FRAME // 2)) for x in range(strip.width)]
+    assert row.count(ImageColor.getrgb(EDGE)) == 6

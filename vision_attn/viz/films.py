@@ -21,6 +21,8 @@ FRAME, GAP, LABEL = 96, 6, 150
 BOXES = "boxes: the actor of the event that a word tells of"
 PLAYED = 288
 """Pixels of a frame's longer side in an animation."""
+EDGE = "#30353f"
+"""Of a frame, which may be as dark as the page, and of the line that shows the time."""
 PACE = 350
 """Milliseconds of a frame in an animation."""
 TIMELINE, SPACE = 14, 6
@@ -102,6 +104,7 @@ def film_sheet(
                 here = [box[:4] for box in (boxes or {}).get(told, ()) if int(box[4]) == number]
                 frame = boxed(glowing(frame, lit[row - 1, number], veil), here)
             page.paste(frame, (left, top))
+            draw.rectangle((left - 1, top - 1, left + width, top + height), outline=EDGE)
     return page
 
 
@@ -134,7 +137,7 @@ def write_film(
         for other in range(len(film)):
             edges = (left + other * width / len(film), left + (other + 1) * width / len(film) - 3)
             top = MARGIN + height + 8
-            draw.rectangle((edges[0], top, edges[1], top + 4), fill=DARK.accent if other == number else "#30353f")
+            draw.rectangle((edges[0], top, edges[1], top + 4), fill=DARK.accent if other == number else EDGE)
         for word, share, (across, down) in zip(map(shown, words), shares[:, number].tolist(), places, strict=True):
             at = (MARGIN + across, below + 30 * down + 22)
             draw.text(at, word, _between("#3c414b", "#ffffff", share), type_.font(20), "ls")

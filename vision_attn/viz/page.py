@@ -133,8 +133,8 @@ def _figure(number: int, item: PageItem, unit: Unit) -> str:
     rest = None if item.alpha is None or unit == "character" else sharpest_word(item.words, item.alpha)
     attributes = f' class="{kinds}"' * bool(kinds) + (f' data-rest="{rest + 1}"' if rest is not None else "")
     return f"""<figure id="image-{number}"{attributes}>
-<div class="view" data-rows="{rows}" data-columns="{columns}" data-extent="{_edges(item.extent)}"\
- data-frames="{item.frames}" style="--shape: {item.picture.width / item.picture.height:.3f}">
+<div class="view{" film" * (item.frames > 1)}" data-rows="{rows}" data-columns="{columns}" data-extent="{_edges(item.extent)}"\
+ data-frames="{item.frames}" style="--shape: {item.picture.width / item.picture.height:.3f}; --frames: {item.frames}">
 <img src="{_data(item.picture, drawn, item.frames)}" alt="{escape(caption or item.title)}">
 <div class="boxes"></div>
 </div>{_TIMELINE.format("<i></i>" * item.frames) if item.frames > 1 else ""}
