@@ -1,6 +1,7 @@
 """Answering by the command: training, evaluation, pictures, and runs that are resumed during the linear start."""
 
 import json
+import re
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +54,25 @@ def test_the_page_of_a_story_shows_sentences_weights_and_the_answer(stories: Pat
     assert page.count("<figure>") == 6 and page.count("<th>hop 2</th>") == 6
     assert "Where is " in page and page.count("<tr class=support>") >= 6 and page.count('class="weight"') >= 24
     assert page.count("correct: ") >= 3 and "The second half of the page are wrong answers" in page
+
+
+def test_a_run_that_is_still_linear_says_so_and_shows_scores(tmp_path: Path, capsys) -> None:
+    """Clipped to percents, they said that the whole weight is on each of several sentences."""
+    settings = {**STORIES, "task.model.linear_start": 1000, "run.epochs": 1, "run.show": 0}
+    assert main(train("memory_stories", **settings, **{"run.folder": tmp_path / "run"})) == 0
+    assert main(["eval", str(tmp_path / "run"), "--device=cpu", "--show=6"]) == 0
+    assert capsys.readouterr().out.count("without the softmax of its hops: facts have scores of any sign") == 2
+    assert json.loads((tmp_path / "run" / "metrics_test.json").read_text())["linear"] == 1
+    page = (tmp_path / "run" / "pictures_test" / "index.html").read_text()
+    assert "This model is still in its linear start" in page and re.search(r">[+-]\d+\.\d\d</td>", page)
+
+
+def test_a_run_without_a_linear_start_shows_weights_in_percent(tmp_path: Path, capsys) -> None:
+    settings = {**STORIES, "task.model.linear_start": 0, "run.epochs": 1}
+    assert main(train("memory_stories", **settings, **{"run.folder": tmp_path / "run"})) == 0
+    page = (tmp_path / "run" / "pictures" / "index.html").read_text()
+    assert "softmax" not in capsys.readouterr().out + page
+    assert "its weight in percent" in page and re.search(r">\d+</td>", page) and "(probability 0." in page
 
 
 class Items(NamedTuple):
@@ -128,4 +148,6 @@ def test_scenes_are_answered_and_their_maps_drawn(tmp_path: Path) -> None:
     metrics = json.loads((tmp_path / "run" / "metrics_test.json").read_text())
     assert 0 <= metrics["hop_2_on_support"] <= 1
     pictures = tmp_path / "run" / "pictures"
-    assert "hop 2" in (pictures / "index.html").read_text() and (pictures / "02-hops.png").exists()
+    page = (pictures / "index.html").read_text()
+    assert "hop 2" in page and (pictures / "02-hops.png").exists()
+    assert "This model is still in its linear start" in page  # on purpose, and to its end

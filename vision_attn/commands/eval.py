@@ -76,6 +76,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     model = open_with(arguments)
     from vision_attn.engine.batches import examples
     from vision_attn.engine.distributed import seed_all
+    from vision_attn.metrics.errors import without_softmax
 
     folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
     if model.source is None:
@@ -112,6 +113,8 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         width = max(map(len, metrics))
         for name, value in metrics.items() if not arguments.json else ():
             say(f"{name:{width}}  {value:8.4f}{unit_of(name)}")
+        for line in without_softmax(metrics):
+            say(line)
         say(f"written to {written}")
         if shown:
             say(shown)

@@ -28,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         from vision_attn.data.photographs.captions import Captions
         from vision_attn.engine.claim import training
         from vision_attn.engine.fit import fit
+        from vision_attn.metrics.errors import without_softmax
         from vision_attn.metrics.variety import cut_short, sameness
 
         config = read_config(arguments)
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"best on validation: {best or 'not validated'}")
         films = parts["data"].films
         photographs, unit = isinstance(parts["data"], Captions) and not films, "film" if films else "image"
-        for line in (*sameness(metrics, unit, photographs=photographs), *cut_short(metrics)):
+        for line in (*sameness(metrics, unit, photographs=photographs), *cut_short(metrics), *without_softmax(metrics)):
             say(line)
         say(f"evaluate it with: vision-attn eval {folder}{trusting(config)}")
     return 0

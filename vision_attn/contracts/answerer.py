@@ -12,7 +12,7 @@ class Answers(NamedTuple):
     log_prob: Float[Tensor, "B V"]
     """log p of each word as the answer, in nats."""
     alpha: Float[Tensor, "B K L"]
-    """The weight of each fact in each hop."""
+    """The weight of each fact in each hop; while `Answerer.scored`, its score, of any sign."""
 
 
 class Answerer(nn.Module):
@@ -21,6 +21,11 @@ class Answerer(nn.Module):
     Constructed with the number of words, and with the size of a fact: that of an annotation vector, or the number of
     words where facts are sentences.
     """
+
+    @property
+    def scored(self) -> bool:
+        """Whether `alpha` are scores of any sign and not weights that sum to 1, as without a softmax."""
+        return False
 
     def forward(self, facts: Int[Tensor, "B L W"] | Float[Tensor, "B L D"], words: Int[Tensor, "B J"]) -> Answers:
         """facts: word ids of sentences, the latest first, or annotation vectors. words: word ids of the question.

@@ -1,5 +1,6 @@
 """Errors of classifiers: counted over batches, with their interval, and whether glimpses end on the object."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from math import log, sqrt
 from typing import Any, Literal, NamedTuple
@@ -13,6 +14,18 @@ Testing = Literal["mean", "sample", "copies"]
 """How the answer at test time is computed: see `at_test` of `Classification`."""
 MOST = 1000
 """The largest number of classes for which it is counted which are taken for which."""
+
+
+def without_softmax(metrics: Mapping[str, float]) -> list[str]:
+    """Return one line of advice if the model of `metrics` has no softmax in its hops, by `linear`, else nothing."""
+    if not metrics.get("linear"):
+        return []
+    return [
+        "the model is still in its linear start, without the softmax of its hops: facts have scores of any sign, not "
+        "weights. The softmax comes once nll has not fallen for task.model.linear_start validations: train longer, or "
+        "with --task.model.linear_start=0, which has it from the start. Where that number is very large, as in "
+        "configs/memory_scenes.yaml, the model stays without it on purpose"
+    ]
 
 
 class Counts(NamedTuple):

@@ -139,6 +139,11 @@ class MemoryNetwork(Answerer):
         self.register_buffer("lowest", torch.tensor(torch.inf))
         self.register_buffer("since_lowest", torch.tensor(0))
 
+    @property
+    def scored(self) -> bool:
+        """Whether the linear start has not ended."""
+        return bool(self.linear)
+
     def forward(self, facts: Int[Tensor, "B L W"] | Float[Tensor, "B L D"], words: Int[Tensor, "B J"]) -> Answers:
         """u^{k+1} = u^k + o^k with o = sum_i p_i c_i (Sukhbaatar et al. 2015, eq. 2 and eq. 4), and the answer
         softmax(W u^{K+1}) (eq. 3)."""

@@ -106,7 +106,8 @@ class Answering(Task):
     @torch.no_grad()
     def judge(self, predictions: Iterable[Judged], folder: Path | None = None) -> dict[str, float]:
         """The error in percent with its 95% interval, also for each kind of question if there are several; nll; and,
-        where it is known what answers follow from, for each hop the share whose largest weight is there.
+        where it is known what answers follow from, for each hop the share whose largest weight is there. `linear` is 1
+        for a model without the softmax of its hops; others have no such metric.
 
         With a folder, also hops.json: for each hop, the share of questions in which its largest weight is on the first,
         the second, .. of the facts that the answer follows from, in the order in which they lead to it.
@@ -123,6 +124,8 @@ class Answering(Task):
             for name in names:
                 these = torch.tensor([kind == name for kind in kinds], device=wrong.device)
                 metrics[f"error_{name}"] = 100 * float(wrong[these].double().mean())
+        if self.model.scored:
+            metrics["linear"] = 1.0
         if known.any():
             hits = torch.cat([one.hits for one in judged])[known].float()
             on_support = hits.amax(dim=2).mean(dim=0)
@@ -145,7 +148,7 @@ class Answering(Task):
         answers = zip(batch.questions, said, log_prob.amax(dim=1).exp().tolist(), alpha.cpu(), strict=True)
         if not self.encoder:
             stories = [AnsweredStory(one.text, one.facts, one.support, one.answer, *answer) for one, *answer in answers]
-            return [write_story_hops(folder / "index.html", stories)]
+            return [write_story_hops(folder / "index.html", stories, scored=self.model.scored)]
         pictures = [Image.fromarray(image.permute(1, 2, 0).cpu().numpy()) for image in batch.facts]
         grid, extent = self.encoder.grid, self.encoder.extent()
         images = [
@@ -154,4 +157,4 @@ class Answering(Task):
                 answers, pictures, batch.boxes.tolist(), strict=True
             )
         ]
-        return write_image_hops(folder, images)
+        return write_image_hops(folder, images, scored=self.model.scored)

@@ -25,7 +25,7 @@ SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
-Unit = Literal["word", "character", "hop"]
+Unit = Literal["word", "character", "hop", "map"]
 """What pages call the parts of what a model said."""
 GUIDE = (
     "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it. "
@@ -35,10 +35,11 @@ BOXES = {
     "word": " A box is an object of which the word is true.",
     "character": " A box is where the character is.",
     "hop": " A box is the object that the answer follows from at this hop.",
+    "map": "",
 }
 ACTORS = " A box is on the actor of the event that the word tells of, while the event happens."
 FILMS = " The line below a film shows how much it looked at each frame."
-REFERENCES = {"word": "Reference captions ({})", "character": "What is written ({})", "hop": "Question and answer ({})"}
+REFERENCES = {"word": "Reference captions ({})", "character": "What is written ({})"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 
@@ -67,6 +68,8 @@ class PageItem(NamedTuple):
     """Where the regions of `alpha` lie on the picture."""
     layers_extent: Extent = WHOLE
     """The same of `layers`."""
+    question: str = ""
+    """What was asked, and answered: stands above the words."""
     frames: int = 1
     """The number of frames of a film, whose `picture` has them side by side; its boxes have a frame as fifth number."""
 
@@ -133,13 +136,15 @@ def _figure(number: int, item: PageItem, unit: Unit) -> str:
     rest = None if item.alpha is None or unit == "character" else sharpest_word(item.words, item.alpha)
     attributes = f' class="{kinds}"' * bool(kinds) + (f' data-rest="{rest + 1}"' if rest is not None else "")
     return f"""<figure id="image-{number}"{attributes}>
-<div class="view{" film" * (item.frames > 1)}" data-rows="{rows}" data-columns="{columns}" data-extent="{_edges(item.extent)}"\
- data-frames="{item.frames}" style="--shape: {item.picture.width / item.picture.height:.3f}; --frames: {item.frames}">
+<div class="view{" film" * (item.frames > 1)}" data-rows="{rows}" data-columns="{columns}"\
+ data-extent="{_edges(item.extent)}" data-frames="{item.frames}"\
+ style="--shape: {item.picture.width / item.picture.height:.3f}; --frames: {item.frames}">
 <img src="{_data(item.picture, drawn, item.frames)}" alt="{escape(caption or item.title)}">
 <div class="boxes"></div>
 </div>{_TIMELINE.format("<i></i>" * item.frames) if item.frames > 1 else ""}
 <figcaption>
 <div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{play}</div>
+{_QUESTION.format(escape(item.question)) if item.question else ""}\
 <p class="caption" dir="auto" role="group" aria-label="What the model said">{words}</p>
 <p class="told" aria-live="polite"></p>
 {_dials(item)}{_references(item.references, unit)}</figcaption>
@@ -184,6 +189,7 @@ def _encoded(content: bytes) -> str:
 
 
 _TIMELINE = '\n<div class="time" aria-hidden="true">{}</div>'
+_QUESTION = '<p class="question" dir="auto">{}</p>\n'
 _PLAY = '<button type="button" aria-label="Play one {} after the other">Play</button>'
 
 
