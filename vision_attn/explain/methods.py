@@ -1,7 +1,5 @@
 """The methods of maps that can be asked for. Importing this file is cheap: the command line shows them in its help."""
 
-from typing import Any
-
 METHODS = {
     "relevance": "gradient-weighted relevance (Chefer et al. 2021)",
     "rollout": "attention rollout (Abnar and Zuidema 2020)",
@@ -19,8 +17,3 @@ ATTRIBUTIONS = (*EXTRA, "score-cam", "occlusion")
 """The methods that run the model on other images, whatever it is made of."""
 CAMS = ("grad-cam", "layer-cam", "score-cam")
 """The methods that need a map of features."""
-
-
-def several(methods: Any) -> Any:
-    """Methods as `measure` takes them; the name of a single one is a list of one."""
-    return [methods] if isinstance(methods, str) else methods

@@ -22,7 +22,6 @@ from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.explain.answers import Method
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.looks import look
-from vision_attn.explain.methods import several
 from vision_attn.explain.models import Model
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
@@ -185,15 +184,11 @@ class Explainer:
         read = partial(whole, at_least=self.at_least)
         return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
 
-    def measure(
-        self, images: Images, text: str | Sequence[str] | None = None, *, methods: Any = None, **options: Any
-    ) -> Any:
-        """Measure whether the maps of this model are faithful: see `vision_attn.results.measured.measure`.
-        `methods` may be the name of a single one."""
+    def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
+        """Measure whether the maps of this model are faithful: see `vision_attn.results.measured.measure`."""
         from vision_attn.results.measured import measure
 
-        subject = self.subject([text] if isinstance(text, str) else text or ())
-        return measure(subject, self.name, images, several(methods), **options)
+        return measure(self.subject([text] if isinstance(text, str) else text or ()), self.name, images, **options)
 
     def subject(self, texts: Sequence[str] = ()) -> Any:
         """What is measured: see `vision_attn.explain.subjects`. Raises ValueError for captioners."""

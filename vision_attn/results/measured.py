@@ -33,8 +33,8 @@ from vision_attn.tasks.pretrained import PretrainedCaptioning
 from vision_attn.viz.measured import ExamplePicture, example_sheet, write_measured
 from vision_attn.viz.sheet import save_picture
 
-Methods = Sequence[str] | Mapping[str, Given | None] | None
-"""Names of methods, or methods of your own by name; None: all that suit the model."""
+Methods = str | Sequence[str] | Mapping[str, Given | None] | None
+"""The name of a method, or of several, or methods of your own by name; None: all that suit the model."""
 
 
 LOW, HIGH = 0.75, 1.5

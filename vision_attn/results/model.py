@@ -115,16 +115,14 @@ class Model:
         images: Images | None = None,
         text: str | Sequence[str] | None = None,
         *,
-        methods: Any = None,
         number: int = 24,
         **options: Any,
     ) -> Any:
         """Measure whether this run's maps are faithful: see `vision_attn.results.measured.measure`.
 
         images: None for the first `number` test images of a run on drawn scenes or digits, whose boxes are known.
-        text: the class to explain, of a classifier that sees whole images. methods: several, or the name of one.
+        text: the class to explain, of a classifier that sees whole images.
         """
-        from vision_attn.explain.methods import several
         from vision_attn.results.explainer import explainer_of_run, sees_photographs
         from vision_attn.results.measured import measure, subject_of_run
         from vision_attn.results.own_images import OwnImages
@@ -139,7 +137,7 @@ class Model:
         if images is None:
             own = OwnImages(self.task, self.source, self.name, number)
             images, options = iter(own), options | {"boxes": own, "total": number}
-        return measure(subject, self.name, images, several(methods), **options)
+        return measure(subject, self.name, images, **options)
 
     def transcribe(self, images: Images, *, placed: bool = True, unreadable: list[str] | None = None) -> Any:
         """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a
