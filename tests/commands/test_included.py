@@ -21,11 +21,13 @@ WEIGHTS = sorted(path.parent.name for path in Path(__file__).parents[2].glob("we
 
 @pytest.fixture
 def image(tmp_path, monkeypatch) -> Path:
-    """A photograph in an empty folder, which is the working folder."""
+    """A photograph, and a film of it, in an empty folder, which is the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VISION_ATTN_DATA", raising=False)
     pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
-    Image.fromarray(pixels).resize((160, 120)).save("a.png")
+    picture = Image.fromarray(pixels).resize((160, 120))
+    picture.save("a.png")
+    picture.save("a.gif", save_all=True, append_images=[picture.rotate(90 * turn) for turn in (1, 2)])
     return Path("a.png")
 
 
@@ -36,15 +38,17 @@ def test_an_included_model_answers_without_its_data(name, image, capsys):
         assert model.draw(2, steps=2).images.isfinite().all()
         return
     verb = {Captioning: "caption", Classification: "classify"}[type(model.task)]
-    assert main([verb, f"weights/{name}", "a.png", "--device=cpu", "--json"]) == 0
+    film = model.task.unit == "film"
+    file = image.with_suffix(".gif") if film else image
+    assert main([verb, f"weights/{name}", str(file), "--device=cpu", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     with make_server([(name, model)], port=0) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
-        served = ask(running, f"/{verb}", image.read_bytes()).json()
+        served = ask(running, f"/{verb}", file.read_bytes()).json()
         running.shutdown()
     if verb == "caption":
-        assert told["captions"][0]["caption"] == model.caption("a.png").text == served["text"]
-        assert model.look("a.png").text == served["text"]
+        assert told["captions"][0]["caption"] == model.caption(file).text == served["text"]
+        assert film or model.look(file).text == served["text"]
         return
     likely = told["probabilities"]
     for way in ("a.png", Image.open("a.png"), np.asarray(Image.open("a.png"))):

@@ -119,10 +119,12 @@ def folder(tmp_path_factory) -> Path:
             container.mux(stream.encode(av.VideoFrame.from_image(frame)))
         container.mux(stream.encode())
     frames[0].save(folder / "film.gif", save_all=True, append_images=frames[1:], duration=100)
+    frames[0].save(folder / "timeless.gif", save_all=True, append_images=frames[1:])
     (folder / "frames").mkdir()
     for number, frame in enumerate(frames):
         frame.save(folder / "frames" / f"{number:02}.png")
     (folder / "text.mp4").write_text("no film")
+    (folder / "half.gif").write_bytes((folder / "film.gif").read_bytes()[:30])
     return folder
 
 
@@ -150,7 +152,7 @@ def test_films_that_the_encoder_does_not_take_are_refused_with_the_key_to_set(
     )
 
 
-@pytest.mark.parametrize("name", ["film.mp4", "film.gif", "frames"])
+@pytest.mark.parametrize("name", ["film.mp4", "film.gif", "timeless.gif", "frames"])
 @pytest.mark.parametrize("frames", [2, 5, 30])
 def test_evenly_spaced_frames_of_a_file_are_read(folder: Path, name: str, frames: int) -> None:
     film = read_film(folder / name, frames, 16)
@@ -168,6 +170,7 @@ def test_what_is_no_film_is_named(folder: Path) -> None:
         (folder / name).touch()
     for name, reason in (
         ("text.mp4", r"not a readable film \(Invalid data found when processing input\)$"),
+        ("half.gif", r"not a readable film \(\w+\)$"),
         ("no.mp4", "no such file"),
         ("empty", "no frames"),
         ("bytes.gif", r"not a readable film \(the file is empty\)"),

@@ -3,7 +3,7 @@
 import logging
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -82,7 +82,8 @@ def test_a_size_that_a_model_does_not_say(monkeypatch: pytest.MonkeyPatch) -> No
                 raise RuntimeError("expected 48 x 96")
             return x.mean(dim=(2, 3))
 
-    module = SimpleNamespace(make=Silent)
+    module = ModuleType("silent")
+    module.make = Silent  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "silent", module)
     model = open_model("silent:make", trust=True)
     said = r"fails on an image of 224 x 224 pixels \(expected 48 x 96\): if it takes another size, set its attribute"

@@ -95,10 +95,14 @@ def compared(folder: Path) -> Compared:
         return Compared(str(test.get("run", name)), {SEED: test.get("seed")}, {}, test, [], {})
     if not config.is_file():
         raise ValueError(f"{name} is no run: it holds neither config.yaml nor best/config.yaml")
+    val = _read(folder / "best" / "metrics_val.json") or _read(folder / "metrics_val.json")  # of a copy of best/
+    test, now = _read(folder / "metrics_test.json"), val.get("step")
+    if test.get("step", now) != now:
+        was = test["step"]
+        complain(f"{name}: its test metrics are of step {was}, its weights of step {now}: vision-attn eval {name}")
+        test = {}
     return Compared(
-        name, flat(moved(read_yaml(config))),
-        _read(folder / "best" / "metrics_val.json") or _read(folder / "metrics_val.json"),  # of a copy of best/
-        _read(folder / "metrics_test.json"), _lines(folder / "metrics.jsonl"),
+        name, flat(moved(read_yaml(config))), val, test, _lines(folder / "metrics.jsonl"),
         _read(folder / "last" / "position.json"),
     )  # fmt: skip
 

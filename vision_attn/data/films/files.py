@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image
+from PIL import Image, ImageSequence
 from torch import Tensor
 
 from vision_attn.contracts import Fit
@@ -23,6 +23,8 @@ FILM_ENDINGS = frozenset(
 """File extensions of films, in lower case."""
 LARGEST, LONGEST = 4096 * 4096, 200_000
 """Pixels of a frame, and frames of a film."""
+GIF = b"GIF8"
+"""The first bytes of a GIF."""
 SHOWN = 224
 """Pixels that the shorter side of a frame keeps for pictures, at least."""
 
@@ -115,12 +117,13 @@ def _equal(path: Any, film: list[Image.Image]) -> list[Image.Image]:
 
 def _decoded(path: str | Path | Encoded, frames: int, at_least: int) -> list[Image.Image]:
     """At least `frames` evenly spaced frames of a film file, if it has as many."""
+    _check_file(path)
+    if _is_gif(path):
+        return _of_gif(path, frames, at_least)
     try:
         import av
     except ImportError as error:
         raise ValueError(f"{path}: films need the extra [video]: pip install 'vision_attn[video]'") from error
-    if not isinstance(path, Encoded) and not Path(path).is_file():
-        raise ValueError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
     try:
         with av.open(_not_empty(path)) as container:
             if not container.streams.video:
@@ -130,6 +133,37 @@ def _decoded(path: str | Path | Encoded, frames: int, at_least: int) -> list[Ima
         raise ValueError(f"{path}: not a readable film ({error.strerror or type(error).__name__})") from error
     except (ValueError, OverflowError, MemoryError) as error:
         raise ValueError(f"{path}: not a readable film ({str(error) or type(error).__name__})") from error
+
+
+def _of_gif(path: str | Path | Encoded, frames: int, at_least: int) -> list[Image.Image]:
+    """The same of a GIF, by Pillow: of one without times, PyAV reads the first frame alone."""
+    try:
+        with Image.open(_not_empty(path), formats=["GIF"]) as film:
+            _check_size(film)
+            return _kept((frame.convert("RGB") for frame in ImageSequence.Iterator(film)), frames, at_least)
+    except Exception as error:  # a damaged file can make Pillow raise almost anything
+        reason = str(error) if type(error) is ValueError else type(error).__name__
+        raise ValueError(f"{path}: not a readable film ({reason})") from error
+
+
+def _is_gif(path: str | Path | Encoded) -> bool:
+    if isinstance(path, Encoded):
+        return path.read()[:4] == GIF
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == GIF
+    except OSError as error:
+        raise ValueError(f"{path}: not a readable film ({error.strerror})") from error
+
+
+def _check_file(path: str | Path | Encoded) -> None:
+    if not isinstance(path, Encoded) and not Path(path).is_file():
+        raise ValueError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
+
+
+def _check_size(frame: Any) -> None:
+    if frame.width * frame.height > LARGEST:
+        raise ValueError(f"it has more than {LARGEST:,} pixels in a frame")
 
 
 def _not_empty(path: str | Path | Encoded) -> str | BytesIO:
@@ -146,8 +180,9 @@ def _kept(film: Iterable[Any], frames: int, at_least: int) -> list[Image.Image]:
     every, most = 1, 8 * frames
     number, last = -1, None
     for number, frame in enumerate(film):
-        if frame.width * frame.height > LARGEST or number >= LONGEST:
-            raise ValueError(f"it has more than {LARGEST:,} pixels in a frame, or {LONGEST:,} frames")
+        _check_size(frame)
+        if number >= LONGEST:
+            raise ValueError(f"it has more than {LONGEST:,} frames")
         last = frame
         if number % every == 0:
             kept.append(_reduced(frame, at_least))
@@ -159,7 +194,9 @@ def _kept(film: Iterable[Any], frames: int, at_least: int) -> list[Image.Image]:
 
 
 def _reduced(frame: Any, at_least: int) -> Image.Image:
+    """A frame of PyAV or Pillow as a picture whose shorter side has not many more pixels than `at_least`."""
     scale = at_least / min(frame.width, frame.height)
-    if scale >= 1:
-        return frame.to_image()
-    return frame.to_image(width=round(frame.width * scale), height=round(frame.height * scale))
+    size = (round(frame.width * scale), round(frame.height * scale)) if scale < 1 else (frame.width, frame.height)
+    if isinstance(frame, Image.Image):
+        return frame.resize(size, Image.Resampling.BICUBIC)
+    return frame.to_image(width=size[0], height=size[1]) if scale < 1 else frame.to_image()
