@@ -117,48 +117,46 @@ def _equal(path: Any, film: list[Image.Image]) -> list[Image.Image]:
 
 def _decoded(path: str | Path | Encoded, frames: int, at_least: int) -> list[Image.Image]:
     """At least `frames` evenly spaced frames of a film file, if it has as many."""
-    _check_file(path)
-    if _is_gif(path):
-        return _of_gif(path, frames, at_least)
+    if not isinstance(path, Encoded) and not Path(path).is_file():
+        raise ValueError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
     try:
-        import av
+        source = _not_empty(path)
+        return (_by_pillow if _is_gif(source) else _by_pyav)(source, frames, at_least)
     except ImportError as error:
         raise ValueError(f"{path}: films need the extra [video]: pip install 'vision_attn[video]'") from error
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise ValueError(f"{path}: not a readable film ({str(error) or type(error).__name__})") from error
+    except OSError as error:
+        raise ValueError(f"{path}: not a readable film ({error.strerror or type(error).__name__})") from error
+
+
+def _by_pyav(source: str | BytesIO, frames: int, at_least: int) -> list[Image.Image]:
+    import av
+
     try:
-        with av.open(_not_empty(path)) as container:
+        with av.open(source) as container:
             if not container.streams.video:
                 raise ValueError("it has no pictures")
             return _kept((frame for frame in container.decode(video=0)), frames, at_least)
     except av.FFmpegError as error:
-        raise ValueError(f"{path}: not a readable film ({error.strerror or type(error).__name__})") from error
-    except (ValueError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{path}: not a readable film ({str(error) or type(error).__name__})") from error
+        raise ValueError(error.strerror or type(error).__name__) from error
 
 
-def _of_gif(path: str | Path | Encoded, frames: int, at_least: int) -> list[Image.Image]:
-    """The same of a GIF, by Pillow: of one without times, PyAV reads the first frame alone."""
+def _by_pillow(source: str | BytesIO, frames: int, at_least: int) -> list[Image.Image]:
+    """Of a GIF: of one without times, PyAV reads the first frame alone."""
     try:
-        with Image.open(_not_empty(path), formats=["GIF"]) as film:
+        with Image.open(source, formats=["GIF"]) as film:
             _check_size(film)
             return _kept((frame.convert("RGB") for frame in ImageSequence.Iterator(film)), frames, at_least)
     except Exception as error:  # a damaged file can make Pillow raise almost anything
-        reason = str(error) if type(error) is ValueError else type(error).__name__
-        raise ValueError(f"{path}: not a readable film ({reason})") from error
+        raise ValueError(str(error) if type(error) is ValueError else type(error).__name__) from error
 
 
-def _is_gif(path: str | Path | Encoded) -> bool:
-    if isinstance(path, Encoded):
-        return path.read()[:4] == GIF
-    try:
-        with open(path, "rb") as file:
-            return file.read(4) == GIF
-    except OSError as error:
-        raise ValueError(f"{path}: not a readable film ({error.strerror})") from error
-
-
-def _check_file(path: str | Path | Encoded) -> None:
-    if not isinstance(path, Encoded) and not Path(path).is_file():
-        raise ValueError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
+def _is_gif(source: str | BytesIO) -> bool:
+    if isinstance(source, BytesIO):
+        return bytes(source.getbuffer()[:4]) == GIF
+    with open(source, "rb") as file:
+        return file.read(4) == GIF
 
 
 def _check_size(frame: Any) -> None:
@@ -167,7 +165,7 @@ def _check_size(frame: Any) -> None:
 
 
 def _not_empty(path: str | Path | Encoded) -> str | BytesIO:
-    """What PyAV opens. Raises ValueError for a file without a byte."""
+    """What decoders open. Raises ValueError for a file without a byte."""
     content = path.read() if isinstance(path, Encoded) else None
     if content == b"" or (content is None and not Path(str(path)).stat().st_size):
         raise ValueError("the file is empty")
