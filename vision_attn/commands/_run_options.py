@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._hints import meant, options_only
-from vision_attn.system.files import find_best, is_pretrained, shipped
+from vision_attn.system.files import find_best, is_pretrained, read_json, shipped
 from vision_attn.system.memory import collected_later
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -85,6 +85,14 @@ def is_run(place: Path) -> bool:
     return is_pretrained(place) or any(
         (place / name).exists() for name in ("config.yaml", "model.safetensors", "best", "last")
     )
+
+
+def best_of(folder: Path) -> dict[str, Any]:
+    """The validation metrics and the `step` of the best weights of a run, or of a copy of its best/; empty where they
+    are not told."""
+    files = (folder / "best" / "metrics_val.json", folder / "metrics_val.json")
+    told = next((read_json(file) for file in files if file.is_file()), {})
+    return told if isinstance(told, dict) else {}
 
 
 def measured_in(name: str) -> Path:

@@ -18,7 +18,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from vision_attn.commands._files import check_writable
-from vision_attn.commands._run_options import measured_in
+from vision_attn.commands._run_options import best_of, measured_in
 from vision_attn.system.console import complain, say, unit_of
 from vision_attn.system.files import is_pretrained, read_json, shipped
 
@@ -95,8 +95,8 @@ def compared(folder: Path) -> Compared:
         return Compared(str(test.get("run", name)), {SEED: test.get("seed")}, {}, test, [], {})
     if not config.is_file():
         raise ValueError(f"{name} is no run: it holds neither config.yaml nor best/config.yaml")
-    val = _read(folder / "best" / "metrics_val.json") or _read(folder / "metrics_val.json")  # of a copy of best/
-    test, now = _read(folder / "metrics_test.json"), val.get("step")
+    val, test = best_of(folder), _read(folder / "metrics_test.json")
+    now = val.get("step")
     if test.get("step", now) != now:
         was = test["step"]
         complain(f"{name}: its test metrics are of step {was}, its weights of step {now}: vision-attn eval {name}")

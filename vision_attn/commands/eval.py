@@ -28,9 +28,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import check_file, writable
-from vision_attn.commands._run_options import add_run_arguments, is_run, measured_in, names_after_options, open_with
+from vision_attn.commands._run_options import (
+    add_run_arguments,
+    best_of,
+    is_run,
+    measured_in,
+    names_after_options,
+    open_with,
+)
 from vision_attn.system.console import plural, say, unit_of
-from vision_attn.system.files import finite, ours, read_json, shipped
+from vision_attn.system.files import finite, ours, shipped
 from vision_attn.system.machine import processor
 from vision_attn.system.memory import collected_later
 
@@ -170,7 +177,8 @@ def evaluate(
         "run": runs[0] if len(runs) == 1 else list(runs),
         "seed": config.get("run", {}).get("seed"),
     }
-    record |= {"step": step} if (step := step_of(runs)) is not None else {}
+    step = best_of(shipped(runs[0])).get("step") if len(runs) == 1 else None
+    record |= {} if step is None else {"step": step}  # by which `compare` knows whether training went on since
     record |= {"overrides": list(overrides)} if overrides else {}
     record |= {"processes": world.size} if world.size > 1 else {}
     record |= task.settings | machine(model.device)
@@ -178,15 +186,6 @@ def evaluate(
     with replacing(out / f"metrics_{split}.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return metrics, record
-
-
-def step_of(runs: Sequence[str]) -> int | None:
-    """The step of the weights of a run, by which `compare` knows whether training went on since; None of several runs,
-    and of models that were not trained here."""
-    folder = shipped(runs[0])
-    files = (folder / "best" / "metrics_val.json", folder / "metrics_val.json")
-    told = next((read_json(file) for file in files if file.is_file()), None) if len(runs) == 1 else None
-    return told.get("step") if isinstance(told, dict) else None
 
 
 def machine(device: Any) -> dict[str, Any]:
