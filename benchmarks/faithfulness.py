@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 import torch
 
 from benchmarks.charts import Axis, Chart, save
+from benchmarks.measure import spread
 from vision_attn.explain.measure import Measured, Settings, gains
 from vision_attn.metrics.attention import rank_correlation
 from vision_attn.results.measured import MeasureResult
@@ -95,8 +96,7 @@ def table_of_seeds(family: str, results: Sequence[MeasureResult]) -> str:
     for name in results[0].methods:
         columns = [[one.methods[name][key] for one in results] for key in ("gain", "pointing", "mass")]
         split = [[gain for one in every for gain in one[name][side]] for side in (0, 1)]
-        shown = [f"{mean(column):.3f} +- {stdev(column):.3f}" for column in columns]
-        rows.append((mean(columns[0]), f"| {name} | {' | '.join([*shown, *map(mean_of, split)])} |"))
+        rows.append((mean(columns[0]), f"| {name} | {' | '.join([*map(spread, columns), *map(mean_of, split)])} |"))
     uniform = [mean(one.numbers["uniform"][key] for one in results) for key in ("pointing", "mass")]
     lines += [row for _, row in sorted(rows, reverse=True)]
     return "\n".join([*lines, f"| uniform | | {uniform[0]:.3f} | {uniform[1]:.3f} | | |", ""])

@@ -99,6 +99,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     return f"\n**{title}**\n\n" + "\n".join(lines)
 
 
+def spread(values: Sequence[float], factor: float = 1, decimals: int = 3) -> str:
+    """The mean and, of several values, the standard deviation."""
+    deviation = f" +- {factor * statistics.stdev(values):.{decimals}f}" if len(values) > 1 else ""
+    return f"{factor * statistics.mean(values):.{decimals}f}{deviation}"
+
+
 def _function(target: str) -> Callable[..., object]:
     module, name = target.split(":")
     return getattr(importlib.import_module(module), name)

@@ -4,12 +4,10 @@ Every variant changes one thing of the same small captioner (`configs/transforme
 trained with several seeds. Runs that are finished are kept in runs/parts and not trained again.
 """
 
-from collections.abc import Sequence
 from math import nan
 from pathlib import Path
-from statistics import mean, stdev
 
-from benchmarks.measure import table
+from benchmarks.measure import spread, table
 from benchmarks.shapes import Shapes
 from vision_attn.configuration.config import build, read
 from vision_attn.engine.fit import fit
@@ -63,9 +61,3 @@ def parts(shapes: Shapes, repeats: int) -> str:
     uniform = f"uniform maps point to {100 * found[BASE][0]['pointing_uniform']:.1f}%"
     title = f"Parts of a Transformer on drawn scenes: mean and standard deviation of {repeats} seeds; {uniform}"
     return table(title, ["variant", *COLUMNS], rows)
-
-
-def spread(values: Sequence[float], factor: float, decimals: int) -> str:
-    """The mean and, of several values, the standard deviation."""
-    deviation = f" +- {factor * stdev(values):.{decimals}f}" if len(values) > 1 else ""
-    return f"{factor * mean(values):.{decimals}f}{deviation}"

@@ -20,8 +20,8 @@ Score = Callable[[Float[Tensor, "B C Y X"]], Float[Tensor, "B"]]
 BATCH = 32
 """Changed images that are scored at once."""
 PIXELS = 8 * 224 * 224
-"""On a CPU also their pixels, at most. Larger tensors are returned to the system each time, which clears them anew: of
-images of 448 pixels, that took half of the time."""
+"""On a CPU also their pixels, at most: the system clears the memory of larger tensors each time, which took half of the
+time with images of 448 pixels."""
 
 
 class Curves(NamedTuple):
