@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vision_attn.data.photographs.caption_files import Columns, files_of, read_photographs
+from vision_attn.data.photographs.caption_files import Columns, files_of, own_files_of, read_photographs
 from vision_attn.data.photographs.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
@@ -64,13 +64,13 @@ def read_splits(
         return {split: Photographs.of(members) for split, members in found.items()}
 
     places = [*given.values()] if several else [given]
-    datasets = [*map(is_dataset, places)]
-    files = [file for path, kept in zip(places, datasets, strict=True) if not kept for file in files_of(path)]
+    several_files = [is_dataset(path) or bool(own_files_of(path)) for path in places]
+    files = [file for path, kept in zip(places, several_files, strict=True) if not kept for file in files_of(path)]
     files += lists.values() if isinstance(lists, dict) else [lists] if lists else []
     for file in files:  # a config may come from anyone, and reading a pipe or a device might never end
         if not file.is_file():
             raise ValueError(f"{file} is not a file")
-    if cache is None or any(datasets) or sum(file.stat().st_size for file in files) < LARGE:
+    if cache is None or any(several_files) or sum(file.stat().st_size for file in files) < LARGE:
         return read()
     checksums = [*map(sha256, files)]
 

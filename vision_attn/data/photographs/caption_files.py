@@ -9,6 +9,7 @@ from vision_attn.data.photographs.caption_values import Marks, list_in, texts
 from vision_attn.data.photographs.hub_datasets import is_dataset, read_rows
 from vision_attn.data.photographs.image_lists import coco, coco_by_id, expected, karpathy
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
+from vision_attn.data.photographs.samples import captioned_files, captions_of_files
 from vision_attn.data.records import Content, Records, read_content, read_records
 from vision_attn.data.tables import places_of
 from vision_attn.system.console import printable
@@ -34,7 +35,7 @@ class Annotated(NamedTuple):
     short: list[int]
     """Lines of a table that lack a column, and are left out."""
     groups: Mapping[int | str, int | str] = {}
-    """The first of the photographs that share a text, for each of them: they belong into one split."""
+    """A name for those photographs that share a text, for each of them: they belong into one split."""
 
 
 def files_of(path: Path) -> list[Path]:
@@ -55,8 +56,19 @@ def files_of(path: Path) -> list[Path]:
     raise ValueError(
         f"{path} is a folder with several files that may hold captions, {several}: name one as data.annotations"
         if several
-        else f"{path} is a folder without a file of captions: name one, as data.annotations"
+        else f"{path} is a folder without a file of captions: name one, as data.annotations, or write the captions of "
+        "NAME.jpg into NAME.txt"
     )
+
+
+def own_files_of(path: Path) -> dict[str, list[Path]]:
+    """The files of captions of each photograph in a folder, by its name, where they have files of their own: `a.jpg`
+    and `a.txt`. Empty if this is no such folder, or one with a file for all."""
+    if not path.is_dir() or any((path / name).is_file() for name in METADATA) or _titled(here := _texts_in(path)):
+        return {}
+    if not here and len(_titled(_texts_in(path.resolve().parent))) == 1:
+        return {}
+    return captioned_files(path, deep=True) if not here or captioned_files(path, deep=False) else {}
 
 
 def _texts_in(folder: Path) -> list[Path]:
@@ -84,6 +96,8 @@ def read_photographs(
         found = _listed(path, Content("dataset", [row.fields for row in rows]), {}, by_id)
         inside = {file.name: file for row in rows for file in row.files}
         return found._replace(photographs=[one._replace(file=inside.get(one.name)) for one in found.photographs])
+    if own := own_files_of(path):
+        return _each_file(path, own)
     files = files_of(path)
     read = [_read(file, columns or {}, by_id) for file in files]
     if files[0].name not in METADATA or files == [path]:
@@ -116,6 +130,25 @@ def _read(path: Path, columns: Columns, by_id: bool) -> Annotated:
     if all("sentences" in image for image in images):
         return Annotated("Karpathy's JSON", karpathy(path, images), splits, [])
     raise ValueError(expected(path))
+
+
+def _each_file(path: Path, files: Mapping[str, list[Path]]) -> Annotated:
+    """The photographs of a folder with files of captions for each. Those that differ in their ending share a text."""
+    photographs, bare, marks = [], [], Marks(path)
+    groups: dict[int | str, int | str] = {}
+    for name, own in files.items():
+        if captions := captions_of_files(own, marks):
+            photographs.append(Photograph(name, name, [*captions]))
+            groups[name] = str(Path(name).with_suffix(""))
+        else:
+            bare.append(name)
+    marks.told()
+    if not photographs:
+        raise ValueError(f"{path}: no photograph has a caption in the file of its name, such as {printable(bare[0])}")
+    if bare:
+        text = "%s: photographs without a text of their name, or with an empty one, that are left out: %d, such as %s"
+        log.warning(text, path, len(bare), printable(bare[0]))
+    return Annotated("a text file for each photograph", photographs, [None] * len(photographs), [], groups)
 
 
 def recognised(path: Path) -> Content:

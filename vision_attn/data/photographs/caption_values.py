@@ -88,7 +88,7 @@ def texts(where: str, value: Any, marks: Marks | None = None) -> list[str]:
         listed = list_in(value)
         value = [value] if listed is None else listed
     found = []
-    for text in _flat(value) if isinstance(value, list) else [value]:
+    for text in flat(value) if isinstance(value, list) else [value]:
         if marks and marks.on(text):
             continue
         said = next((text[key] for key in SAID if key in text), text) if isinstance(text, dict) else text
@@ -109,7 +109,7 @@ def list_in(text: str) -> list[Any] | None:
             value = read(text)
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, list) and all(map(_is_caption, items := _flat(value))):
+        if isinstance(value, list) and all(map(_is_caption, items := flat(value))):
             return items
     return None
 
@@ -118,7 +118,7 @@ def _is_caption(item: Any) -> bool:
     return isinstance(item, str) or (isinstance(item, Mapping) and any(isinstance(item.get(key), str) for key in SAID))
 
 
-def _flat(value: list[Any]) -> list[Any]:
+def flat(value: list[Any]) -> list[Any]:
     """The items of a list of lists, without those that have no value."""
     found, left = [], [iter(value)]
     while left:
