@@ -15,9 +15,13 @@ SEPARATORS = {",": "CSV", ";": "semicolon-separated text", "\t": "TSV", "|": "|-
 ALIASES = {
     "image": (
         "image", "file_name", "filename", "image_name", "image_file", "image_path", "file", "path", "file_path",
-        "filepath", "img", "img_name", "photo", "photograph", "name", "image_id",
+        "filepath", "img", "img_name", "photo", "photograph", "images", "image_paths", "file_names", "filenames",
+        "name", "image_id",
     ),
-    "caption": ("caption", "captions", "text", "sentence", "sentences", "comment", "description", "raw"),
+    "caption": (
+        "caption", "captions", "text", "sentence", "sentences", "comment", "description", "raw", "report", "findings",
+        "impression",
+    ),
     "split": ("split", "subset", "partition"),
 }  # fmt: skip
 """The names under which data sets have a column, the likeliest first."""

@@ -3,11 +3,11 @@
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vision_attn.data.photographs.caption_files import Columns, files_of, read_photographs
+from vision_attn.data.photographs.caption_files import Columns, files_of, own_files_of, read_photographs
 from vision_attn.data.photographs.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
@@ -19,7 +19,7 @@ from vision_attn.task import SPLITS, known_split
 
 LARGE = 2**24
 """Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
-FORMAT = 4
+FORMAT = 5
 """Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
 JSON = ("COCO's JSON", "Karpathy's JSON")
 """Shapes in which splits are stated, and not chosen by a hash where they are missing."""
@@ -64,13 +64,13 @@ def read_splits(
         return {split: Photographs.of(members) for split, members in found.items()}
 
     places = [*given.values()] if several else [given]
-    datasets = [*map(is_dataset, places)]
-    files = [file for path, kept in zip(places, datasets, strict=True) if not kept for file in files_of(path)]
+    several_files = [is_dataset(path) or bool(own_files_of(path)) for path in places]
+    files = [file for path, kept in zip(places, several_files, strict=True) if not kept for file in files_of(path)]
     files += lists.values() if isinstance(lists, dict) else [lists] if lists else []
     for file in files:  # a config may come from anyone, and reading a pipe or a device might never end
         if not file.is_file():
             raise ValueError(f"{file} is not a file")
-    if cache is None or any(datasets) or sum(file.stat().st_size for file in files) < LARGE:
+    if cache is None or any(several_files) or sum(file.stat().st_size for file in files) < LARGE:
         return read()
     checksums = [*map(sha256, files)]
 
@@ -102,7 +102,7 @@ def read_annotations(
     or else a tenth of the images are for validation and a tenth for testing. Raises ValueError naming the file and the
     invalid record.
     """
-    shape, photographs, given, short = read_photographs(path, columns=columns, download=download)
+    shape, photographs, given, short, groups = read_photographs(path, columns=columns, download=download)
     names = [photograph.name for photograph in photographs]
     if split is not None:
         named, by = [split] * len(photographs), split
@@ -115,7 +115,7 @@ def read_annotations(
         if not any(given) and all(folder in SPLITS for folder in folders):
             named, by = folders, "by folder"
         elif not any(named) and shape not in JSON:
-            named, by = divided(names), "by hash"
+            named, by = _divided(names, groups), "by hash"
         elif not any(named):
             raise ValueError(
                 f'{path}: no image has a `split` field of {", ".join(SPLITS)}: add "split": "train" and so on to each, '
@@ -126,6 +126,8 @@ def read_annotations(
                 "%s: images that have no `split` and are left out: %d, such as %s",
                 path, len(without), printable(without[0]),
             )  # fmt: skip
+    if groups and by != "as stated":
+        _warn_of_torn(path, names, named, groups)
     captions = sum(len(photograph.captions) for photograph in photographs)
     log.info("%s: %s, %d photographs, %d captions, splits %s", path, shape, len(photographs), captions, by)
     if short:
@@ -138,6 +140,29 @@ def read_annotations(
         if name is not None:
             found[name].append(photograph)
     return {name: _with_captions(path, name, members) for name, members in found.items()}
+
+
+def _divided(names: Sequence[str], groups: Mapping[int | str, int | str]) -> list[str]:
+    """A split for each name by a hash, the same for names of one group."""
+    firsts = [str(groups.get(name, name)) for name in names]
+    unique = [*dict.fromkeys(firsts)]
+    splits = dict(zip(unique, divided(unique), strict=True))
+    return [splits[first] for first in firsts]
+
+
+def _warn_of_torn(
+    path: Path, names: Sequence[str], named: Sequence[str | None], groups: Mapping[int | str, int | str]
+) -> None:
+    """Say which photographs share a text with one of another split."""
+    splits: dict[int | str, str] = {}
+    torn = [
+        name
+        for name, split in zip(names, named, strict=True)
+        if split and splits.setdefault(groups.get(name, name), split) != split
+    ]
+    if torn:
+        text = "%s: photographs that share a text with one of another split: %d, such as %s"
+        log.warning(text, path, len(torn), printable(torn[0]))
 
 
 def _split_name(path: Path | str, name: Any) -> str | None:

@@ -6,17 +6,20 @@ into such files once, in a cache of its own (HF_DATASETS_CACHE). Needs the extra
 """
 
 import hashlib
+import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from os.path import isdir, isfile  # a name that is too long is no error for them
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import Encoded
+from vision_attn.data.photographs.caption_values import marks_in
 from vision_attn.data.tables import places_of
 from vision_attn.system.console import reason_of
 from vision_attn.system.files import contents, find
@@ -26,16 +29,17 @@ NAME = re.compile(r"hf:/+datasets/([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?(?:/([\w.-]+)
 """USER/NAME, REVISION and SUBSET. With one slash too, as `Path` leaves it."""
 SAVED = ("dataset_dict.json", "dataset_info.json")
 """Files that the library's `save_to_disk` writes."""
+log = logging.getLogger(__name__)
 PARQUET, ARROW = b"PAR1", b"\xff\xff\xff\xff"
 """The first bytes of files with columns that the library opens."""
 
 
 class Row(NamedTuple):
-    """What a row of a dataset says, with its photograph if the dataset holds it."""
+    """What a row of a dataset says, with its photographs if the dataset holds them."""
 
     fields: dict[str, Any]
-    """image (a name), caption and, if the dataset says it, split."""
-    file: Encoded | None
+    """image (a name or a list of names), caption and, if the dataset says it, split and what marks a caption."""
+    files: tuple[Encoded, ...]
 
 
 def located(path: str | Path) -> Path:
@@ -54,7 +58,8 @@ def is_dataset(path: Path) -> bool:
 def photographs_of(path: Path) -> list[Encoded]:
     """The photographs that a dataset holds, each once, also without captions. Raises ValueError if it cannot be opened,
     or holds none."""
-    files = {row.file.name: row.file for row in read_rows(path, {}, download=True, needed=()) if row.file}
+    rows = read_rows(path, {}, download=True, needed=())
+    files = {file.name: file for row in rows for file in row.files}
     if not files:
         raise ValueError(f"{path} holds no photographs")
     return [*files.values()]
@@ -76,17 +81,21 @@ def read_rows(
         inside = photographs_in(table.schema, columns.get("image"))
         named = {key: name for key, name in columns.items() if name != inside}
         fields = _texts(path, table, named, [key for key in needed if not (inside and key == "image")])
-        files: Sequence[Encoded | None] = [None] * len(table)
+        files: list[tuple[Encoded, ...]] = [()] * len(table)
         if inside:
-            files = _encoded(table.column(inside), fields.get("image"))
+            files = _of_rows(table.column(inside), fields.get("image"))
             if len(tables) > 1:  # photographs of two splits may have the same name
-                files = [file._replace(name=f"{own}/{file.name}") for file in files]
-            fields["image"] = [file.name for file in files]
+                files = [tuple(one._replace(name=f"{own}/{one.name}") for one in some) for some in files]
+            fields["image"] = [some[0].name if len(some) == 1 else [one.name for one in some] for some in files]
         if len(tables) > 1:
             said = split_named(own)
             fields.setdefault("split", [said if said in (*SPLITS, "restval") else "unused"] * len(table))
         each = zip(*fields.values(), strict=True)
-        rows += (Row(dict(zip(fields, some, strict=True)), file) for some, file in zip(each, files, strict=True))
+        found = [Row(dict(zip(fields, some, strict=True)), held) for some, held in zip(each, files, strict=True)]
+        if inside and (empty := files.count(())):
+            log.warning("%s: rows without a photograph, which are left out: %d", path, empty)
+            found = [row for row in found if row.files]
+        rows += found
     return rows
 
 
@@ -105,7 +114,7 @@ def _texts(path: Path, table: Any, named: Mapping[str, str | int], needed: Seque
     for key, found in places.items():
         values = [["" if one is None else one for one in table.column(names[place]).to_pylist()] for place in found]
         fields[key] = values[0] if len(values) == 1 else [[*filter(None, row)] for row in zip(*values, strict=True)]
-    return fields
+    return fields | {name: table.column(name).to_pylist() for name, _ in marks_in(tuple(names))}
 
 
 def photographs_in(schema: Any, named: str | int | None) -> str | None:
@@ -215,6 +224,21 @@ def _told(name: str, download: bool) -> Iterator[None]:
             + f'where there is a network, `python -c "{save}"` makes a folder {short}: copy it here, and name it: '
             f"--data.images={short}"
         ) from error
+
+
+def _of_rows(column: Any, names: Sequence[Any] | None) -> list[tuple[Encoded, ...]]:
+    """The photographs of each row of a column that holds one, or a list of them, in each row."""
+    from pyarrow import compute
+
+    if not str(column.type).startswith(("list", "large_list", "fixed_size_list")):
+        return [(file,) for file in _encoded(column, names)]
+    sizes = compute.fill_null(compute.list_value_length(column), 0).to_pylist()
+    if names is not None and not any(isinstance(name, list) for name in names):
+        names = [name for name, size in zip(names, sizes, strict=True) for _ in range(size)]
+    else:
+        names = None
+    files = iter(_encoded(compute.list_flatten(column), names))
+    return [tuple(islice(files, size)) for size in sizes]
 
 
 def _encoded(column: Any, names: Sequence[Any] | None) -> list[Encoded]:

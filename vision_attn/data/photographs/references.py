@@ -32,10 +32,11 @@ def read_results(path: str | Path) -> dict[int | str, str]:
         raise ValueError(f'{path} is not a results file; expected a list, lines or a table of "image_id" and "caption"')
     captions: dict[int | str, str] = {}
     records = read_records(path, "image", "caption", content=content)
-    for where, image, texts, _ in entries(path, records):
-        if image in captions:
-            raise ValueError(f"{where} is the second caption of image {brief(image)}; give one per image")
-        captions[image] = texts[0] if texts else ""
+    for where, images, texts, _ in entries(path, records):
+        for image in images:
+            if image in captions:
+                raise ValueError(f"{where} is the second caption of image {brief(image)}; give one per image")
+            captions[image] = texts[0] if texts else ""
     if not captions:
         raise ValueError(f"{path} holds no captions")
     log.info("%s: %s, captions of %d images", path, records.shape, len(captions))
