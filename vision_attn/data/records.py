@@ -3,10 +3,11 @@ images."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vision_attn.data.tables import places_of, read_table
+from vision_attn.data.tables import absent, places_of, read_table
 from vision_attn.data.text_encoding import read_text
 from vision_attn.system.console import reason_of
 from vision_attn.system.files import brief, parse_json
@@ -62,8 +63,7 @@ def read_records(
     """
     shape, value = content or read_content(path)
     named = named or {}
-    if unknown := named.keys() - {*columns, "split"}:
-        raise ValueError(f"columns can be named for {', '.join((*columns, 'split'))}, not {', '.join(sorted(unknown))}")
+    check_purposes(named, columns)
     if shape == "table":
         table = read_table(path, value, columns, named)
         return Records(table.shape, [(f"{path}: line {line}", row) for line, row in table.rows], table.short)
@@ -76,10 +76,23 @@ def read_records(
             raise ValueError(f"{where} is {brief(record)}, not an object with {' and '.join(columns)}")
         keys = tuple(record)
         if keys not in known:
-            known[keys] = places_of(keys, columns, named)
+            try:
+                known[keys] = places_of(keys, columns, named)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
         found = {column: [record[keys[place]] for place in places] for column, places in known[keys].items()}
-        rows.append((where, record | {column: some if some[1:] else some[0] for column, some in found.items()}))
+        nothing = dict.fromkeys(named.keys() - found.keys())  # rather than what else has that key
+        rows.append((where, record | nothing | {key: some if some[1:] else some[0] for key, some in found.items()}))
+    for column in named:
+        if rows and not any(column in found for found in known.values()):
+            raise absent(str(path), column, named[column], dict.fromkeys(chain.from_iterable(known)))
     return Records(shape, rows, [])
+
+
+def check_purposes(named: Mapping[str, str | int], columns: Sequence[str]) -> None:
+    """Raise ValueError if a column is named for something else than `columns` and a split."""
+    if unknown := named.keys() - {*columns, "split"}:
+        raise ValueError(f"columns can be named for {', '.join((*columns, 'split'))}, not {', '.join(sorted(unknown))}")
 
 
 def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:

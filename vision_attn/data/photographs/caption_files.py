@@ -99,6 +99,8 @@ def _read(path: Path, columns: Columns, by_id: bool) -> Annotated:
     content = recognised(path)
     if not isinstance(content.value, dict):
         return _listed(path, content, columns, by_id)
+    if columns:
+        raise ValueError(f"{path} is a JSON object whose keys are known: leave out data.columns")
     value, images, notes = content.value, content.value.get("images"), content.value.get("annotations")
     if by_id and isinstance(notes, list):
         photographs = coco_by_id(path, images, notes)
