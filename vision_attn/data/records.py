@@ -135,6 +135,11 @@ def divided(names: Sequence[str]) -> list[str]:
     return splits
 
 
+def plain_path(name: str) -> str:
+    """The name of a file in one spelling: `a.jpg` for `./a.jpg`, `b/a.jpg` for `b//a.jpg` and for `b/./a.jpg`."""
+    return Path(name).as_posix()
+
+
 def check_inside(where: str, name: str, folder: Path) -> None:
     """Raise ValueError naming the record if the name of an image leads out of the folder of images."""
     if Path(name).is_absolute() or ".." in Path(name).parts:

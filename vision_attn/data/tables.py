@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import ENDINGS
+from vision_attn.data.table_rows import rows_of
 from vision_attn.system.files import brief
 from vision_attn.system.splits import SPLITS, UNSPLIT, split_named
 
@@ -83,7 +84,7 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
     free = layout.places[columns[-1]][-1] if columns[-1] in FREE else None
     rows: list[tuple[int, dict[str, Any]]] = []
     short, torn = [], []
-    for line, fields in islice(_rows(text, layout.separator), int(layout.header), None):
+    for line, fields in islice(rows_of(text, layout.separator), int(layout.header), None):
         while len(fields) > width and not fields[-1].strip():
             fields.pop()
         if (excess := len(fields) - width) > 0:
@@ -128,25 +129,28 @@ def places_of(names: Sequence[str], columns: Sequence[str], named: Mapping[str, 
         found = [place for place, name in enumerate(stated) if name == alias]
         if found:
             places[column] = found if stated is stems else found[:1]
-    _check_apart(places, named)
+    _check_apart(places, named, names)
     return places
 
 
-def _check_apart(places: Mapping[str, Sequence[int]], named: Mapping[str, str | int]) -> None:
+def _check_apart(places: Mapping[str, Sequence[int]], named: Mapping[str, str | int], names: Iterable[Any]) -> None:
     """Raise ValueError if a column that is named for a purpose serves another one too."""
     for column in named.keys() & places.keys():
         for other in places.keys() - {column}:
             if places[column][0] in places[other]:
                 raise ValueError(
                     f"data.columns.{column} names {brief(named[column])}, which is the column of the {other}: name "
-                    f"another, or name that of the {other} too"
+                    f"another of {_listed(names)}, or name that of the {other} too"
                 )
 
 
 def absent(where: str, column: str, name: str | int, names: Iterable[Any]) -> ValueError:
     """The error that a column which `data.columns` names for a purpose is not among these names."""
-    there = ", ".join(str(each)[:60] for each in islice(names, SHOWN))
-    return ValueError(f"{where} has no column {brief(name)}, as data.columns.{column} says, but {there}")
+    return ValueError(f"{where} has no column {brief(name)}, as data.columns.{column} says, but {_listed(names)}")
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(str(each)[:60] for each in islice(names, SHOWN))
 
 
 def _unnumbered(name: str) -> str:
@@ -163,23 +167,23 @@ def _plain(name: Any) -> str:
 def _by_header(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> Layout | None:
     """The layout of a table whose first row names the columns."""
     for separator, shape in SEPARATORS.items():
-        _, names = next(_rows(text, separator), (0, []))
+        _, names = next(rows_of(text, separator), (0, []))
         names = [*map(_plain, names)]
         given = {column: [place] for column in named if (place := _place(named[column], names, len(names))) is not None}
         places = places_of(names, columns, {}) | given
         said = places.keys() - {column for column in given if _plain(named[column]) not in names}
         if said and {*columns, *named} <= places.keys() and given.keys() == named.keys():
-            _check_apart(places, named)
+            _check_apart(places, named, names)
             return Layout(f"{shape} with a header", separator, names, places, True)
     return None
 
 
 def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> Layout | None:
-    """The layout of a table of photographs and free text whose columns have no known names, or numbers for names. Columns
-    that are named are found by their name in the first row, or counted."""
+    """The layout of a table of photographs and free text whose columns have no known names, or numbers for names. Those
+    of `named` are found by their name in the first row, or counted."""
     free = columns[-1]
     for separator, shape in reversed(SEPARATORS.items() if free in FREE else ()):
-        sample = [fields for _, fields in islice(_rows(text, separator), SAMPLE)]
+        sample = [fields for _, fields in islice(rows_of(text, separator), SAMPLE)]
         width = min(map(len, sample), default=0)
         first = [*map(_plain, sample[0])] if sample else []
         given = {column: _place(name, first, width) for column, name in named.items()}
@@ -194,32 +198,37 @@ def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int
         )
         merged = separator in ",;" and not header  # captions may have commas without quotation marks
         for column, place in given.items():
-            goes_on = merged and column == free
-            kinds = ["other" if kind == column and not (goes_on and n > place) else kind for n, kind in enumerate(kinds)]
+            end = place if merged and column == free else width  # what follows a caption may be a part of it
+            kinds[:end] = ["other" if kind == column else kind for kind in kinds[:end]]
         for column, place in given.items():
             kinds[place] = column
-        _check_apart({column: [place] for column, place in given.items()}, named)
+        _check_apart({column: [place] for column, place in given.items()}, named, first)
         if "image" not in kinds or free not in kinds:
             continue
         if merged:
             kinds = [kind for kind, several in groupby(kinds) for _ in ([1] if kind == free else several)]
-        places = {
-            column: found
-            for column in (*columns, "split")
-            if (found := [place for place, kind in enumerate(kinds) if kind == column])
-        }
-        for column, found in places.items():
-            if len(found) > 1:
-                numbers = " and ".join(str(place + 1) for place in found)
-                raise ValueError(
-                    f"columns {numbers} may each be the {column}: name one in the first row, or by its number, "
-                    f"--data.columns.{column}={found[0] + 1}"
-                )
+        places = _each_one(kinds, columns)
         if numbered := all(re.search(r"#\d+$", row[image]) for row in sample[header:]):
             shape = f"{shape} of NAME#NUMBER and {free}"
         names = first if header else [""] * len(kinds)
         return Layout(f"{shape} with{'' if header else 'out'} a header", separator, names, places, header, numbered)
     return None
+
+
+def _each_one(kinds: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
+    """Where columns are among columns of these kinds. Raises ValueError if one may be several."""
+    places = {}
+    for column in (*columns, "split"):
+        found = [place for place, kind in enumerate(kinds) if kind == column]
+        if len(found) > 1:
+            numbers = " and ".join(str(place + 1) for place in found)
+            raise ValueError(
+                f"columns {numbers} may each be the {column}: name one in the first row, or by its number, "
+                f"--data.columns.{column}={found[0] + 1}"
+            )
+        if found:
+            places[column] = found
+    return places
 
 
 def _place(name: str | int, first: Sequence[str], width: int) -> int | None:
@@ -242,7 +251,7 @@ def _kind(cells: list[str], free: str) -> str:
 
 def _unknown(path: Path, text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> str:
     """The message for a table whose columns are not recognised."""
-    rows = [next(_rows(text, separator), (1, [""]))[1] for separator in SEPARATORS]
+    rows = [next(rows_of(text, separator), (1, [""]))[1] for separator in SEPARATORS]
     first = max(rows, key=len)
     for column, name in named.items():
         if _place(name, [*map(_plain, first)], len(first)) is None:
@@ -266,54 +275,3 @@ def _reads_as_rows(field: str, separator: str) -> bool:
 def _starts_row(line: str, separator: str) -> bool:
     fields = line.split(separator)
     return len(fields) > 1 and any(IMAGE.fullmatch(field.strip()) for field in fields)
-
-
-def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line of each row that is not empty, counted from 1, and its fields."""
-    start, line = 0, 1
-    while start < len(text):
-        fields, end = _row(text, start, separator)
-        if any(map(str.strip, fields)):
-            yield line, fields
-        line += text.count("\n", start, end) + 1
-        start = end + 1
-
-
-def _row(text: str, start: int, separator: str) -> tuple[list[str], int]:
-    """The fields of the row that begins at `start`, and where its last line ends. A quoted field may hold separators and
-    line breaks; quotation marks that do not enclose a field are text, and then the row is one line."""
-    line_end = stop = _find(text, "\n", start, len(text))
-    line, place = text[start:stop], start
-    if '"' not in line:
-        return line.split(separator), stop
-    spaced = f'{separator} "' in line
-    fields: list[str] = []
-    while True:
-        first = place
-        while spaced and text.startswith(" ", first, stop):
-            first += 1
-        if text.startswith('"', first, stop):
-            end = _closed(text, first)
-            if end < 0 or text[end : end + 1] not in (separator, "\n", ""):
-                return line.split(separator), line_end
-            fields.append(text[first + 1 : end - 1].replace('""', '"'))
-            stop = stop if end <= stop else _find(text, "\n", end, len(text))
-        else:
-            end = _find(text, separator, place, stop)
-            fields.append(text[place:end])
-        if end == stop:
-            return fields, stop
-        place = end + 1
-
-
-def _closed(text: str, first: int) -> int:
-    """Where the field ends whose opening quotation mark is at `first`: after the next mark that is not doubled. -1 if
-    there is none."""
-    end = text.find('"', first + 1)
-    while end >= 0 and text.startswith('""', end):
-        end = text.find('"', end + 2)
-    return end + 1 or -1
-
-
-def _find(text: str, sign: str, start: int, stop: int) -> int:
-    return stop if (found := text.find(sign, start, stop)) < 0 else found

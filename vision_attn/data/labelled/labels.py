@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vision_attn.data.images.lazy import OPENED
 from vision_attn.data.labelled.boxes import Box, box_of, check_pixels
-from vision_attn.data.records import check_inside, hashed_split, read_records
+from vision_attn.data.records import check_inside, hashed_split, plain_path, read_records
 from vision_attn.system.files import brief, find
 from vision_attn.system.splits import SPLITS, split_named
 
@@ -91,7 +91,7 @@ def _from_file(folder: Path, path: Path) -> Iterator[Record]:
         for key in ("image", "label"):
             if not isinstance(record.get(key), str | int) or not str(record[key]).strip():
                 raise ValueError(f"{where} has no {key}; each must have image and label, as image,label in CSV")
-        name, label = str(record["image"]), str(record["label"]).strip()
+        name, label = plain_path(str(record["image"])), str(record["label"]).strip()
         split = split_named(record.get("split")) or None
         if split not in (None, *SPLITS):
             raise ValueError(f"{where} has split {brief(split)}: write {', '.join(SPLITS)}, or leave it empty")

@@ -19,7 +19,7 @@ from vision_attn.data.images.squares import in_threads
 from vision_attn.data.lines.characters import Characters, composed
 from vision_attn.data.lines.strips import MULTIPLE
 from vision_attn.data.random_streams import stream
-from vision_attn.data.records import check_inside, divided, read_records
+from vision_attn.data.records import check_inside, divided, plain_path, read_records
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
@@ -182,7 +182,7 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
     given = {record.get("split") not in (None, "") for _, record in records}
     if len(given) > 1:
         raise ValueError(f"{path}: some lines have a split and some have none; give one for all or for none")
-    names = sorted(str(record.get("image")) for _, record in records)
+    names = sorted(plain_path(str(record.get("image"))) for _, record in records)
     if twice := next((name for name, following in pairwise(names) if name == following), None):
         raise ValueError(f"{path}: image {brief(twice)} has two transcripts; give one line per image")
     apart = {} if given == {True} else dict(zip(names, divided(names), strict=True))
@@ -190,6 +190,7 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
         name, text = record.get("image"), record.get("text")
         if not isinstance(name, str) or not isinstance(text, str) or not name:
             raise ValueError(f'{where}: "image" and "text" must be strings')
+        name = plain_path(name)
         check_inside(where, name, images)
         part = apart.get(name) or split_named(record.get("split"))
         if part not in SPLITS:

@@ -11,7 +11,7 @@ from vision_attn.data.photographs.caption_files import Columns, files_of, read_p
 from vision_attn.data.photographs.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
-from vision_attn.data.records import divided, read_content
+from vision_attn.data.records import divided, plain_path, read_content
 from vision_attn.system.console import printable
 from vision_attn.system.files import brief, digest, find, sha256
 from vision_attn.system.splits import split_named
@@ -183,18 +183,19 @@ def _splits_from_files(path: Path, files: Path | Mapping[str, Path], photographs
         for entry in entries:
             if isinstance(entry, bool) or not isinstance(entry, int | str):
                 raise ValueError(f"{where}: {brief(entry)} in {brief(name)} is neither an image name nor an id")
-            if split_of.setdefault(str(entry), split) != split:
-                raise ValueError(f"{where}: {entry} is in two splits, {split_of[str(entry)]} and {split}")
+            if split_of.setdefault(plain_path(str(entry)), split) != split:
+                raise ValueError(f"{where}: {entry} is in two splits, {split_of[plain_path(str(entry))]} and {split}")
 
     # All entries are of one kind, ids or names: choose the kind that matches the most photographs.
-    key = max(NAMINGS, key=lambda key: sum(key(photograph) in split_of for photograph in photographs))
-    unknown = list(split_of.keys() - {key(photograph) for photograph in photographs})
+    ways = [[plain_path(naming(photograph)) for photograph in photographs] for naming in NAMINGS]
+    keys = max(ways, key=lambda keys: sum(key in split_of for key in keys))
+    unknown = list(split_of.keys() - set(keys))
     if len(unknown) == len(split_of):
         some = ", ".join(map(brief, unknown[:3]))
         raise ValueError(f"{where}: none of its entries ({some} ...) is an image of {path}")
     if unknown:
         log.warning("%s: %d entries are not images of %s, such as %s", where, len(unknown), path, brief(min(unknown)))
-    return [split_of.get(key(photograph)) for photograph in photographs]
+    return [split_of.get(key) for key in keys]
 
 
 def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> list[Photograph]:

@@ -1,6 +1,7 @@
 """Read the captions of photographs from a file of any shape, which is recognised by its content."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from vision_attn.data.photographs.image_lists import coco, coco_by_id, expected,
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
 from vision_attn.data.records import Content, Records, read_content, read_records
 from vision_attn.data.tables import places_of
+from vision_attn.system.console import printable
 from vision_attn.system.files import brief
 from vision_attn.system.splits import SPLITS, split_named
 
@@ -21,6 +23,7 @@ SAID = ("raw", "caption", "text", "sentence")
 """Keys of the text of a caption that is an object."""
 ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".arrow")
 Columns = Mapping[str, str | int]
+log = logging.getLogger(__name__)
 
 
 class Annotated(NamedTuple):
@@ -190,6 +193,8 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
     """The photographs of a file with a record for each caption."""
     captions: dict[int | str, list[str]] = {}
     splits: dict[int | str, Any] = {}
+    spelled: dict[str, str] = {}
+    otherwise: dict[str, str] = {}
     records = read_records(path, "image", "caption", named=columns, content=content)
     for where, image, texts, split in entries(path, records):
         if not by_id and not isinstance(image, str):
@@ -198,7 +203,13 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
         if splits.setdefault(name, split) != split:
             raise ValueError(f"{where}: {brief(name)} has two splits, {brief(splits[name])} and {brief(split)}")
         captions.setdefault(name, []).extend(map(one_line, texts))
+        if isinstance(name, str) and spelled.setdefault(name, image) != image:
+            otherwise[name] = image
     if not captions:
         raise ValueError(f"{path} has no captions")
+    if otherwise:
+        name, other = next(iter(otherwise.items()))
+        text = "%s: photographs that are named in several ways, each taken as one: %d, such as %s and %s"
+        log.warning(text, path, len(otherwise), printable(spelled[name]), printable(other))
     photographs = [Photograph(name, name if isinstance(name, str) else "", said) for name, said in captions.items()]
     return Annotated(records.shape, photographs, [*splits.values()], records.short)
