@@ -1,7 +1,7 @@
 """Records about images, in a table, JSON, JSON lines, Parquet or Arrow, recognised by their content, and the splits of
 images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,10 @@ from vision_attn.system.files import brief, parse_json
 
 MAGIC = {b"PAR1": "Parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow stream"}
 """The first bytes of files with columns."""
+
+
+MOST_ROWS, MOST_BYTES = 20_000_000, 2 * 10**9
+"""Rows and bytes of the columns that are read of such a file: those of the largest data sets of captions fit."""
 
 
 class Content(NamedTuple):
@@ -103,20 +107,56 @@ def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
     except ImportError as error:
         raise ValueError(f"{path} is a {shape} file, which needs pyarrow: pip install 'vision-attn[scale]'") from error
     try:
-        if shape == "Parquet":
-            table = parquet.ParquetFile(path).read()
-        else:
-            with pyarrow.memory_map(str(path)) as file:
-                table = (ipc.open_file if shape == "Arrow" else ipc.open_stream)(file).read_all()
-        kept = [field.name for field in table.schema if "binary" not in str(field.type)]
+        with open(path, "rb") as file:  # not by its name, which could be that of another file system
+            if shape == "Parquet":
+                opened = parquet.ParquetFile(file)
+                names, kept = opened.schema_arrow.names, _without_bytes(opened.schema_arrow)
+                _check_size(path, opened.metadata.num_rows, 0)
+                table = _limited(path, opened.schema_arrow, kept, opened.iter_batches(256, columns=kept))
+            else:
+                mapped = pyarrow.memory_map(str(path))
+                opened = (ipc.open_file if shape == "Arrow" else ipc.open_stream)(mapped)
+                names, kept = opened.schema.names, _without_bytes(opened.schema)
+                table = _limited(path, opened.schema, kept, _batches(opened))
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} is not a readable {shape} file: {reason_of(error)}") from error
-    if not places_of(kept, ["image"], {}) and places_of(table.column_names, ["image"], {}):
+    if not places_of(kept, ["image"], {}) and places_of(names, ["image"], {}):
         raise ValueError(
             f"{path} holds the photographs themselves, not their names, and {shape} files of that kind are not read: "
             "write Parquet, or save it with the library datasets (`save_to_disk`)"
         )
-    return table.select(kept).to_pylist()
+    return table.to_pylist()
+
+
+def _without_bytes(schema: Any) -> list[str]:
+    return [field.name for field in schema if "binary" not in str(field.type)]
+
+
+def _batches(opened: Any) -> Iterator[Any]:
+    """The batches of an Arrow file, which are read by number, or of a stream."""
+    if hasattr(opened, "num_record_batches"):
+        return map(opened.get_batch, range(opened.num_record_batches))
+    return iter(opened)
+
+
+def _limited(path: Path, schema: Any, kept: Sequence[str], batches: Iterable[Any]) -> Any:
+    """Columns of batches as a table. A small file may declare any number of rows of any length."""
+    from pyarrow import Table
+    from pyarrow import schema as schema_of
+
+    found, rows, size = [], 0, 0
+    for batch in batches:
+        part = batch.select(kept)
+        part.validate(full=True)  # a place beyond the end of the file would kill the process
+        rows, size = rows + part.num_rows, size + part.nbytes
+        _check_size(path, rows, size)
+        found.append(part)
+    return Table.from_batches(found, schema_of([schema.field(name) for name in kept]))
+
+
+def _check_size(path: Path, rows: int, size: int) -> None:
+    if rows > MOST_ROWS or size > MOST_BYTES:
+        raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, or more than {MOST_BYTES / 1e9:.0f} GB of text")
 
 
 def hashed_split(name: str) -> str:

@@ -16,6 +16,8 @@ from vision_attn.system.console import printable
 from vision_attn.system.files import brief, contents
 from vision_attn.system.splits import SPLITS, split_named
 
+LONGEST_PATH = 4096
+"""Characters of the path of a file; no system has longer ones."""
 log = logging.getLogger(__name__)
 
 
@@ -47,6 +49,8 @@ def encoded(path: Path, column: Any, names: Sequence[Any] | None, folders: Seque
     sizes = compute.fill_null(compute.binary_length(content), -1).to_pylist()
     files: list[Path | None] = [None] * len(column)
     for row, (said, size) in enumerate(zip(paths, sizes, strict=True)):
+        if said and ("\0" in said or len(said) > LONGEST_PATH):
+            paths[row] = said = None
         if size < 0 and said:
             folder, files[row] = _found(f"{path}: row {row + 1}", said, folders)
             sizes[row], paths[row] = _size(files[row]), files[row].relative_to(folder).as_posix()
