@@ -1,7 +1,10 @@
 """Records about images, in a table, JSON, JSON lines, Parquet or Arrow, recognised by their content, and the splits of
 images."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -9,9 +12,10 @@ from typing import Any, NamedTuple
 
 from vision_attn.data.tables import absent, places_of, read_table
 from vision_attn.data.text_encoding import read_text
-from vision_attn.system.console import reason_of
+from vision_attn.system.console import printable, reason_of
 from vision_attn.system.files import brief, parse_json
 
+log = logging.getLogger(__name__)
 MAGIC = {b"PAR1": "Parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow stream"}
 """The first bytes of files with columns."""
 
@@ -173,6 +177,44 @@ def divided(names: Sequence[str]) -> list[str]:
         if split not in splits and splits.count("train") > 1:  # of few images, chance may give it none
             splits[len(splits) - 1 - splits[::-1].index("train")] = split
     return splits
+
+
+def with_endings(folder: Path, names: Iterable[str], endings: Collection[str], what: str) -> dict[str, str]:
+    """For each name without an ending of which a folder holds a single file, the name of that file. A line says how many
+    there are; `what` it calls them.
+
+    Raises ValueError naming both if there are two files of a name.
+    """
+    listed: dict[str, dict[str, list[str]]] = {}
+    found: dict[str, str] = {}
+    for name in names:
+        if os.path.splitext(name)[1].lower() in endings:
+            continue
+        parent, stem = os.path.split(name)
+        if parent not in listed:
+            listed[parent] = _by_stem(folder / parent, endings)
+        if several := listed[parent].get(stem):
+            if len(several) > 1:
+                raise ValueError(
+                    f"{brief(name)} may be {several[0]} or {several[1]} in {folder / parent}: write its ending"
+                )
+            found[name] = os.path.join(parent, several[0])
+    if found:
+        name, file = next(iter(found.items()))
+        text = "%s: names of %s without an ending, each taken for the only one of that name: %d, such as %s for %s"
+        log.warning(text, folder, what, len(found), printable(file), printable(name))
+    return found
+
+
+def _by_stem(folder: Path, endings: Collection[str]) -> dict[str, list[str]]:
+    """The names of files in a folder by what stands before their endings."""
+    found: dict[str, list[str]] = {}
+    with suppress(OSError, ValueError):  # of a folder that does not exist, or a name that is none
+        for name in sorted(os.listdir(folder)):
+            stem, ending = os.path.splitext(name)
+            if ending.lower() in endings:
+                found.setdefault(stem, []).append(name)
+    return found
 
 
 def plain_path(name: str) -> str:

@@ -117,8 +117,11 @@ class Shards(VocabularySource):
         """Find the shards. No photograph is read."""
         if task.resolution is None:
             raise ValueError("Shards: photographs of all sizes need an encoder with a resolution")
+        owner: dict[Path, str] = {}
         for split in self.shards:
-            self._paths(split)
+            for path in map(Path.resolve, self._paths(split)):
+                if (other := owner.setdefault(path, split)) != split:
+                    raise ValueError(f"{path} is in two splits, {other} and {split}: data.shards of both name it")
         self._resolution, self._fit = task.resolution, task.fit
 
     @cached_property

@@ -17,10 +17,11 @@ import numpy as np
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from numpy.typing import NDArray
 
-from vision_attn.data.images.open import Encoded
+from vision_attn.data.images.open import ENDINGS, Encoded
 from vision_attn.data.images.squares import View
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.ragged import Ragged, map_array, write_array
+from vision_attn.data.records import with_endings
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.system.console import printable, progress, say
 from vision_attn.system.files import digest, meant, replacing
@@ -245,7 +246,26 @@ def _placed(members: Photographs, split: str, folders: Mapping[str, Path], root:
     path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
     placed = replace(members, folder=folders[split])
     sizes = np.fromiter((_size(placed.file_prefix + name, films) for name in members.all_names()), dtype=np.int64)
+    if (sizes < 0).any():
+        placed, sizes = _completed(placed, sizes, films)
     return replace(placed, name_prefix="" if path == "." else f"{path}/", sizes=sizes)
+
+
+def _completed(placed: Photographs, sizes: NDArray[np.int64], films: bool) -> tuple[Photographs, NDArray[np.int64]]:
+    """Photographs of whose files some names leave out the ending, with whole names; and the sizes of their files."""
+    from vision_attn.data.films.files import FILM_ENDINGS
+
+    numbers = np.flatnonzero(sizes < 0).tolist()
+    names = [placed.names.text(placed.members.item(number)) for number in numbers]
+    endings, what = (FILM_ENDINGS, "films") if films else (ENDINGS, "photographs")
+    if not (whole := with_endings(placed.folder, names, endings, what)):
+        return placed, sizes
+    texts, sizes = [*placed.names.all_texts()], sizes.copy()
+    for number, name in zip(numbers, names, strict=True):
+        if name in whole:
+            texts[placed.members.item(number)] = whole[name]
+            sizes[number] = _size(placed.file_prefix + whole[name])
+    return replace(placed, names=Ragged.texts(texts)), sizes
 
 
 def _size(file: str, folders: bool = False) -> int:
