@@ -179,9 +179,9 @@ def divided(names: Sequence[str]) -> list[str]:
     return splits
 
 
-def with_endings(folder: Path, names: Iterable[str], endings: Collection[str], what: str) -> dict[str, str]:
-    """For each name without an ending of which a folder holds a single file, the name of that file. A line says how many
-    there are; `what` it calls them.
+def with_endings(folder: Path, names: Iterable[str], endings: Collection[str]) -> dict[str, str]:
+    """For each name without an ending of which a folder holds a single file, the name of that file. To be told to the
+    user with `say_endings`.
 
     Raises ValueError naming both if there are two files of a name.
     """
@@ -199,11 +199,15 @@ def with_endings(folder: Path, names: Iterable[str], endings: Collection[str], w
                     f"{brief(name)} may be {several[0]} or {several[1]} in {folder / parent}: write its ending"
                 )
             found[name] = os.path.join(parent, several[0])
+    return found
+
+
+def say_endings(found: Mapping[str, str], what: str) -> None:
+    """Log how many names `with_endings` has completed, if any; `what` they are."""
     if found:
         name, file = next(iter(found.items()))
-        text = "%s: names of %s without an ending, each taken for the only one of that name: %d, such as %s for %s"
-        log.warning(text, folder, what, len(found), printable(file), printable(name))
-    return found
+        text = "names of %s without an ending, each taken as the only file of that name: %d, such as %s as %s"
+        log.warning(text, what, len(found), printable(name), printable(file))
 
 
 def _by_stem(folder: Path, endings: Collection[str]) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vision_attn.data.images.lazy import OPENED
 from vision_attn.data.labelled.boxes import Box, box_of, check_pixels
-from vision_attn.data.records import check_inside, hashed_split, plain_path, read_records, with_endings
+from vision_attn.data.records import check_inside, hashed_split, plain_path, read_records, say_endings, with_endings
 from vision_attn.system.files import brief, find
 from vision_attn.system.splits import SPLITS, split_named
 
@@ -89,7 +89,8 @@ def _from_file(folder: Path, path: Path) -> Iterator[Record]:
     seen: set[str] = set()
     records = read_records(path, "image", "label").rows
     names = [plain_path(str(record.get("image"))) for _, record in records]
-    whole = with_endings(folder, [name for name in names if not os.path.isfile(folder / name)], OPENED, "images")
+    whole = with_endings(folder, [name for name in names if not os.path.isfile(folder / name)], OPENED)
+    say_endings(whole, "images")
     for where, record in records:
         for key in ("image", "label"):
             if not isinstance(record.get(key), str | int) or not str(record[key]).strip():

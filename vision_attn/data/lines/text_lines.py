@@ -20,7 +20,7 @@ from vision_attn.data.images.squares import in_threads
 from vision_attn.data.lines.characters import Characters, composed
 from vision_attn.data.lines.strips import MULTIPLE
 from vision_attn.data.random_streams import stream
-from vision_attn.data.records import check_inside, divided, plain_path, read_records, with_endings
+from vision_attn.data.records import check_inside, divided, plain_path, read_records, say_endings, with_endings
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
@@ -184,7 +184,8 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
     if len(given) > 1:
         raise ValueError(f"{path}: some lines have a split and some have none; give one for all or for none")
     said = [plain_path(str(record.get("image"))) for _, record in records]
-    whole = with_endings(images, [name for name in said if not os.path.isfile(images / name)], ENDINGS, "images")
+    whole = with_endings(images, [name for name in said if not os.path.isfile(images / name)], ENDINGS)
+    say_endings(whole, "images")
     names = sorted(whole.get(name, name) for name in said)
     if twice := next((name for name, following in pairwise(names) if name == following), None):
         raise ValueError(f"{path}: image {brief(twice)} has two transcripts; give one line per image")

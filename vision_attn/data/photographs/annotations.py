@@ -1,5 +1,6 @@
 """The photographs of annotation files by split."""
 
+import hashlib
 import logging
 import unicodedata
 from collections import Counter
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs.caption_files import Columns, files_of, read_photographs
 from vision_attn.data.photographs.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
@@ -59,6 +61,7 @@ def read_splits(
         if several:
             for split, path in given.items():
                 found[split] = read_annotations(path, split=split, columns=columns, download=download)[split]
+            found = _named_apart(found)
         else:
             found = read_annotations(given, split_files=lists, columns=columns, download=download)
         return {split: Photographs.of(members) for split, members in found.items()}
@@ -82,6 +85,29 @@ def read_splits(
 
     rules = [FORMAT, several and [*given], isinstance(lists, dict) and [*lists], columns, checksums]
     return stored(Path(cache).expanduser() / f"captions-{digest(rules)[:12]}", unchanged)
+
+
+def _named_apart(found: Mapping[str, list[Photograph]]) -> dict[str, list[Photograph]]:
+    """Put the split before the names of photographs that data sets of several splits hold under one name, but with other
+    bytes: they may be numbers of rows. The same photograph keeps its name, which is refused where files are listed."""
+    owners: dict[str, list[tuple[str, Encoded]]] = {}
+    for split, members in found.items():
+        for one in members:
+            if isinstance(one.file, Encoded) and one.file.size != -1:
+                owners.setdefault(one.name, []).append((split, one.file))
+    different = set()
+    for name, several in owners.items():
+        if len(several) > 1 and len({hashlib.sha256(file.read()).digest() for _, file in several}) > 1:
+            different.add(name)
+    return {
+        split: [
+            one._replace(id=name, name=name, file=one.file._replace(name=name))
+            if one.name in different and isinstance(one.file, Encoded) and (name := f"{split}/{one.name}")
+            else one
+            for one in members
+        ]
+        for split, members in found.items()
+    }
 
 
 def read_annotations(
