@@ -88,8 +88,9 @@ def read_splits(
 
 
 def _named_apart(found: Mapping[str, list[Photograph]]) -> dict[str, list[Photograph]]:
-    """Put the split before the names of photographs that data sets of several splits hold under one name, but with other
-    bytes: they may be numbers of rows. The same photograph keeps its name, which is refused where files are listed."""
+    """Put the split before the names of photographs that data sets of several splits hold under one name, but with
+    other bytes: names may be numbers of rows. The same photograph keeps its name, so that it is found to be in two
+    splits."""
     owners: dict[str, list[tuple[str, Encoded]]] = {}
     for split, members in found.items():
         for one in members:

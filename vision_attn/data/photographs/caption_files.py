@@ -204,7 +204,7 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
             raise ValueError(f"{where}: {brief(name)} has two splits, {brief(splits[name])} and {brief(split)}")
         captions.setdefault(name, []).extend(map(one_line, texts))
         if isinstance(name, str) and spelled.setdefault(name, image) != image:
-            otherwise[name] = image
+            otherwise.setdefault(name, image)
     if not captions:
         raise ValueError(f"{path} has no captions")
     if otherwise:

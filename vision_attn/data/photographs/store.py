@@ -212,8 +212,8 @@ def locate(
     photographs: Mapping[str, Photographs], folders: Mapping[str, Path], *, films: bool = False
 ) -> dict[str, Photographs]:
     """Find the file of each photograph in the folder of its split, unless the data set holds it; of `films`, each may
-    be a folder of frames. A name without an ending is that of the only file of that name. Missing photographs are logged
-    and left out.
+    be a folder of frames. A name without an ending is that of the only file of that name. Missing photographs are
+    logged and left out.
 
     Raises ValueError if a split has no folder, if no file exists, or if a name may be that of two files.
     """
