@@ -265,7 +265,7 @@ def test_names_from_windows_are_found(tmp_path):
 
 def test_a_name_without_its_ending_is_told(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    rows = [{"image": "a", "caption": "a dog", "split": " Train "}]
+    rows = [{"image": "A", "caption": "a dog", "split": " Train "}]  # with the right capital, it would be taken
     photographs = read_annotations(listed(tmp_path / "a.csv", rows))
     with pytest.raises(ValueError, match="there is a.png: names need their ending"):
         locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})

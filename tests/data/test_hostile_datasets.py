@@ -59,8 +59,9 @@ def write(path: Path, rows: Sequence[tuple[bytes | None, str | None]]) -> Path:
 
 NAMES = [
     "t[a].parquet", "ta.parquet", "a*.parquet", "a?.parquet", "ab.parquet", "{a,b}.parquet", "[!x].parquet",
-    "**.parquet", "x::y.parquet", "zip::a.parquet", ".hidden.parquet", "__own__.parquet", "line\nbreak.parquet",
-    "no ending", "100%.parquet", "a#b.parquet", "a.parquet.gz", "\udcff.parquet", "hf:a.parquet", "train-*.parquet", "~.parquet",
+    "**.parquet", "x::y.parquet", "zip::a.parquet", ".hidden.parquet", "__own__.parquet",
+    "line\nbreak.parquet", "no ending", "100%.parquet", "a#b.parquet", "a.parquet.gz", "\udcff.parquet",
+    "hf:a.parquet", "train-*.parquet", "~.parquet",
 ]  # fmt: skip
 FOLDERS = ["data [1]", "d*", "**", "x::y", "__own__", ".hidden", "s3:", "file:", "{a,b}"]
 

@@ -120,7 +120,7 @@ class Shards(VocabularySource):
         owner: dict[Path, str] = {}
         for split in self.shards:
             for path in map(Path.resolve, self._paths(split)):
-                if (other := owner.setdefault(path, split)) != split:
+                if (other := owner.setdefault(path, split)) != split and "train" in (other, split):
                     raise ValueError(f"{path} is in two splits, {other} and {split}: data.shards of both name it")
         self._resolution, self._fit = task.resolution, task.fit
 
