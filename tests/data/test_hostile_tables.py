@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -101,6 +102,19 @@ def test_quoted_captions_hold_any_text(tmp_path: Path, separator: str) -> None:
     csv.writer(file, delimiter=separator).writerows(rows)
     read = said(tmp_path / "a.csv", file.getvalue())
     assert read == {name: [" ".join(text.split())] for name, text in rows[1:]}
+
+
+def test_rows_are_those_of_the_csv_module() -> None:
+    """Of any fields, in every dialect that it writes with quotation marks."""
+    draws = Random(0)
+    for _ in range(2000):
+        separator, pieces = draws.choice(",;\t|"), ["a", '"', '""', "\n", " ", "b.jpg"]
+        pieces.append(separator)
+        cells = ("".join(draws.choices(pieces, k=draws.randrange(8))) for _ in range(20))
+        rows = [row for row in zip(*[cells] * draws.randrange(2, 5), strict=False) if "".join(row).strip()]
+        quoting = draws.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+        csv.writer(file := io.StringIO(), delimiter=separator, lineterminator="\n", quoting=quoting).writerows(rows)
+        assert [fields for _, fields in rows_of(file.getvalue(), separator)] == [*map(list, rows)]
 
 
 def test_a_missing_quotation_mark_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
