@@ -170,7 +170,7 @@ def test_columns_are_named_where_they_are_not_recognised(tmp_path: Path) -> None
     found = Captions(images=str(tmp_path / "mine"), columns={"image": "picture", "caption": "what"}).photographs
     assert sum(map(len, found.values())) == 12 and all(map(len, found.values()))  # by hash
     assert len(photographs_of(tmp_path / "mine")) == 12
-    (tmp_path / "mine" / "dataset_info.json").write_text("{")
+    (tmp_path / "mine" / "state.json").write_text("{")
     with pytest.raises(ValueError, match="mine is not a dataset that can be read: "):
         _ = Captions(images=str(tmp_path / "mine")).photographs
 

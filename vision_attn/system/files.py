@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -111,13 +112,16 @@ def contents(path: str | Path) -> bytes:
 
 def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
     """Parse the JSON in the file `path`. With `lines`, JSON lines (one value per line) are accepted too, and returned
-    as the list of their values. Raises ValueError naming the file if it is not JSON or is nested too deeply."""
+    as the list of their values. Raises ValueError naming the file if it is not JSON, is nested too deeply, or gives a
+    key of an object twice, of which one value would be lost."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
+    except _Twice as error:
+        raise ValueError(f"{path}: {error}") from error
     except ValueError as error:
-        values, wrong = _json_lines(text)
+        values, wrong = _json_lines(path, text)
         if wrong > 1:
             raise ValueError(f"{path}, line {wrong}, is not JSON") from error
         if wrong or len(values) < 2:
@@ -127,15 +131,30 @@ def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
         return values
 
 
-def _json_lines(text: str) -> tuple[list[Any], int]:
-    """The values of JSON lines before the first line that is none, and its number, counted from 1; 0 if all are."""
+def _json_lines(path: str | Path, text: str) -> tuple[list[Any], int]:
+    """The values of JSON lines before the first line that is none, and its number, counted from 1; 0 if all are. Raises
+    ValueError naming the file and the line for a key that an object has twice."""
     values = []
     for number, line in enumerate(text.split("\n"), start=1):
         try:
-            values += [json.loads(line)] if line.strip() else []
+            values += [json.loads(line, object_pairs_hook=_unique)] if line.strip() else []
+        except _Twice as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
         except (ValueError, RecursionError):
             return values, number
     return values, 0
+
+
+class _Twice(ValueError):
+    """An object of JSON has the same key twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (key, times), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise _Twice(f"the key {brief(key)} occurs {times} times in an object: write each key once")
+    return found
 
 
 def finite(numbers: Mapping[str, Any]) -> dict[str, Any]:

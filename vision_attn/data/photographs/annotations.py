@@ -1,5 +1,6 @@
 """The photographs of annotation files by split."""
 
+import hashlib
 import logging
 import unicodedata
 from collections import Counter
@@ -7,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs.caption_files import Columns, files_of, own_files_of, read_photographs
 from vision_attn.data.photographs.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
-from vision_attn.data.records import divided, read_content
+from vision_attn.data.records import divided, plain_path, read_content
 from vision_attn.system.console import printable
 from vision_attn.system.files import brief, digest, find, sha256
 from vision_attn.system.splits import split_named
@@ -59,6 +61,7 @@ def read_splits(
         if several:
             for split, path in given.items():
                 found[split] = read_annotations(path, split=split, columns=columns, download=download)[split]
+            found = _named_apart(found)
         else:
             found = read_annotations(given, split_files=lists, columns=columns, download=download)
         return {split: Photographs.of(members) for split, members in found.items()}
@@ -82,6 +85,30 @@ def read_splits(
 
     rules = [FORMAT, several and [*given], isinstance(lists, dict) and [*lists], columns, checksums]
     return stored(Path(cache).expanduser() / f"captions-{digest(rules)[:12]}", unchanged)
+
+
+def _named_apart(found: Mapping[str, list[Photograph]]) -> dict[str, list[Photograph]]:
+    """Put the split before the names of photographs that data sets of several splits hold under one name, but with
+    other bytes: names may be numbers of rows. The same photograph keeps its name, so that it is found to be in two
+    splits."""
+    owners: dict[str, list[tuple[str, Encoded]]] = {}
+    for split, members in found.items():
+        for one in members:
+            if isinstance(one.file, Encoded) and one.file.size != -1:
+                owners.setdefault(one.name, []).append((split, one.file))
+    different = set()
+    for name, several in owners.items():
+        if len(several) > 1 and len({hashlib.sha256(file.read()).digest() for _, file in several}) > 1:
+            different.add(name)
+    return {
+        split: [
+            one._replace(id=name, name=name, file=one.file._replace(name=name))
+            if one.name in different and isinstance(one.file, Encoded) and (name := f"{split}/{one.name}")
+            else one
+            for one in members
+        ]
+        for split, members in found.items()
+    }
 
 
 def read_annotations(
@@ -208,18 +235,19 @@ def _splits_from_files(path: Path, files: Path | Mapping[str, Path], photographs
         for entry in entries:
             if isinstance(entry, bool) or not isinstance(entry, int | str):
                 raise ValueError(f"{where}: {brief(entry)} in {brief(name)} is neither an image name nor an id")
-            if split_of.setdefault(str(entry), split) != split:
-                raise ValueError(f"{where}: {entry} is in two splits, {split_of[str(entry)]} and {split}")
+            if split_of.setdefault(plain_path(str(entry)), split) != split:
+                raise ValueError(f"{where}: {entry} is in two splits, {split_of[plain_path(str(entry))]} and {split}")
 
     # All entries are of one kind, ids or names: choose the kind that matches the most photographs.
-    key = max(NAMINGS, key=lambda key: sum(key(photograph) in split_of for photograph in photographs))
-    unknown = list(split_of.keys() - {key(photograph) for photograph in photographs})
+    ways = [[plain_path(naming(photograph)) for photograph in photographs] for naming in NAMINGS]
+    keys = max(ways, key=lambda keys: sum(key in split_of for key in keys))
+    unknown = list(split_of.keys() - set(keys))
     if len(unknown) == len(split_of):
         some = ", ".join(map(brief, unknown[:3]))
         raise ValueError(f"{where}: none of its entries ({some} ...) is an image of {path}")
     if unknown:
         log.warning("%s: %d entries are not images of %s, such as %s", where, len(unknown), path, brief(min(unknown)))
-    return [split_of.get(key(photograph)) for photograph in photographs]
+    return [split_of.get(key) for key in keys]
 
 
 def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> list[Photograph]:

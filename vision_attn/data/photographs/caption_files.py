@@ -118,6 +118,8 @@ def _read(path: Path, columns: Columns, by_id: bool) -> Annotated:
     content = recognised(path)
     if not isinstance(content.value, dict):
         return _listed(path, content, columns, by_id)
+    if columns:
+        raise ValueError(f"{path} is a JSON object whose keys are known: leave out data.columns")
     value, images, notes = content.value, content.value.get("images"), content.value.get("annotations")
     if by_id and isinstance(notes, list):
         photographs = coco_by_id(path, images, notes)
@@ -226,9 +228,14 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
     several: list[list[int | str]] = []
     torn: list[int | str] = []
     in_lists: set[int | str] = set()
+    spelled: dict[str, str] = {}
+    otherwise: dict[str, str] = {}
     records = read_records(path, "image", "caption", named=columns, content=content)
     for where, images, said, split in entries(path, records):
-        names = [_name(path, where, image, by_id) for image in images]
+        names = [*dict.fromkeys(_name(path, where, image, by_id) for image in images)]
+        for image in images:
+            if isinstance(name := _name(path, where, image, by_id), str) and spelled.setdefault(name, image) != image:
+                otherwise.setdefault(name, image)
         if names[1:]:
             in_lists.update(names)
             several.append(names)
@@ -248,6 +255,10 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
             "%s: images in records of two splits, which keep the split and the texts of the first: %d, such as %s",
             path, len({*torn}), printable(str(torn[0])),
         )  # fmt: skip
+    if otherwise:
+        name, other = next(iter(otherwise.items()))
+        text = "%s: photographs that are named in several ways, each taken as one: %d, such as %s and %s"
+        log.warning(text, path, len(otherwise), printable(spelled[name]), printable(other))
     photographs = [Photograph(name, name if isinstance(name, str) else "", said) for name, said in captions.items()]
     return Annotated(records.shape, photographs, [*splits.values()], records.short, _joined(several))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import Encoded
+from vision_attn.data.records import plain_path
 from vision_attn.system.files import brief
 
 LONGEST = 100_000
@@ -46,7 +47,8 @@ def one_line(caption: str) -> str:
 
 
 def checked_name(path: Path, where: str, value: Any) -> str:
-    """A path below the image folder, with slashes. Raises ValueError if it could lead out of the folder."""
+    """A path below the image folder, in one spelling, with slashes. Raises ValueError if it could lead out of the
+    folder."""
     if not isinstance(value, str):
         raise ValueError(f"{path}: the file name of {where} must be a string, not {brief(value)}")
     if re.match("https?://", value):
@@ -56,10 +58,11 @@ def checked_name(path: Path, where: str, value: Any) -> str:
         )
     name = " ".join(value.splitlines()).strip()
     parts = re.split(r"[/\\]", name)
-    if not name or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
+    empty = all(part.strip() in ("", ".") for part in parts)
+    if empty or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
         alone = f": write {parts[-1]}" if parts[-1].strip(". ") else ""
         raise ValueError(
             f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
             f"not absolute, and without `..`{alone}"
         )
-    return name.replace("\\", "/")
+    return plain_path(name.replace("\\", "/"))

@@ -30,8 +30,8 @@ MOST_SHARDS = 1_000_000
 
 def expanded(pattern: str) -> list[str]:
     """The patterns that one with ranges such as `{000..331}` stands for. Raises ValueError if there are too many: the
-    pattern may come from the config of a run folder."""
-    if "{" not in pattern:
+    pattern may come from the config of a run folder. A name of a file is one, also with braces in it."""
+    if "{" not in pattern or _is_name(pattern):
         return [pattern]
     if _alternatives(pattern) > MOST_SHARDS:
         raise ValueError(f"{pattern[:200]}: stands for more than {MOST_SHARDS:,} shards")
@@ -60,19 +60,29 @@ def _size(group: str) -> int:
 
 
 def matching(pattern: str) -> list[Path]:
-    """The files that match a pattern with `*` and `?`, as given or under the folders of data sets. Raises ValueError
-    for what is no regular file: reading a pipe would wait forever."""
-    if not any(sign in pattern for sign in "*?["):
+    """The files that match a pattern with `*` and `?`, as given or under the folders of data sets. A name of a file or
+    a folder is one, also with these signs in it. Raises ValueError for what is no regular file: reading a pipe would
+    wait forever."""
+    parent = Path(pattern).parent
+    if _is_name(pattern) or not any(sign in pattern for sign in "*?["):
         found = [find(pattern).absolute()]
-    elif any(sign in str(Path(pattern).parent) for sign in "*?["):
+    elif any(sign in str(parent) for sign in "*?[") and not _is_name(str(parent)):
         raise ValueError(f"{pattern}: only the name of the file may hold * or ?")
     else:
-        folder = find(Path(pattern).parent)
+        folder = find(parent)
         found = [folder.absolute() / name for name in sorted(glob(Path(pattern).name, root_dir=folder))]
     for path in found:
         if not path.is_file():
             raise ValueError(f"{path}: not a regular file")
     return found
+
+
+def _is_name(pattern: str) -> bool:
+    """Whether there is a file or a folder of just this name."""
+    try:
+        return bool(find(pattern))
+    except ValueError:
+        return False
 
 
 def read(path: Path, photograph: str, caption: str, left_out: LeftOut) -> Iterator[Sample]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import chain, cycle, islice
 from pathlib import Path
 from random import Random
+from threading import Lock
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -117,14 +118,18 @@ class Shards(VocabularySource):
         self._fit: Fit = "centre"
         self._warned = False
         self._told: set[Path] = set()
+        self._telling = Lock()
         self._named = 0
 
     def prepare(self, task: Task) -> None:
         """Find the shards. No photograph is read."""
         if task.resolution is None:
             raise ValueError("Shards: photographs of all sizes need an encoder with a resolution")
+        owner: dict[Path, str] = {}
         for split in self.shards:
-            self._paths(split)
+            for path in map(Path.resolve, self._paths(split)):
+                if (other := owner.setdefault(path, split)) != split and "train" in (other, split):
+                    raise ValueError(f"{path} is in two splits, {other} and {split}: data.shards of both name it")
         self._resolution, self._fit = task.resolution, task.fit
 
     @cached_property
@@ -257,13 +262,14 @@ class Shards(VocabularySource):
     def _read(self, path: Path) -> Iterator[Sample]:
         left_out = LeftOut()
         yield from read(path, *self.fields, left_out)
-        if left_out.counts and path not in self._told and self._named < NAMED:
-            self._named += 1
-            log.warning(
-                "%s: %s%s",
-                path, printable(str(left_out)), "; further shards are not named" * (self._named == NAMED),
-            )  # fmt: skip
-        self._told.add(path)
+        with self._telling:  # shards are read by several threads
+            if left_out.counts and path not in self._told and self._named < NAMED:
+                self._named += 1
+                log.warning(
+                    "%s: %s%s",
+                    path, printable(str(left_out)), "; further shards are not named" * (self._named == NAMED),
+                )  # fmt: skip
+            self._told.add(path)
 
 
 class Split:
