@@ -71,6 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
             file = None if is_run_name(name) else next(given)
             given_prompt = {"prompt": arguments.prompt} if arguments.prompt and is_pretrained(name) else {}
             server.add(title, load(name, weights=file, **given_prompt, **options))
-        say(f"ready: open http://{arguments.host}:{server.server_port} in a browser; Ctrl-C ends it")
+        say(f"ready: open {server.url} in a browser; Ctrl-C ends it")
         server.serve_forever()
     return 0
