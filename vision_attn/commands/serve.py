@@ -8,12 +8,13 @@ a password.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from vision_attn.commands._run_options import add_device_and_trust, add_prompt
-from vision_attn.system.console import say
+from vision_attn.system.console import complain, say
 from vision_attn.system.files import is_pretrained
 
 ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/draw_reader_cluttered100")
@@ -72,5 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
             given_prompt = {"prompt": arguments.prompt} if arguments.prompt and is_pretrained(name) else {}
             server.add(title, load(name, weights=file, **given_prompt, **options))
         say(f"ready: open {server.url} in a browser; Ctrl-C ends it")
-        server.serve_forever()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            if server.is_computing:  # for clients that have their answer: 503. Python would wait for its thread
+                complain("interrupted")
+                os._exit(130)
+            raise
     return 0

@@ -10,7 +10,7 @@ docs/lesson.
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -71,6 +71,7 @@ class Server:
         app = Starlette(routes=[*pages, *asked], exception_handlers={HTTPException: refusal, Exception: self.failed})
         self._uvicorn = connections.Listener(self.checked(app), self.stop)
         self._worker = ThreadPoolExecutor(1)  # models answer one after the other, always in the same thread
+        self._computing: Future | None = None
         self._free = asyncio.Lock()
         self._waiting: dict[tuple, Group] = {}
         self._tasks, self._asked = set[asyncio.Task](), set[asyncio.Task]()
@@ -94,6 +95,10 @@ class Server:
 
     def shutdown(self) -> None:
         self._uvicorn.should_exit = True
+
+    @property
+    def is_computing(self) -> bool:
+        return self._computing is not None and self._computing.running()
 
     def stop(self) -> None:
         """Answer the requests that wait that they will have no answer."""
@@ -204,7 +209,8 @@ class Server:
     async def _worked(self, answer: Answer, some: list[Encoded]) -> list[Any]:
         """The results for files, or exceptions. If one file cannot be used, each is tried alone."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, answer, some)
+            self._computing = self._worker.submit(answer, some)
+            return await asyncio.wrap_future(self._computing)
         except Exception as error:
             return [error] if len(some) == 1 else [(await self._worked(answer, [one]))[0] for one in some]
 
