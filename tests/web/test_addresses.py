@@ -8,7 +8,7 @@ pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette
 from starlette.datastructures import Headers  # noqa: E402
 from starlette.requests import Request  # noqa: E402
 
-from tests.web.test_connections import ask, classifier, connect, head, serving, status_of  # noqa: E402, F401
+from tests.web.test_connections import ask, classifier, head, serving  # noqa: E402, F401
 from vision_attn.commands import main  # noqa: E402
 from vision_attn.web import make_server, server  # noqa: E402
 from vision_attn.web.addresses import is_foreign, is_local, listening, url_of  # noqa: E402
@@ -109,6 +109,10 @@ def test_a_host_that_cannot_be_used_is_refused(capsys, monkeypatch) -> None:
         make_server([], port=taken.getsockname()[1])
 
 
-def test_addresses_of_version_6_are_in_brackets() -> None:
+def test_addresses_of_version_6_are_in_brackets(classifier, monkeypatch, capsys) -> None:  # noqa: F811
+    monkeypatch.setattr(server.Server, "serve_forever", lambda self: None)
+    monkeypatch.setattr("vision_attn.api.load", lambda *_, **options: classifier)
+    if main(["serve", "runs/ram", "--host", "::1", "--port", "0"]) == 0:  # this machine has such an address
+        assert "ready: open http://[::1]:" in capsys.readouterr().out
     assert url_of("::1", 7864) == url_of("[::1]", 7864) == "http://[::1]:7864"
     assert url_of("::", 80) == "http://[::]:80" and url_of("localhost", 80) == "http://localhost:80"

@@ -279,6 +279,8 @@ def test_nonsense_behind_an_answer_closes_the_connection_in_silence(served, capf
             assert status_of(connection)[0] in (200, 405)
             connection.sendall(nonsense)
             assert closed(connection)
+    with connect(served, head("HEAD /", Transfer_Encoding="chunked") + b"zz\r\n") as connection:
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 Bad Request\r\n") and closed(connection)
     assert ask(served, head("GET /models"))[0] == 200
     assert capfd.readouterr() == ("", "")
 

@@ -4,7 +4,7 @@ MODEL is a run, or a model of another library, named as for `vision-attn look`: 
 transformers:NAME-or-folder, or module:function with --trust. Without a MODEL, the included runs: the captioner of
 photographs, RAM and DRAW's reader. Two models of photographs, or two of digits, are compared side by side. Images are
 neither stored nor logged. The page is at http://127.0.0.1:7860, for this machine alone; --host lets others in, without
-a password.
+a password. docs/look.md lists the limits of uploads, connections and time.
 """
 
 import argparse

@@ -144,7 +144,8 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
 
     def refuse(self, status: int, reason: str) -> None:
         """Answer with an error and close the connection."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        asked = self.conn.our_state is h11.SEND_RESPONSE
+        if not asked and self.conn.our_state is not h11.IDLE:
             return self.cut()
         if self.cycle is not None:
             self.cycle.disconnected = True  # nothing that the application sends goes out any more
@@ -152,7 +153,8 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
         content = f'{{"error":"{reason}"}}'.encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content))), ("Connection", "close")]
         head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
-        for event in (head, h11.Data(content), h11.EndOfMessage()):
+        body = h11.Data(b"" if asked and self.scope["method"] == "HEAD" else content)
+        for event in (head, body, h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
         self.transport.close()
         self.is_gone = not self.transport.get_write_buffer_size()
