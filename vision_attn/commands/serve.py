@@ -67,17 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--weights is given {len(weights)} times, but {len(others)} models are no runs: give as many")
     given = iter(weights)
     options = {"device": arguments.device, "trust": arguments.trust}
-    with make_server([], host=arguments.host, port=arguments.port) as server:  # a port in use is found before loading
-        for name, title in zip(names, short_names(names), strict=True):
-            file = None if is_run_name(name) else next(given)
-            given_prompt = {"prompt": arguments.prompt} if arguments.prompt and is_pretrained(name) else {}
-            server.add(title, load(name, weights=file, **given_prompt, **options))
-        say(f"ready: open {server.url} in a browser; Ctrl-C ends it")
-        try:
+    server = make_server([], host=arguments.host, port=arguments.port)  # a port in use is found before loading
+    try:
+        with server:
+            for name, title in zip(names, short_names(names), strict=True):
+                file = None if is_run_name(name) else next(given)
+                given_prompt = {"prompt": arguments.prompt} if arguments.prompt and is_pretrained(name) else {}
+                server.add(title, load(name, weights=file, **given_prompt, **options))
+            say(f"ready: open {server.url} in a browser; Ctrl-C ends it")
             server.serve_forever()
-        except KeyboardInterrupt:
-            if server.is_computing:  # for clients that have their answer: 503. Python would wait for its thread
-                complain("interrupted")
-                os._exit(130)
-            raise
+    except KeyboardInterrupt:
+        if server.is_computing:  # for clients that were told 503. Python would wait for its thread
+            complain("interrupted")
+            os._exit(130)
+        raise
     return 0
