@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -148,8 +149,11 @@ def reason_of(error: BaseException) -> str:
 
 
 def log_to_terminal() -> None:
-    """Print `logging` messages with `complain`, unless logging is configured already."""
+    """Print `logging` messages with `complain`, unless logging is configured already. What Pillow says of damaged files
+    is left out, for our errors name those."""
     logging.basicConfig(handlers=[_Complaints()], level=logging.INFO)
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class _Complaints(logging.Handler):
@@ -177,7 +181,7 @@ def _escaped(found: re.Match) -> str:
     character = found[0]
     if character >= "\udc80":
         return f"\\x{ord(character) - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode()
+    return ascii(character)[1:-1]  # unlike .encode("unicode_escape"), imports nothing, so needs no file descriptor
 
 
 class _Lines(tqdm):
