@@ -6,6 +6,7 @@ trained with the captioner is frozen in it, which makes it faster. A README.md i
 """
 
 import argparse
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,16 @@ from typing import Any
 from vision_attn.commands._hints import shown
 from vision_attn.system.console import say
 from vision_attn.system.files import find_best, shipped
+from vision_attn.system.splits import PURPOSES
 
 KEPT = ("README.md",)
-EVALUATED = ("metrics_*.json", "captions_*.json", "glimpses_*.json", "confusion_*.json")
-"""What `eval` writes into a packed folder. It belongs to the weights that were there, and goes with them."""
+EVALUATED = ("metrics", "captions", "glimpses", "confusion")
+"""What `eval` writes into a packed folder, NAME_SPLIT.json. It belongs to the weights that were there, and goes with
+them."""
 COPIED = ("config.yaml", "vocabulary.json", "classes.json", "image_size.json", "metrics_val.json")
+
+TRAINED = ("best", "last", "previous")
+"""Folders of a run, which training replaces."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,16 +34,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folder. Raises ValueError if there is no run, or if FOLDER holds something else."""
-    from vision_attn.engine.folders import replacing_folder
+    from vision_attn.engine.folders import lock_folder, replacing_folder, settle, workplace
 
     best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)
-    if out.name == "best" or (out.exists() and not replaceable(out)) or out.resolve() == best.resolve():
-        raise ValueError(f"{out} holds something else than packed weights: name another folder")
-    with replacing_folder(out) as part:
-        pack(best, part)
-        for name in KEPT:
-            if (out / name).is_file():
-                shutil.copyfile(out / name, part / name)
+    if out.name in ("", ".."):
+        raise ValueError(f"{out} is the name of no new folder: name the folder itself")
+    out = out.resolve() if out.is_symlink() else out
+    other = f"{out} holds something else than packed weights: name another folder"
+    if out.name in TRAINED or best.resolve() in (out.resolve(), *out.resolve().parents):
+        raise ValueError(other)
+    with lock_folder(out.parent, f"{workplace(out).name}.lock", packed=out):
+        settle(out)  # what a killed process has left
+        if os.path.lexists(out) and not replaceable(out):
+            raise ValueError(other)
+        with replacing_folder(out) as part:
+            pack(best, part)
+            for name in KEPT:
+                if (out / name).is_file():
+                    shutil.copyfile(out / name, part / name)
     size = sum(path.stat().st_size for path in out.iterdir())
     say(f"{shown(out)}: {size / 1e6:.1f} MB, of {sum(path.stat().st_size for path in best.iterdir()) / 1e6:.1f} MB")
     return 0
@@ -72,7 +86,12 @@ def freeze(config: dict[str, Any]) -> bool:
 
 def replaceable(out: Path) -> bool:
     """Whether `out` is a folder that holds packed weights alone, or nothing but a README.md."""
-    from vision_attn.configuration.weights import NAME
+    from vision_attn.configuration.weights import NAME, is_half
 
-    ours = (NAME, *COPIED, *KEPT, *EVALUATED)
-    return out.is_dir() and all(any(path.match(name) for name in ours) for path in out.iterdir())
+    if not out.is_dir():
+        return False
+    found = {path.name for path in out.iterdir() if path.is_file()}
+    packed = {NAME, "config.yaml"} <= found and is_half(out / NAME)
+    evaluated = {f"{name}_{split}.json" for name in EVALUATED for split in PURPOSES}
+    ours = {NAME, *COPIED, *KEPT, *evaluated} if packed else {*KEPT}
+    return found <= ours and len(found) == len(os.listdir(out))

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from vision_attn.configuration import weights
-from vision_attn.engine.folders import remove, replacing_folder, settle
+from vision_attn.engine.folders import remove, replacing_folder, settle, unsettled
 from vision_attn.system.console import say
 from vision_attn.system.files import digest, read_json, replacing, sha256
 
@@ -51,8 +51,8 @@ class Position:
 
 def begun(folder: Path) -> bool:
     """Return whether `folder` holds weights that a run with other settings must not replace."""
-    names = ("last", "last.new", "last.old", "previous", "best", "best.new", "best.old")
-    return any((folder / name).exists() for name in names)
+    names = ("last", "previous", "best")
+    return any((folder / name).exists() for name in names) or any(unsettled(folder / name) for name in ("last", "best"))
 
 
 def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Position) -> None:

@@ -231,17 +231,22 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """Cut `name` to at most `most` bytes in the encoding of file systems."""
-    return os.fsencode(name)[:most].decode(errors="ignore") if len(os.fsencode(name)) > most else name
+def shortened(name: str, most: int = LONGEST_NAME, *, unique: bool = False) -> str:
+    """Cut `name` to at most `most` bytes in the encoding of file systems. unique: names that are cut end in a checksum,
+    of 9 more bytes."""
+    if len(os.fsencode(name)) <= most:
+        return name
+    return os.fsencode(name)[:most].decode(errors="ignore") + f".{zlib.crc32(os.fsencode(name)):08x}" * unique
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `name` is a temporary one of `replacing` or `scratch`, of any process and machine."""
+    return _LEFT_OVER.fullmatch(name) is not None
 
 
 def _temporary(name: str) -> str:
     """Return a hidden file name that identifies the process and the machine; see `sweep`."""
-    short = shortened(name)
-    if short != name:
-        short += f".{zlib.crc32(os.fsencode(name)):08x}"
-    return f".{os.getpid()}-{_HOST}.{short}.part"
+    return f".{os.getpid()}-{_HOST}.{shortened(name, unique=True)}.part"
 
 
 def _alive(process: int) -> bool:
