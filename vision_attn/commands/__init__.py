@@ -25,6 +25,7 @@ from typing import Literal, NoReturn
 from vision_attn import __version__
 from vision_attn.commands._hints import joined
 from vision_attn.system.console import complain, discard, end_progress, log_to_terminal, printable, suggest
+from vision_attn.system.inputs import inputs_kept
 from vision_attn.system.memory import left_at_exit
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -64,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.overrides = rest
         log_to_terminal()
-        return arguments.run(arguments)
+        with inputs_kept():
+            return arguments.run(arguments)
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # a panic in a Rust library is not an Exception

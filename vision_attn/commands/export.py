@@ -7,9 +7,8 @@ is compared with PyTorch: the lines say by how much they differ. ONNX needs the 
 
 import argparse
 from importlib.util import find_spec
-from pathlib import Path
 
-from vision_attn.commands._files import writable
+from vision_attn.commands._files import place, writable
 from vision_attn.commands._run_options import add_run_arguments, open_with
 from vision_attn.system.console import say
 
@@ -17,7 +16,7 @@ from vision_attn.system.console import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn export`."""
     add_run_arguments(parser, captioner=False)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write")
+    parser.add_argument("--out", type=place, required=True, metavar="FOLDER", help="where to write")
     parser.add_argument("--no-onnx", action="store_true", help="torch.export alone, which needs no other package")
 
 

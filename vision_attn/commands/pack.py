@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from vision_attn.commands._files import place
 from vision_attn.commands._hints import shown
 from vision_attn.system.console import say
 from vision_attn.system.files import find_best, shipped
@@ -28,8 +29,8 @@ TRAINED = ("best", "last", "previous")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn pack`."""
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, or a copy of its best/")
-    parser.add_argument("out", type=Path, metavar="FOLDER", help="a new folder, or one that was packed before")
+    parser.add_argument("run_folder", type=place, metavar="RUN", help="the folder of a run, or a copy of its best/")
+    parser.add_argument("out", type=place, metavar="FOLDER", help="a new folder, or one that was packed before")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 from vision_attn.system.console import reason_of
 from vision_attn.system.files import WINDOWS, is_temporary, shortened
+from vision_attn.system.inputs import check_replaced
 
 MARK = "written-by-vision-attn"
 """An empty file in each folder of temporary names: the sign that it is ours and may be removed."""
@@ -23,11 +24,12 @@ def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
 
     The folder that was at `path` moves to `before`, or is removed. All temporary names lie in the hidden folder
     `workplace(path)`: part is being written, new is complete, old is the one it replaces. If the process is killed at
-    any moment, one of them is complete, and `settle` finds it. Raises ValueError if writing fails, and if the hidden
-    folder is somebody else's; `path` and `before` are then unchanged.
+    any moment, one of them is complete, and `settle` finds it. Raises ValueError if writing fails, if the hidden folder
+    is somebody else's, or if the running command reads files in `path`; `path` and `before` are then unchanged.
     """
     place = workplace(path)
     part = place / "part"
+    check_replaced(path)
     try:
         settle(path, before)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Finding, reading and atomically writing files."""
 
 import errno
+import filecmp
 import hashlib
 import json
 import math
@@ -16,12 +17,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from vision_attn.system.inputs import check_replaced, is_read, reads
+
 WINDOWS = os.name == "nt"
 LONGEST_NAME = 150
 """Bytes of a file name to keep in the name of its temporary file. File systems allow 255 in total."""
 
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
+_EVALUATED = re.compile(r"_(train|val|test)\.jsonl?$")
+"""Files beside weights that `eval` writes."""
 _swept: set[Path] = set()
 
 
@@ -46,6 +51,9 @@ def find_best(folder: Path) -> Path:
     """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises ValueError for neither."""
     for candidate in (folder / "best", folder):
         if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
+            for name in os.listdir(candidate):
+                if not _EVALUATED.search(name):
+                    reads(candidate / name)
             return candidate
     if not folder.is_dir():
         what = "is not a folder" if os.path.lexists(folder) else "does not exist"
@@ -60,6 +68,8 @@ def find(path: str | Path) -> Path:
 
     Raises ValueError naming every location that was tried.
     """
+    if not str(path):
+        raise ValueError("a name is empty: name a file or a folder")
     path = Path(path).expanduser()
     candidates = [path]
     if not path.is_absolute():
@@ -68,6 +78,7 @@ def find(path: str | Path) -> Path:
         candidates += [Path("data") / path]
     for candidate in candidates:
         if os.path.exists(candidate):  # Path.exists raises for names that are too long or contain a null byte
+            reads(candidate)
             return candidate
     tried = ", ".join(str(candidate) for candidate in candidates)
     hint = "" if os.environ.get("VISION_ATTN_DATA") else "; set VISION_ATTN_DATA to search another folder of data sets"
@@ -155,7 +166,8 @@ def brief(value: Any) -> str:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name next to `path` to write to; renamed to `path` on success, removed on failure.
 
-    Temporary files of killed processes in the same folder are removed first. An OSError names `path`.
+    Temporary files of killed processes in the same folder are removed first. An OSError names `path`. Raises ValueError
+    if the running command reads `path`, unless what is written is the same.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,7 +178,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
         if temporary.is_file():
             with open(temporary, "r+b" if WINDOWS else "rb") as file:
                 os.fsync(file.fileno())
-        os.replace(temporary, path)
+        if not (is_read(path) and temporary.is_file() and filecmp.cmp(temporary, path, shallow=False)):
+            check_replaced(path)
+            os.replace(temporary, path)
     except OSError as error:
         if error.errno is None:  # raised by Pillow's encoders without a reason
             raise OSError(errno.EIO, str(error) or "cannot be written", str(path)) from error
