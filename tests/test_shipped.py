@@ -22,6 +22,7 @@ from vision_attn.configuration.weights import in_half, save_weights
 from vision_attn.data.images.squares import read_image
 from vision_attn.engine.claim import claim
 from vision_attn.engine.folders import lock_folder, workplace
+from vision_attn.system.console import bytes_of
 
 ROOT = Path(__file__).parents[1]
 PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
@@ -75,7 +76,7 @@ def test_a_packed_captioner_is_half_as_large_and_writes_the_same_captions(tmp_pa
     run = write_run("sat_soft_scenes", tmp_path / "run")
     assert main(["pack", str(run), str(tmp_path / "weights")]) == 0
     sizes = [sum(path.stat().st_size for path in folder.iterdir()) for folder in (run / "best", tmp_path / "weights")]
-    assert f"{sizes[1] / 1e6:.1f} MB, of {sizes[0] / 1e6:.1f} MB" in capsys.readouterr().out
+    assert f"{bytes_of(sizes[1])}, of {bytes_of(sizes[0])}" in capsys.readouterr().out
     files = [load_file(folder / "model.safetensors") for folder in (run / "best", tmp_path / "weights")]
     assert files[0].keys() == files[1].keys() and {tensor.dtype for tensor in files[1].values()} == {torch.float16}
     whole, half = (open_run(folder)[0] for folder in (run, tmp_path / "weights"))

@@ -13,8 +13,8 @@ from typing import Any
 
 from vision_attn.commands._files import place
 from vision_attn.commands._hints import shown
-from vision_attn.system.console import say
-from vision_attn.system.files import find_best, shipped
+from vision_attn.system.console import bytes_of, say
+from vision_attn.system.files import find_best, is_utf8, shipped
 from vision_attn.system.splits import PURPOSES
 
 KEPT = ("README.md",)
@@ -40,6 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)
     if out.name in ("", ".."):
         raise ValueError(f"{out} is the name of no new folder: name the folder itself")
+    if not is_utf8(str(out)):
+        raise ValueError(
+            f"{str(out)!r} is not UTF-8 text, but names of folders with weights must be: name another folder"
+        )
     out = out.resolve() if out.is_symlink() else out
     other = f"{out} holds something else than packed weights: name another folder"
     if out.name in TRAINED or best.resolve() in (out.resolve(), *out.resolve().parents):
@@ -53,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
             for name in KEPT:
                 if (out / name).is_file():
                     shutil.copyfile(out / name, part / name)
-    size = sum(path.stat().st_size for path in out.iterdir())
-    say(f"{shown(out)}: {size / 1e6:.1f} MB, of {sum(path.stat().st_size for path in best.iterdir()) / 1e6:.1f} MB")
+    sizes = [bytes_of(sum(path.stat().st_size for path in folder.iterdir())) for folder in (out, best)]
+    say(f"{shown(out)}: {sizes[0]}, of {sizes[1]}")
     return 0
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from vision_attn.configuration import weights
 from vision_attn.engine.folders import remove, replacing_folder, settle, unsettled
 from vision_attn.system.console import say
-from vision_attn.system.files import digest, read_json, replacing, sha256
+from vision_attn.system.files import digest, read_json, replacing, sha256, way_on
 
 TRAINER = "trainer.pt"
 POSITION = "position.json"
@@ -78,9 +78,8 @@ def update_position(folder: Path, position: Position) -> None:
         with replacing(path) as temporary:
             temporary.write_text(_dumped(position))
     except OSError as error:
-        raise ValueError(
-            f"{path} could not be written: {error.strerror or error}; run the same command again to resume"
-        ) from error
+        again = way_on(error, "run the same command again to resume")
+        raise ValueError(f"{path} could not be written: {error.strerror or error}{again}") from error
 
 
 def peek(folder: Path) -> Position | None:

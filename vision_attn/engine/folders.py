@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from vision_attn.system.console import reason_of
-from vision_attn.system.files import WINDOWS, is_temporary, shortened
+from vision_attn.system.files import WINDOWS, is_full, is_temporary, shortened
 from vision_attn.system.inputs import check_replaced
 
 MARK = "written-by-vision-attn"
@@ -43,7 +43,9 @@ def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
         settle(path, before)
     except (OSError, RuntimeError, SafetensorError) as error:
         kept = "; what was saved before is still intact" if path.exists() else ""
-        raise ValueError(f"{path} could not be written (is the disk full?): {reason_of(error)}{kept}") from error
+        known = isinstance(error, OSError) and error.errno is not None and not is_full(error)
+        asked = "" if known else " (is the disk full?)"
+        raise ValueError(f"{path} could not be written{asked}: {reason_of(error)}{kept}") from error
     finally:
         if (place / MARK).exists():
             shutil.rmtree(part, ignore_errors=True)

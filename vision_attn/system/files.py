@@ -51,6 +51,9 @@ def find_best(folder: Path) -> Path:
     """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises ValueError for neither."""
     for candidate in (folder / "best", folder):
         if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
+            if not is_utf8(str(candidate)):
+                named = repr(str(candidate))
+                raise ValueError(f"{named} is not UTF-8 text, but names of folders with weights must be: rename it")
             for name in os.listdir(candidate):
                 if not _EVALUATED.search(name):
                     reads(candidate / name)
@@ -208,7 +211,7 @@ def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
         try:
             yield Path(folder)
         except OSError as error:
-            if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.filename is None and is_full(error):
                 error.filename = str(parent)
             raise
 
@@ -229,6 +232,16 @@ def sweep(folder: Path, *, again: bool = False) -> None:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     os.unlink(entry.path)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, a quota or the size of a file is used up: space would help."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def way_on(error: BaseException, then: str = "run the same command again") -> str:
+    """For the end of a message: what to do on a full disk; empty where space would not help."""
+    return f"; free some space, then {then}" * is_full(error)
 
 
 def sha256(path: Path) -> str:
@@ -273,6 +286,11 @@ def _alive(process: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a name is text in UTF-8: names of files may hold any bytes."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def is_pretrained(name: str | Path) -> bool:
