@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from vision_attn.commands._run_options import add_device_and_trust, add_prompt
+from vision_attn.commands._run_options import add_device_and_trust, add_prompt, named
 from vision_attn.system.console import complain, say
 from vision_attn.system.files import is_pretrained
 
@@ -23,7 +23,7 @@ ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/draw_reader_
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn serve`."""
     parser.add_argument(
-        "models", nargs="*", metavar="MODEL",
+        "models", nargs="*", type=named, metavar="MODEL",
         help="a run, a copy of its best/, hf://USER/NAME, or a model named as for vision-attn look",
     )  # fmt: skip
     parser.add_argument(

@@ -1,6 +1,7 @@
 """Finding, reading and atomically writing files."""
 
 import errno
+import filecmp
 import hashlib
 import json
 import math
@@ -17,12 +18,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from vision_attn.system.inputs import check_replaced, is_read, reads
+
 WINDOWS = os.name == "nt"
 LONGEST_NAME = 150
 """Bytes of a file name to keep in the name of its temporary file. File systems allow 255 in total."""
 
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
+_EVALUATED = re.compile(r"_(train|val|test)\.jsonl?$")
+"""Files beside weights that `eval` writes."""
 _swept: set[Path] = set()
 
 
@@ -47,6 +52,12 @@ def find_best(folder: Path) -> Path:
     """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises ValueError for neither."""
     for candidate in (folder / "best", folder):
         if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
+            if not is_utf8(str(candidate)):
+                named = repr(str(candidate))
+                raise ValueError(f"{named} is not UTF-8 text, but names of folders with weights must be: rename it")
+            for name in os.listdir(candidate):
+                if not _EVALUATED.search(name):
+                    reads(candidate / name)
             return candidate
     if not folder.is_dir():
         what = "is not a folder" if os.path.lexists(folder) else "does not exist"
@@ -61,6 +72,8 @@ def find(path: str | Path) -> Path:
 
     Raises ValueError naming every location that was tried.
     """
+    if not str(path):
+        raise ValueError("a name is empty: name a file or a folder")
     path = Path(path).expanduser()
     candidates = [path]
     if not path.is_absolute():
@@ -69,6 +82,7 @@ def find(path: str | Path) -> Path:
         candidates += [Path("data") / path]
     for candidate in candidates:
         if os.path.exists(candidate):  # Path.exists raises for names that are too long or contain a null byte
+            reads(candidate)
             return candidate
     tried = ", ".join(str(candidate) for candidate in candidates)
     hint = "" if os.environ.get("VISION_ATTN_DATA") else "; set VISION_ATTN_DATA to search another folder of data sets"
@@ -174,7 +188,8 @@ def brief(value: Any) -> str:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name next to `path` to write to; renamed to `path` on success, removed on failure.
 
-    Temporary files of killed processes in the same folder are removed first. An OSError names `path`.
+    Temporary files of killed processes in the same folder are removed first. An OSError names `path`. Raises ValueError
+    if the running command reads `path`, unless what is written is the same.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +200,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
         if temporary.is_file():
             with open(temporary, "r+b" if WINDOWS else "rb") as file:
                 os.fsync(file.fileno())
-        os.replace(temporary, path)
+        if not (is_read(path) and temporary.is_file() and filecmp.cmp(temporary, path, shallow=False)):
+            check_replaced(path)
+            os.replace(temporary, path)
     except OSError as error:
         if error.errno is None:  # raised by Pillow's encoders without a reason
             raise OSError(errno.EIO, str(error) or "cannot be written", str(path)) from error
@@ -213,7 +230,7 @@ def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
         try:
             yield Path(folder)
         except OSError as error:
-            if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.filename is None and is_full(error):
                 error.filename = str(parent)
             raise
 
@@ -236,6 +253,16 @@ def sweep(folder: Path, *, again: bool = False) -> None:
                     os.unlink(entry.path)
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, a quota or the size of a file is used up: space would help."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def way_on(error: BaseException, then: str = "run the same command again") -> str:
+    """For the end of a message: what to do on a full disk; empty where space would not help."""
+    return f"; free some space, then {then}" * is_full(error)
+
+
 def sha256(path: Path) -> str:
     """Compute the SHA-256 of a file, read in chunks. Raises OSError if it cannot be read."""
     digest = hashlib.sha256()
@@ -250,17 +277,22 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """Cut `name` to at most `most` bytes in the encoding of file systems."""
-    return os.fsencode(name)[:most].decode(errors="ignore") if len(os.fsencode(name)) > most else name
+def shortened(name: str, most: int = LONGEST_NAME, *, unique: bool = False) -> str:
+    """Cut `name` to at most `most` bytes in the encoding of file systems. unique: names that are cut end in a checksum,
+    of 9 more bytes."""
+    if len(os.fsencode(name)) <= most:
+        return name
+    return os.fsencode(name)[:most].decode(errors="ignore") + f".{zlib.crc32(os.fsencode(name)):08x}" * unique
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `name` is a temporary one of `replacing` or `scratch`, of any process and machine."""
+    return _LEFT_OVER.fullmatch(name) is not None
 
 
 def _temporary(name: str) -> str:
     """Return a hidden file name that identifies the process and the machine; see `sweep`."""
-    short = shortened(name)
-    if short != name:
-        short += f".{zlib.crc32(os.fsencode(name)):08x}"
-    return f".{os.getpid()}-{_HOST}.{short}.part"
+    return f".{os.getpid()}-{_HOST}.{shortened(name, unique=True)}.part"
 
 
 def _alive(process: int) -> bool:
@@ -273,6 +305,11 @@ def _alive(process: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a name is text in UTF-8: names of files may hold any bytes."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def is_pretrained(name: str | Path) -> bool:

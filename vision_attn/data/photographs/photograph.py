@@ -46,6 +46,11 @@ def one_line(caption: str) -> str:
     return unicodedata.normalize("NFC", " ".join(_SURROGATE.sub(" ", caption[:LONGEST]).split()))
 
 
+def plain_name(value: str) -> str:
+    """A name of a photograph in one line, as the names of references and of results are compared."""
+    return " ".join(value.splitlines()).strip()
+
+
 def checked_name(path: Path, where: str, value: Any) -> str:
     """A path below the image folder, in one spelling, with slashes. Raises ValueError if it could lead out of the
     folder."""
@@ -56,7 +61,7 @@ def checked_name(path: Path, where: str, value: Any) -> str:
             f"{path}: the file name of {where} is the address {brief(value)}: download the photographs, and write the "
             "names of their files there"
         )
-    name = " ".join(value.splitlines()).strip()
+    name = plain_name(value)
     parts = re.split(r"[/\\]", name)
     empty = all(part.strip() in ("", ".") for part in parts)
     if empty or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from vision_attn.data.photographs.caption_files import entries, read_photographs, recognised
-from vision_attn.data.photographs.photograph import NAMINGS, Photograph
+from vision_attn.data.photographs.photograph import NAMINGS, Photograph, plain_name
 from vision_attn.data.records import plain_path, read_records
 from vision_attn.system.files import brief
 
@@ -68,7 +68,7 @@ def matched(images: Sequence[int | str], photographs: Sequence[Photograph]) -> d
         for photograph in photographs:
             named.setdefault(naming(photograph), []).append(photograph)
         named.pop("", None)  # those without a file name
-        texts = {image: written(plain_path(str(image).replace("\\", "/"))) for image in images}
+        texts = {image: written(plain_path(plain_name(str(image)).replace("\\", "/"))) for image in images}
         meant = {image: named[text] for image, text in texts.items() if text in named}
         found = meant if len(meant) > len(found) else found
     taken: dict[int | str, int | str] = {}

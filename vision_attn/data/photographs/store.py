@@ -24,7 +24,7 @@ from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.ragged import Ragged, map_array, write_array
 from vision_attn.data.records import say_endings, with_endings
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.system.console import printable, progress, say
+from vision_attn.system.console import bytes_of, printable, progress, say
 from vision_attn.system.files import digest, meant, replacing
 from vision_attn.task import SPLITS
 
@@ -170,8 +170,8 @@ def _name_others(folder: Path) -> None:
     pattern = f"{folder.name.split('-')[0]}-*"
     others = [other for other in sorted(folder.parent.glob(pattern)) if other.is_dir() and other != folder]
     if others:
-        sizes = (sum(path.stat().st_size for path in other.glob("*")) / 1e6 for other in others)
-        listed = ", ".join(f"{other.name} ({size:,.1f} MB)" for other, size in zip(others, sizes, strict=True))
+        sizes = (sum(path.stat().st_size for path in other.glob("*")) for other in others)
+        listed = ", ".join(f"{other.name} ({bytes_of(size)})" for other, size in zip(others, sizes, strict=True))
         say(f"{folder.parent} also holds captions of other annotation files; delete those not needed: {listed}")
 
 
