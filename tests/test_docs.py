@@ -320,6 +320,24 @@ def test_each_use_in_the_readme_takes_few_lines() -> None:
     assert len(uses) == 4 and all(len(use) <= 5 for use in lines)
 
 
+def test_each_cell_of_commands_and_events_names_a_test() -> None:
+    """Of every verb, and each test is where the letter before it says, and runs on this verb."""
+    from vision_attn.commands import all_verbs
+
+    text = (ROOT / "docs" / "reliability.md").read_text().split("## What may happen to a command")[1]
+    files = dict(re.findall(r"\((\w)\)\s`(tests/[\w/]+\.py)`", text))
+    rows = [[cell.strip() for cell in row.split("|")] for row in ROW.findall(text)]
+    (_, *events), _, *rows = rows
+    assert len(events) == 7 and [row[0].strip("`") for row in rows] == [*all_verbs()] and len(files) == 3
+    for verb, *cells in rows:
+        for event, cell in zip(events, cells, strict=True):
+            tests = re.findall(r"\((\w)\) `(\w+)`", cell)
+            assert tests or (cell == "-" and event == "full disk"), (verb, event)
+            assert all(name in symbols(ROOT / files[letter]) for letter, name in tests), (verb, event)
+    text = (ROOT / files["a"]).with_name("every_verb.py").read_text()
+    assert {name for name in all_verbs() if f'    "{name}": Verb(' in text} == {*all_verbs()}
+
+
 def test_hooks_and_the_workflow_run_what_make_runs() -> None:
     lint = re.search(r"^lint:.*\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
     (hooks,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]

@@ -18,6 +18,7 @@ from attempts import assert_same_contents, contents, folder_in_memory
 from every_verb import VERBS, write_inputs
 from test_full_disks import GENEROUS, PAGE, complaint, disk, mount
 from toy import Server
+from verbs import write_config, write_photographs
 
 every_verb = pytest.mark.parametrize("verb", VERBS)
 every_writer = pytest.mark.parametrize("verb", [name for name, verb in VERBS.items() if verb.writes])
@@ -76,7 +77,8 @@ def check_same(verb: str, out: Path, whole: Path) -> None:
 
 
 def contents_names(folder: Path) -> list[str]:
-    return [str(path.relative_to(folder)) for path in folder.rglob("*")]
+    """The names of all files below `folder`, without the checkpoint before the last, which an interruption adds."""
+    return [name for path in folder.rglob("*") if not (name := str(path.relative_to(folder))).startswith("previous")]
 
 
 def check_output(code: int, output: str, good: tuple[int, ...]) -> None:
@@ -235,4 +237,29 @@ def test_inputs_lie_on_a_read_only_disk(verb, server, there, whole, tally):
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
     tally.add(None)
+    tally.check()
+
+
+def test_two_trainings_fill_one_cache(there, tally, share):
+    """Two runs on the same photographs, at the same time: each is the same as one that had the cache for itself."""
+    place = there / "cached"
+    write_photographs(place)
+    verbs = Server.shared("verbs")
+
+    def training(name: str, cache: Path) -> dict:
+        options = [f"--data.cache={cache}", f"--run.folder={place / name / 'run'}"]
+        return {"call": "verbs:run_verb", "argv": ["train", str(write_config(place, work=place / "any")), *options]}
+
+    code, output = verbs.train(place / "alone", **training("alone", place / "own"))
+    assert code == 0, output
+    for attempt in range(share(4)):
+        names, cache = [f"{attempt}-{number}" for number in range(2)], place / f"cache-{attempt}"
+        both = [verbs.start(place / name, **training(name, cache)) for name in names]
+        for name, (code, output) in zip(names, map(verbs.wait, both), strict=True):
+            check_output(code, output, (0,))
+            for file in ("last/model.safetensors", "best/model.safetensors"):
+                alone = (place / "alone" / "run" / file).read_bytes()
+                assert (place / name / "run" / file).read_bytes() == alone
+        assert_same_contents(cache, place / "own")
+        tally.add(None)
     tally.check()

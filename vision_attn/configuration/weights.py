@@ -54,17 +54,22 @@ def _sort_metadata(path: Path) -> None:
 
 
 def in_half(source: Path, target: Path) -> None:
-    """Copy a file of weights in float16. A tensor with numbers beyond its range, 65,504, is copied as it is."""
+    """Copy a file of weights in float16. A tensor with numbers beyond its range, 65,504, is copied as it is. Raises
+    ValueError if it cannot be read, and OSError if it cannot be written."""
 
     def half(tensor: Tensor) -> Tensor:
         small = tensor.half() if tensor.is_floating_point() else tensor
         return small if small.isfinite().all() else tensor
 
     try:
-        with _usual_mode(target):
-            save_file({name: half(tensor) for name, tensor in load_file(source).items()}, target)
+        tensors = {name: half(tensor) for name, tensor in load_file(source).items()}
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{source} cannot be copied: {reason_of(error)}") from error
+    try:
+        with _usual_mode(target):
+            save_file(tensors, target)
+    except SafetensorError as error:
+        raise OSError(f"{target} cannot be written: {reason_of(error)}") from error
 
 
 def is_half(path: Path) -> bool:
