@@ -195,7 +195,8 @@ def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, 
 
 def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callable | None]:
     """The methods to measure. Raises ValueError for those that the model does not have."""
-    known = subject.methods(subject.read(part))
+    with subject.turn:
+        known = subject.methods(subject.read(part))
     if methods is None:
         missing = [method for method in known if method in EXTRA] if find_spec("captum") is None else []
         if missing:

@@ -58,7 +58,7 @@ def each(
     *,
     unreadable: list[str] | None = None,
     size: int = 1,
-    within: AbstractContextManager | None = None,
+    within: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Any:
     """The result of an image; a `ResultList` of a list of images; of an iterator an iterator, which holds few at a
     time.
@@ -66,12 +66,12 @@ def each(
     read: reads an image. answer: from the names of `size` images, and what was read of each, to their results.
         Several images are read ahead by threads if `size` is above 1.
     unreadable: of several images, those that cannot be read are left out, and their messages are appended to it.
-        Without it, ValueError is raised. within: a context in which results are made.
+        Without it, ValueError is raised. within: makes a context for each call of `answer`.
     """
-    within = within or nullcontext()
     if isinstance(images, Encoded) or not isinstance(images, list | tuple | Iterator):  # `Encoded` is a tuple
-        with within:
-            return answer([(name_of(images, 1), read(images))])[0]
+        one = name_of(images, 1), read(images)
+        with within():
+            return answer([one])[0]
 
     def attempt(numbered: tuple[int, Picture]) -> tuple[str, Any] | ValueError:
         name = name_of(numbered[1], numbered[0])
@@ -83,9 +83,10 @@ def each(
     def results() -> Iterator[Any]:
         numbered = enumerate(images, 1)
         readable = _readable(in_threads(attempt, numbered) if size > 1 else map(attempt, numbered), unreadable)
-        with within:
-            while some := list(islice(readable, size)):
-                yield from answer(some)
+        while some := list(islice(readable, size)):
+            with within():  # not while the caller has the results, who may ask the model something else
+                found = answer(some)
+            yield from found
 
     return results() if isinstance(images, Iterator) else ResultList(results())
 
