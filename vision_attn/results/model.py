@@ -34,10 +34,10 @@ UNABLE = {
 class Model:
     """A trained run. Which of `caption`, `look`, `transcribe`, `classify` and `draw` works depends on its task.
 
-    Images are a file, a PIL image or an array, whose result is returned; a list of them, for a list of results; or an
-    iterator, for an iterator of results, which reads ahead but keeps nothing. Of a list and of an iterator, images that
-    cannot be read raise ValueError, or, with a list as `unreadable`, are left out, and their messages are appended to
-    it. The `file` of a result says which image it is of.
+    Images are a file (its name, its bytes, or open), a PIL image or an array, whose result is returned; a list of
+    them, for a list of results; or an iterator, for an iterator of results, which reads ahead but keeps nothing. Of a
+    list and of an iterator, images that cannot be read raise ValueError, or, with a list as `unreadable`, are left out,
+    and their messages are appended to it. The `file` of a result says which image it is of.
 
     Threads may share it: images are read at the same time, and the model answers one call after the other.
     """

@@ -8,10 +8,9 @@ from typing import Any, SupportsIndex
 
 from PIL import Image
 
-from vision_attn.data.images.open import Encoded
 from vision_attn.data.images.squares import in_threads
 from vision_attn.results.displayable import Displayable, InteractiveResult, write_embedded
-from vision_attn.results.images import FILES, Picture, name_of
+from vision_attn.results.images import FILES, Picture, held, is_one, name_of
 from vision_attn.system.files import scratch
 from vision_attn.viz.glimpses import grid
 from vision_attn.viz.sheet import save_picture
@@ -68,17 +67,19 @@ def each(
     unreadable: of several images, those that cannot be read are left out, and their messages are appended to it.
         Without it, ValueError is raised. within: makes a context for each call of `answer`.
     """
-    if isinstance(images, Encoded) or not isinstance(images, list | tuple | Iterator):  # `Encoded` is a tuple
-        one = name_of(images, 1), read(images)
+    if is_one(images):
+        name = name_of(images, 1)
+        one = name, read(held(images, name))
         with within():
             return answer([one])[0]
 
     def attempt(numbered: tuple[int, Picture]) -> tuple[str, Any] | ValueError:
         name = name_of(numbered[1], numbered[0])
         try:
-            return name, read(numbered[1])
+            return name, read(held(numbered[1], name))
         except ValueError as error:
-            return error if isinstance(numbered[1], FILES) else ValueError(f"{name}: {error}")
+            told = isinstance(numbered[1], FILES) or str(error).startswith(f"{name}: ")
+            return error if told else ValueError(f"{name}: {error}")
 
     def results() -> Iterator[Any]:
         numbered = enumerate(images, 1)
