@@ -30,6 +30,7 @@ from vision_attn.results.explainer import ExplanationResult
 from vision_attn.system.turns import RandomStream, Turn, forked
 
 THREADS, ROUNDS = 4, 2
+"""Of a round, each model is a new one. Those of other libraries take one, since opening them takes long."""
 SAMPLED = {"captions": 3, "strategy": "sampled"}
 BACKBONE = [
     "--task.encoder=vision_attn.encoders.backbone.Backbone", "--task.encoder.name=efficientnet_lite0",
@@ -151,12 +152,9 @@ CASES = {
     "a ViT": Case("vit_scenes", look()),
     "DRAW": Case("draw_mnist", lambda model: model.draw(3), tuple(SIZES["draw_mnist"])),
     "a captioner that is looked into": Case("sat_soft_scenes", look(), FOLDED),
-    "a captioner that is measured": Case("sat_soft_scenes", measure, FOLDED),
     "a classifier of glimpses that is measured": Case("ram_mnist28", measure, tuple(SIZES["ram_mnist28"])),
     "torchvision": Case("squeezenet1_1", look(), settings={"weights": "none"}),
     "timm": Case("timm:test_vit", look(), settings={"weights": "none"}),
-    "timm, another method": Case("timm:test_vit", look(method="layer-cam"), settings={"weights": "none"}),
-    "timm, measured": Case("timm:test_vit", measure, settings={"weights": "none"}),
     "a function": Case("tiny_model:make", look(method="rollout"), settings={"trust": "tiny_model"}),
 }  # fmt: skip
 
@@ -187,7 +185,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case]
 def test_threads_find_what_one_thread_finds(kind: str, opened: Callable[[Case], Any]) -> None:
     case = CASES[kind]
     expected = plain(case.ask(opened(case)))
-    for _ in range(ROUNDS):
+    for _ in range(1 if case.settings else ROUNDS):
         model = opened(case)
         state = torch.get_rng_state()
         found = together(*[lambda model=model: plain(case.ask(model))] * THREADS)
@@ -209,17 +207,14 @@ def test_threads_share_a_captioner_of_transformers(kind: str, pretrained: Callab
 
 @pytest.mark.parametrize("case", ["memory_stories", "memory_scenes"])
 def test_threads_share_an_answerer(case: str) -> None:
-    task, batch = made(case)
-    task.eval()
-
-    def ask() -> list[Any]:
-        return [part.tolist() for part in task.predict(batch)[:4]]
-
-    expected = ask()
-    for _ in range(ROUNDS):
+    def fresh() -> Callable[[], list[Any]]:
         task, batch = made(case)
         task.eval()
-        assert together(*[ask] * THREADS) == [expected] * THREADS
+        return lambda: [part.tolist() for part in task.answered(batch.facts, batch.words)]
+
+    expected = fresh()()
+    for _ in range(ROUNDS):
+        assert together(*[fresh()] * THREADS) == [expected] * THREADS
 
 
 def test_different_questions_to_one_model_do_not_meet(opened: Callable[[Case], Any]) -> None:
@@ -306,6 +301,7 @@ def test_a_thread_may_train_while_another_captions(tmp_path: Path, opened: Calla
         return load_file(tmp_path / name / "best" / "model.safetensors")
 
     alone, case, done = trained("alone"), CASES["a folded encoder"], threading.Event()
+    model = opened(case)  # now: weights that are drawn would take random numbers away from training
     expected = plain(case.ask(opened(case)))
 
     def trained_with_company() -> dict[str, Tensor]:
@@ -315,7 +311,7 @@ def test_a_thread_may_train_while_another_captions(tmp_path: Path, opened: Calla
             done.set()
 
     def captioned() -> list[Any]:
-        model, found = opened(case), []
+        found = []
         while not done.is_set() or not found:
             found.append(plain(case.ask(model)))
         return found
