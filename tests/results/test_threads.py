@@ -1,6 +1,8 @@
 """Models that threads share, as in a web service: every answer is that of one thread, from the first call on."""
 
+import copy
 import io
+import pickle
 import subprocess
 import sys
 import threading
@@ -350,6 +352,15 @@ def test_attention_is_recorded_of_the_thread_that_records() -> None:
     expected = layer(other, other, other)[0]
     recorded, output = together(record, call)
     assert recorded == [(1, 2, 5, 5)] and torch.equal(output, expected)
+
+
+def test_a_copy_of_a_model_has_a_turn_of_its_own(opened: Callable[[Case], Any]) -> None:
+    model = opened(CASES["a folded encoder"])
+    expected = plain(caption(model))
+    other, own = copy.deepcopy(model), pickle.loads(pickle.dumps(Turn()))
+    with model._turn, Turn():
+        assert together(lambda: plain(caption(other))) == [expected]
+    assert isinstance(own, Turn) and other._turn is not model._turn
 
 
 def test_a_stream_of_random_numbers_goes_on() -> None:
