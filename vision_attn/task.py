@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vision_attn.system.splits import PURPOSES, SPLITS
+from vision_attn.system.turns import forked
 
 
 def counted(sizes: Mapping[str, int]) -> str:
@@ -170,10 +171,9 @@ class Task(nn.Module):
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Seed torch's generators of the CPU and the task's device within this context, and restore them afterwards."""
-        device = next(self.parameters()).device
-        with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
-            torch.manual_seed(seed)
+        """Seed torch's generators of the CPU and the task's device within this context, and restore them afterwards.
+        Another thread that samples waits."""
+        with forked(seed, next(self.parameters()).device):
             yield
 
     def rates(self) -> list[tuple[nn.Module, float]]:

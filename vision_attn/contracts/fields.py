@@ -33,18 +33,19 @@ class Fields:
     """The extents of the maps of a module, measured once and again after its weights have changed."""
 
     def __init__(self) -> None:
-        self._weights: Any = None
-        self._known: dict[Any, tuple[Extent, tuple[int, int]]] = {}
+        self._made_from: tuple[Any, dict[Any, tuple[Extent, tuple[int, int]]]] = None, {}
+        """The weights, and what was measured of them: one attribute, which threads read and set at once."""
 
     def of(self, key: Any, module: nn.Module, maps: Maps, size: tuple[int, int]) -> tuple[Extent, tuple[int, int]]:
         """Return `measured_extent(maps, size)`, where `module` holds the weights of `maps`, and `key` and `size` tell
         apart what else may differ."""
-        weights = versions(module)
-        if weights != self._weights:
-            self._weights, self._known = weights, {}
-        if (key, size) not in self._known:
-            self._known[key, size] = measured_extent(maps, size)
-        return self._known[key, size]
+        weights, (before, known) = versions(module), self._made_from
+        if weights != before:
+            known = {}
+            self._made_from = weights, known
+        if (key, size) not in known:
+            known[key, size] = measured_extent(maps, size)
+        return known[key, size]
 
 
 def versions(module: nn.Module) -> list[tuple[int, int]]:

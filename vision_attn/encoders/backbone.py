@@ -15,6 +15,7 @@ from vision_attn.layers.meta import allocate
 from vision_attn.layers.precision import Precision, call_in
 from vision_attn.system.checks import check_range, require
 from vision_attn.system.files import find
+from vision_attn.system.turns import forked
 
 HINT = "; `data.images.read_image` reads a photograph in this form"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -168,7 +169,7 @@ class Backbone(Encoder):
         if self.start is None:
             return super().frozen_part()
         mean, std = (tuple(part.flatten().tolist()) for part in (self.mean, self.std))
-        with torch.random.fork_rng([]):  # the constructor draws weights
+        with forked():  # the constructor draws weights
             frozen = Backbone(
                 name=self.name, node=self.start, resolution=self.resolution, mean=mean, std=std,
                 precision=self.precision, fit=self.fit,

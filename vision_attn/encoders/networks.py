@@ -14,10 +14,11 @@ from urllib.error import URLError
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, Tracer
+from torch.fx import Graph, GraphModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite
+from vision_attn.encoders.tracing import own_thread_in, traced_by_torch
 from vision_attn.layers.meta import allocate, on_meta
 from vision_attn.system.console import reason_of
 from vision_attn.system.hub import hub_or_cache
@@ -50,7 +51,8 @@ def cut(
                 body = traced(network.eval(), named).eval()
             else:
                 library = _timm().layers if name.startswith(TIMM) else _torchvision()
-                body = library.create_feature_extractor(network.eval(), named).eval()
+                with own_thread_in(import_module("torchvision.models.feature_extraction")):  # which timm's calls
+                    body = library.create_feature_extractor(network.eval(), named).eval()
         return body, _output_shapes(body, resolution)
     except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # some networks cannot be built on meta
         if isinstance(error, UnknownNetwork):
@@ -87,7 +89,7 @@ def _network(name: str, options: dict[str, Any]) -> nn.Module:
 
 def traced(network: nn.Module, nodes: Mapping[str, str]) -> GraphModule:
     """What torchvision's `create_feature_extractor` returns for `nodes` {module: name of its output}."""
-    graph = Tracer().trace(network)
+    graph = traced_by_torch(network)
     ends = {path: node for node in graph.nodes for path in node.meta.get("nn_module_stack", ())}
     # A layer that is called several times is cut after its first call.
     ends |= {node.target: node for node in reversed(graph.nodes) if node.op == "call_module"}

@@ -21,6 +21,7 @@ from vision_attn.metrics.curves import Curves, best_order, perturbation_curves, 
 from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, progress
+from vision_attn.system.turns import forked
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
 """A method of maps of the user's own: from the image that the model takes, and the text of what is explained, to a map
@@ -115,8 +116,7 @@ class Measurement:
         before = self.curves, self.agreement, self.varies, self._answers, list(self.first)
         found, shown = [], []
         try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.settings.seed + len(self.each))
+            with self.subject.turn, forked(self.settings.seed + len(self.each)):
                 image = self.subject.read(picture)
                 for question in self.subject.questions(image):
                     if question.content:
@@ -182,8 +182,7 @@ class Measurement:
         if not self._answers:
             none = f"no answer to {plural(len(self.each), 'image')} has a word to explain" if self.each else "no image"
             raise ValueError(f"nothing could be measured: {none}")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
+        with self.subject.turn, forked(self.settings.seed):
             searched = self.first[: self.settings.best]
             answers = [one for _, found in self.each for one in found]
             for answer in progress(searched, what="best orders", unit="answer") if searched else ():
@@ -241,7 +240,7 @@ class Measurement:
         regions = rows * columns
         gone = torch.eye(regions, dtype=torch.bool, device=image.device).unflatten(1, (rows, columns))
         start = time.perf_counter()
-        with torch.random.fork_rng(devices=[]):
+        with self.subject.turn, forked():
             scores_without(
                 lambda images: self.subject.score(images, question.target), image, gone, FILLS[self.settings.fill]
             )

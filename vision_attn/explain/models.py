@@ -20,6 +20,7 @@ from vision_attn.system.files import find
 from vision_attn.system.hub import hub_or_cache
 from vision_attn.system.inputs import reads_all
 from vision_attn.system.own_code import own_function
+from vision_attn.system.turns import forked
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,7 @@ def open_model(
     options = {"dtype": dtype} | ({"device_map": device_map} if device_map else {})
     if weights != NONE:
         return _opened(name, weights, trust, options)
-    with torch.random.fork_rng(devices=[]):  # the same weights each time
-        torch.manual_seed(0)
+    with forked(0):  # the same weights each time
         model = _opened(name, weights, trust, options)
         if ":" in name and not name.startswith(("timm:", "transformers:")):
             return model  # whose function knows what its weights are

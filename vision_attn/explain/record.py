@@ -32,7 +32,9 @@ def record_attention(
     model: nn.Module, *, queries: Queries = 0, layers: str = "", gradients: bool = False, mean: bool = False
 ) -> Iterator[Record]:
     """Record the attention of `model` within this context, in this thread. Outputs stay the same, bit for bit. Another
-    thread that records waits until the context ends, because functions of torch are replaced meanwhile.
+    thread that records waits until the context ends, because functions of torch are replaced meanwhile. So call the
+    module itself here, where there are threads: `caption` or `look` of a loaded model would wait for the model's turn,
+    which another thread may have that waits for this context.
 
     Args:
         queries: the queries whose rows are kept: a number or several (0 is a ViT's class token; -1 is the last, which

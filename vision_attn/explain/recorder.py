@@ -74,14 +74,16 @@ class Recorder(TorchFunctionMode):
     def __init__(self, queries: Queries, layers: re.Pattern[str], gradients: bool, mean: bool = False) -> None:
         super().__init__()
         self.queries, self.layers, self.gradients, self.mean = queries, layers, gradients, mean
-        self.record = Record()
+        self.record, self.thread = Record(), threading.get_ident()
         self.running: list[tuple[str, nn.Module]] = []
 
     def enter(self, name: str, module: nn.Module, _: tuple) -> None:
-        self.running.append((name, module))
+        if threading.get_ident() == self.thread:
+            self.running.append((name, module))
 
     def leave(self, *_: Any) -> None:
-        self.running.pop()
+        if threading.get_ident() == self.thread:
+            self.running.pop()
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         handler = HANDLERS.get(getattr(func, "__name__", "")) if self.running else None

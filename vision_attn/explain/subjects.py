@@ -6,6 +6,7 @@ images. Captioners and classifiers of glimpses stand in `vision_attn.results.mea
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +57,8 @@ class Subject(ABC):
     """What scores are."""
     random = False
     """Whether the weights are random, so that answers mean nothing."""
+    turn: AbstractContextManager = nullcontext()
+    """Held while the model computes, whose weights are random for a while: see `system.turns`."""
 
     @abstractmethod
     def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:

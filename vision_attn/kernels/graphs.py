@@ -2,10 +2,11 @@
 kernel from Python. Training (`engine.capture`) and decoding (`decode.replay`) use them.
 """
 
+import threading
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vision_attn.system.context import within
+from vision_attn.system.turns import DRAWING
 
 Result = Any
 """What a recorded function returns: tensors, which each replay overwrites."""
@@ -75,9 +77,8 @@ class CUDAGraph(Graph):
     def warm_up(self, function: Callable[[], Result]) -> Result:
         # Also notes whether the function waits for the device, which no graph can.
         self.stream.wait_stream(torch.cuda.current_stream())
-        mode = torch.cuda.get_sync_debug_mode()
-        with torch.cuda.stream(self.stream), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with torch.cuda.stream(self.stream), own_warnings() as caught:
+            mode = torch.cuda.get_sync_debug_mode()
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 result = function()
@@ -96,7 +97,11 @@ class CUDAGraph(Graph):
             raise RuntimeError(self.trouble)
         stream = torch.cuda.current_stream()
         try:
-            with torch.cuda.graph(self.graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            # A capture notes in the device's generator of random numbers that it runs: others that draw have to wait.
+            with (
+                DRAWING,
+                torch.cuda.graph(self.graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"),
+            ):
                 self.result = function()
         except Exception:  # Torch leaves the stream and the generator as they were within the capture.
             torch.cuda.set_stream(stream)
@@ -107,6 +112,28 @@ class CUDAGraph(Graph):
     def replay(self) -> Result:
         self.graph.replay()
         return self.result
+
+
+@contextmanager
+def own_warnings() -> Iterator[list[warnings.WarningMessage]]:
+    """Collect all warnings of this thread; those of others are shown. Another thread that collects waits, since Python
+    has one setting of what becomes of warnings."""
+    found, mine = list[warnings.WarningMessage](), threading.get_ident()
+    with _collecting, warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+            if threading.get_ident() == mine:
+                found.append(warnings.WarningMessage(message, category, filename, lineno, file, line))
+            else:
+                shown(message, category, filename, lineno, file, line)
+
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        yield found
+
+
+_collecting = threading.RLock()
 
 
 def reason(error: BaseException) -> str:

@@ -6,6 +6,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
 from vision_attn.results.result_list import Images, each
 from vision_attn.system.files import shipped
+from vision_attn.system.turns import DRAWING, Turn
 from vision_attn.system.written import joined
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
@@ -136,10 +138,11 @@ class Explainer:
         at_least: int = SIDE,
         fit: Fit = "centre",
         model: Model | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.name, self.kind, self.device, self.at_least = name, kind, device, at_least
         """Pixels on a side below which no photograph should be reduced when it is read."""
-        self._see, self._fit, self._model = see, fit, model
+        self._see, self._fit, self._model, self._turn = see, fit, model, turn or Turn()
 
     def __repr__(self) -> str:
         return f"<vision_attn model: {self.name}, {self.kind}, on {self.device}>"
@@ -177,7 +180,8 @@ class Explainer:
         part = ", ".join(f"{name} {n}" for name, n in (("layer", layer), ("head", head)) if n is not None)
 
         def explained(file: str, picture: Image.Image) -> ExplanationResult:
-            seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
+            with self._turn, DRAWING if method == "smoothgrad" else nullcontext():
+                seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
             random = self._model is not None and self._model.random
             return ExplanationResult(file, shown(picture, self._fit), self.kind, seen, part, self.name, random)
 
@@ -188,7 +192,9 @@ class Explainer:
         """Measure whether the maps of this model are faithful: see `vision_attn.results.measured.measure`."""
         from vision_attn.results.measured import measure
 
-        return measure(self.subject([text] if isinstance(text, str) else text or ()), self.name, images, **options)
+        with self._turn:
+            subject = self.subject([text] if isinstance(text, str) else text or ())
+        return measure(subject, self.name, images, **options)
 
     def subject(self, texts: Sequence[str] = ()) -> Any:
         """What is measured: see `vision_attn.explain.subjects`. Raises ValueError for captioners."""
@@ -196,7 +202,9 @@ class Explainer:
 
         if self._model is None:
             raise ValueError(f"{self.name} is a captioner: its maps are measured by `load(...).measure`")
-        return AnswerSubject(self._model, texts)
+        subject = AnswerSubject(self._model, texts)
+        subject.turn = self._turn
+        return subject
 
 
 def is_run_name(name: str | Path) -> bool:
@@ -206,23 +214,27 @@ def is_run_name(name: str | Path) -> bool:
     return str(name).startswith("hf:") or looks_like_one or os.path.isdir(shipped(name))
 
 
-def explainer_of(model: Model, name: str, device: torch.device) -> Explainer:
-    """Look into a model of another library. Captioners see whole photographs, others the centre square."""
+def explainer_of(model: Model, name: str, device: torch.device, turn: Turn | None = None) -> Explainer:
+    """Look into a model of another library. Captioners see whole photographs, others the centre square. turn: that of
+    the model, where others compute with it too."""
     fit: Fit = "whole" if model.kind == "captioner" else "centre"
     model = model.on(device)
     return Explainer(name, model.kind, lambda picture, **options: look(model, seen_part(picture, fit), **options),
-                     device, fit=fit, model=model)  # fmt: skip
+                     device, fit=fit, model=model, turn=turn)  # fmt: skip
 
 
-def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.device) -> Explainer:
-    """Look into the run `name`, whose task is on `device`. Raises ValueError if it does not see whole photographs."""
+def explainer_of_run(
+    task: Any, source: Source | None, name: str, device: torch.device, turn: Turn | None = None
+) -> Explainer:
+    """Look into the run `name`, whose task is on `device`. turn: that of the model, where others compute with it too.
+    Raises ValueError if it does not see whole photographs."""
     if isinstance(task, PretrainedCaptioning):
-        return explainer_of(task.opened, name, device)
+        return explainer_of(task.opened, name, device, turn)
     if isinstance(task, Captioning):
         check_photographs(task, name)
         at_least = max(SIDE, 2 * task.resolution)
         describe = partial(_described, task, device)
-        return Explainer(name, "captioner", describe, device, at_least=at_least, fit=task.fit)
+        return Explainer(name, "captioner", describe, device, at_least=at_least, fit=task.fit, turn=turn)
     if not sees_photographs(task):
         instead = f"classify {name} IMAGE --out look" if isinstance(task, Classification) else f"eval {name} --show 8"
         raise ValueError(
@@ -233,7 +245,7 @@ def explainer_of_run(task: Any, source: Source | None, name: str, device: torch.
         return {"images": _pixels(picture, task.image_shape[1:]) / 255}
 
     names = tuple(getattr(source, "class_names", ()))
-    return explainer_of(Model(_Scores(task.model), "classifier", inputs, names), name, device)
+    return explainer_of(Model(_Scores(task.model), "classifier", inputs, names), name, device, turn)
 
 
 def check_photographs(task: Captioning, name: str) -> None:

@@ -1,6 +1,10 @@
 """Images as users of Python give them: files, pictures and arrays."""
 
+import inspect
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import UInt8
@@ -11,21 +15,58 @@ from vision_attn.contracts import Fit
 from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import encoder_input, read_image, seen_part
 from vision_attn.data.images.upright_rgb import in_rgb
-from vision_attn.system.console import with_article
+from vision_attn.system.console import reason_of, with_article
 
-Picture = str | Path | Encoded | Image.Image | np.ndarray | Tensor
-"""A file, a file in memory, a picture, or an array: (Y, X), (Y, X, 3 or 4), or a tensor (C, Y, X); uint8, or floats in
-[0, 1]."""
+
+@runtime_checkable
+class OpenFile(Protocol):
+    """A file that is open for reading bytes, such as `io.BytesIO` or an upload."""
+
+    def read(self, size: int = ..., /) -> Any: ...
+
+
+Picture = str | Path | Encoded | bytes | bytearray | memoryview | OpenFile | Image.Image | np.ndarray | Tensor
+"""A file, its bytes, a file that is open, a picture, or an array: (Y, X), (Y, X, 3 or 4), or a tensor (C, Y, X); uint8,
+or floats in [0, 1]."""
 FILES = (str, Path, Encoded)
 
 SIDE = 672
 """Pixels that a photograph keeps for pictures."""
 
 
+def is_one(images: Any) -> bool:
+    """Whether this is one image, and not a list or an iterator of several. A file that is open is an iterator of its
+    lines as well, and bytes are a sequence of numbers."""
+    return isinstance(images, Encoded | OpenFile) or not isinstance(images, list | tuple | Iterator)
+
+
 def name_of(image: Picture, number: int) -> str:
     """The name of an image: that of its file as it was given, or "image 3" for the third of several."""
-    file = image if isinstance(image, FILES) else getattr(image, "filename", None)
-    return str(file or f"image {number}")
+    if isinstance(image, FILES):
+        return str(image)
+    name = getattr(image, "name" if isinstance(image, OpenFile) else "filename", None)
+    return name if name and isinstance(name, str) else f"image {number}"
+
+
+def held(image: Picture, name: str) -> Picture:
+    """Bytes, and a file that is open, which is read from its beginning, as a file in memory; others as they are. Raises
+    ValueError for a file that gives no bytes."""
+    if isinstance(image, bytes | bytearray | memoryview):
+        return Encoded(name, bytes(image))
+    if isinstance(image, Encoded) or not isinstance(image, OpenFile):
+        return image
+    try:
+        with suppress(AttributeError, OSError):  # a stream has no beginning to go back to
+            image.seek(0)
+        content = image.read()
+    except (OSError, ValueError) as error:  # ValueError: it is closed
+        raise ValueError(f"{name}: it cannot be read ({reason_of(error)})") from error
+    if isinstance(content, bytes | bytearray | memoryview):
+        return Encoded(name, bytes(content))
+    if inspect.iscoroutine(content):
+        content.close()
+        raise ValueError(f"{name}: its read() is to be awaited: give what it returns")
+    raise ValueError(f"{name}: its read() returns {with_article(type(content).__name__)}, not bytes: open it with 'rb'")
 
 
 def encoded(image: Picture, resolution: int | None, fit: Fit) -> UInt8[Tensor, "3 S S"] | Image.Image:
@@ -52,7 +93,7 @@ def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:
         image = _pictured(image)
     if not isinstance(image, Image.Image):
         raise ValueError(
-            f"this image is {with_article(type(image).__name__)}: give a path, a PIL image, an array or a tensor"
+            f"this image is {with_article(type(image).__name__)}: give a path, bytes, a PIL image, an array or a tensor"
         )
     return in_rgb(image)
 

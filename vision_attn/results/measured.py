@@ -21,7 +21,7 @@ from vision_attn.explain.report import record
 from vision_attn.explain.subjects import Subject
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.explainer import check_photographs
-from vision_attn.results.images import FILES, Picture, name_of, whole
+from vision_attn.results.images import Picture, held, is_one, name_of, whole
 from vision_attn.results.measured_runs import CaptionSubject, GlimpseSubject
 from vision_attn.results.own_images import OwnImages
 from vision_attn.results.result_list import Images
@@ -110,8 +110,7 @@ def measure(
 
     Raises ValueError for methods and settings that there are not, or if nothing can be measured.
     """
-    single = isinstance(images, (*FILES, torch.Tensor)) or not isinstance(images, Sequence | Iterator)
-    several = [images] if single else images
+    several = [images] if is_one(images) else images
     total = len(several) if isinstance(several, Sequence) else total
     known = boxes_for(boxes, several)
     chosen: Measurement | None = None
@@ -186,7 +185,8 @@ def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, 
     for number, image in enumerate(images, 1):
         given: Picture = image
         try:
-            yield name_of(given, number), whole(given)
+            name = name_of(given, number)
+            yield name, whole(held(given, name))
         except ValueError as error:
             if unreadable is None:
                 raise
@@ -195,7 +195,8 @@ def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, 
 
 def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callable | None]:
     """The methods to measure. Raises ValueError for those that the model does not have."""
-    known = subject.methods(subject.read(part))
+    with subject.turn:
+        known = subject.methods(subject.read(part))
     if methods is None:
         missing = [method for method in known if method in EXTRA] if find_spec("captum") is None else []
         if missing:

@@ -1,6 +1,7 @@
 """A trained run, opened: what the Python API, the commands and the page ask of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vision_attn.results.images import FILES, Picture, encoded, whole
 from vision_attn.results.result_list import BATCH, Images, ResultList, each
 from vision_attn.system.files import is_pretrained
 from vision_attn.system.machine import torch_device
+from vision_attn.system.turns import DRAWING, LOADING, RandomStream, Turn
 from vision_attn.task import Source
 
 # What not every model needs, such as the pictures of glimpses, is imported where it is used.
@@ -32,10 +34,12 @@ UNABLE = {
 class Model:
     """A trained run. Which of `caption`, `look`, `transcribe`, `classify` and `draw` works depends on its task.
 
-    Images are a file, a PIL image or an array, whose result is returned; a list of them, for a list of results; or an
-    iterator, for an iterator of results, which reads ahead but keeps nothing. Of a list and of an iterator, images that
-    cannot be read raise ValueError, or, with a list as `unreadable`, are left out, and their messages are appended to
-    it. The `file` of a result says which image it is of.
+    Images are a file (its name, its bytes, or open), a PIL image or an array, whose result is returned; a list of
+    them, for a list of results; or an iterator, for an iterator of results, which reads ahead but keeps nothing. Of a
+    list and of an iterator, images that cannot be read raise ValueError, or, with a list as `unreadable`, are left out,
+    and their messages are appended to it. The `file` of a result says which image it is of.
+
+    Threads may share it: images are read at the same time, and the model answers one call after the other.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Model:
         name: str = "this model",
     ) -> None:
         self.task, self.config, self.device, self.source, self.name = task, config, device, source, name
+        self._turn = Turn()
 
     def __repr__(self) -> str:
         return f"<vision_attn model: {type(self.task).__name__}, {type(self.task.model).__name__}, on {self.device}>"
@@ -101,14 +106,22 @@ class Model:
                 return image, read_film(image, self.task.frames, self.task.resolution, self.task.fit)
             return image, encoded(image, self.task.resolution, self.task.fit)
 
-        seeded = None if seed is None else self.task.seeded(seed)
-        return each(images, read, answer, unreadable=unreadable, size=BATCH, within=seeded)
+        stream = None if seed is None else RandomStream(seed, self.device)
+
+        @contextmanager
+        def within() -> Iterator[None]:
+            drawing = stream.going_on() if stream else DRAWING if strategy == "sampled" else nullcontext()
+            with self._turn, drawing:
+                yield
+
+        return each(images, read, answer, unreadable=unreadable, size=BATCH, within=within)
 
     def look(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
         """Where a captioner, or a classifier of whole photographs, looked: see `Explainer.look`."""
         from vision_attn.results.explainer import explainer_of_run
 
-        return explainer_of_run(self.task, self.source, self.name, self.device).look(images, text, **options)
+        explainer = explainer_of_run(self.task, self.source, self.name, self.device, self._turn)
+        return explainer.look(images, text, **options)
 
     def measure(
         self,
@@ -128,12 +141,14 @@ class Model:
         from vision_attn.results.own_images import OwnImages
 
         if sees_photographs(self.task):
-            explainer = explainer_of_run(self.task, self.source, self.name, self.device)
-            subject = explainer.subject([text] if isinstance(text, str) else text or ())
+            explainer = explainer_of_run(self.task, self.source, self.name, self.device, self._turn)
+            with self._turn:
+                subject = explainer.subject([text] if isinstance(text, str) else text or ())
         elif text:
             raise ValueError(f"{self.name} is measured on what it says itself: leave text out")
         else:
             subject = subject_of_run(self.task, self.name, self.device, self.seed)
+            subject.turn = self._turn
         if images is None:
             own = OwnImages(self.task, self.source, self.name, number)
             images, options = iter(own), options | {"boxes": own, "total": number}
@@ -154,6 +169,7 @@ class Model:
                 TranscriptResult(file, self.task.strip(line, Path(file).name, glimpses=placed)) for file, line in some
             ],
             unreadable=unreadable,
+            within=lambda: self._turn,
         )
 
     def classify(self, images: Images, *, invert: bool = False, unreadable: list[str] | None = None) -> Any:
@@ -189,7 +205,13 @@ class Model:
             after = found.glance.log_prob[0].exp().mean(dim=0).cpu()
             return ClassificationResult(file, seen, after, where, view, self.task.class_names)
 
-        return each(images, read, lambda some: [answer(*one) for one in some], unreadable=unreadable)
+        return each(
+            images,
+            read,
+            lambda some: [answer(*one) for one in some],
+            unreadable=unreadable,
+            within=lambda: self._turn,
+        )
 
     @torch.no_grad()
     def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> Any:
@@ -199,8 +221,9 @@ class Model:
         from vision_attn.results.classified import DrawnImages
         from vision_attn.tasks.generate import pictures, rectangles
 
-        drawing = self.task.model.sample(number, steps, torch.Generator().manual_seed(seed))
-        return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
+        with self._turn:
+            drawing = self.task.model.sample(number, steps, torch.Generator().manual_seed(seed))
+            return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
 
     def _check(self, verb: str) -> None:
         """Raise ValueError unless this is what the task does."""
@@ -222,5 +245,7 @@ def open_model(
             raise ValueError(f"{name} is no captioner: vision-attn look {name} IMAGE shows its maps")
         return model
     target = torch_device(device)
-    task, source, config = open_run(local(name), trust=trust, overrides=overrides)
+    folder = local(name)
+    with LOADING, DRAWING:  # constructors draw weights, which those of the run replace
+        task, source, config = open_run(folder, trust=trust, overrides=overrides)
     return Model(task.to(target), config, target, source, str(name))

@@ -8,10 +8,9 @@ from typing import Any, SupportsIndex
 
 from PIL import Image
 
-from vision_attn.data.images.open import Encoded
 from vision_attn.data.images.squares import in_threads
 from vision_attn.results.displayable import Displayable, InteractiveResult, write_embedded
-from vision_attn.results.images import FILES, Picture, name_of
+from vision_attn.results.images import FILES, Picture, held, is_one, name_of
 from vision_attn.system.files import scratch
 from vision_attn.viz.glimpses import grid
 from vision_attn.viz.sheet import save_picture
@@ -58,7 +57,7 @@ def each(
     *,
     unreadable: list[str] | None = None,
     size: int = 1,
-    within: AbstractContextManager | None = None,
+    within: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Any:
     """The result of an image; a `ResultList` of a list of images; of an iterator an iterator, which holds few at a
     time.
@@ -66,26 +65,29 @@ def each(
     read: reads an image. answer: from the names of `size` images, and what was read of each, to their results.
         Several images are read ahead by threads if `size` is above 1.
     unreadable: of several images, those that cannot be read are left out, and their messages are appended to it.
-        Without it, ValueError is raised. within: a context in which results are made.
+        Without it, ValueError is raised. within: makes a context for each call of `answer`.
     """
-    within = within or nullcontext()
-    if isinstance(images, Encoded) or not isinstance(images, list | tuple | Iterator):  # `Encoded` is a tuple
-        with within:
-            return answer([(name_of(images, 1), read(images))])[0]
+    if is_one(images):
+        name = name_of(images, 1)
+        one = name, read(held(images, name))
+        with within():
+            return answer([one])[0]
 
     def attempt(numbered: tuple[int, Picture]) -> tuple[str, Any] | ValueError:
         name = name_of(numbered[1], numbered[0])
         try:
-            return name, read(numbered[1])
+            return name, read(held(numbered[1], name))
         except ValueError as error:
-            return error if isinstance(numbered[1], FILES) else ValueError(f"{name}: {error}")
+            told = isinstance(numbered[1], FILES) or str(error).startswith(f"{name}: ")
+            return error if told else ValueError(f"{name}: {error}")
 
     def results() -> Iterator[Any]:
         numbered = enumerate(images, 1)
         readable = _readable(in_threads(attempt, numbered) if size > 1 else map(attempt, numbered), unreadable)
-        with within:
-            while some := list(islice(readable, size)):
-                yield from answer(some)
+        while some := list(islice(readable, size)):
+            with within():  # not while the caller has the results, who may ask the model something else
+                found = answer(some)
+            yield from found
 
     return results() if isinstance(images, Iterator) else ResultList(results())
 

@@ -59,7 +59,7 @@ def open_film(path: Any, frames: int, at_least: int = SHOWN) -> list[Image.Image
     if isinstance(path, np.ndarray | Tensor):
         return _spaced("this film", [Image.fromarray(frame) for frame in _frames_of(path)], frames)
     if not isinstance(path, str | Path | Encoded):
-        raise ValueError(f"this film is {with_article(type(path).__name__)}: give a path, an array or a tensor")
+        raise ValueError(f"this film is {with_article(type(path).__name__)}: give a path, bytes, an array or a tensor")
     if not isinstance(path, Encoded) and Path(path).is_dir():
         names = frames_in(Path(path))
         if not names:

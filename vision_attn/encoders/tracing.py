@@ -1,0 +1,57 @@
+"""Tracing networks by torch.fx while other threads compute.
+
+While torch.fx traces, it replaces `nn.Module.__call__` and `__getattr__` for the whole process. So calls of other
+threads reach the tracer, which takes them for parts of its network. Two tracers at once would restore each other's.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+from torch.fx import Graph, Tracer
+
+_one_at_a_time = threading.RLock()
+
+
+class _OwnThread(Tracer):
+    """Traces the calls of the thread that traces, and leaves those of others as they are."""
+
+    def trace(self, *args: Any, **options: Any) -> Graph:
+        with _one_at_a_time:
+            self._thread = threading.get_ident()
+            return super().trace(*args, **options)
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+
+def traced_by_torch(network: nn.Module) -> Graph:
+    """The graph that `torch.fx.symbolic_trace` finds. Raises whatever a layer raises that cannot be traced."""
+    return _OwnThread().trace(network)
+
+
+@contextmanager
+def own_thread_in(library: ModuleType) -> Iterator[None]:
+    """Within this context, the tracers that `library` (`torchvision.models.feature_extraction`) makes trace the calls
+    of their own thread alone: it lets no caller choose the class of its tracer."""
+    with _one_at_a_time:
+        theirs = library.NodePathTracer
+
+        class NodePathTracer(_OwnThread, theirs):
+            pass
+
+        library.NodePathTracer = NodePathTracer
+        try:
+            yield
+        finally:
+            library.NodePathTracer = theirs

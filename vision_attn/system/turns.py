@@ -1,0 +1,66 @@
+"""What the threads of a process do one after the other: compute with one model, draw random numbers, load models.
+
+A thread that holds several takes them in this order: the turn of a model, `LOADING`, `DRAWING`.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+class Turn:
+    """A lock that the thread that holds it may take again. A copy of it, also in another process, is a new one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> "Turn":
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type["Turn"], tuple[()]]:
+        return Turn, ()
+
+
+LOADING = Turn()
+"""Held while a model is loaded: libraries change settings of the whole process meanwhile, and restore them."""
+DRAWING = Turn()
+"""Held while a model samples, or a seed is set: torch has one default generator for all threads."""
+
+
+@contextmanager
+def forked(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
+    """Within this context, only this thread draws from torch's default generators, of those that take `DRAWING`;
+    afterwards they are as before. seed: what they start from. device: whose generator is restored besides the CPU's."""
+    devices = [] if device is None or device.type == "cpu" else [device]
+    with DRAWING, torch.random.fork_rng(devices, device_type=device.type if devices and device else "cuda"):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
+
+
+class RandomStream:
+    """The random numbers of a seed, which several contexts take one after the other."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._seed, self._device, self._state = seed, device, list[Any]()
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """`forked`, where the context before ended."""
+        library = None if self._device.type == "cpu" else torch.get_device_module(self._device)
+        with forked(self._seed, self._device):
+            if self._state:
+                torch.set_rng_state(self._state[0])
+                if library is not None:
+                    library.set_rng_state(self._state[1], self._device)
+            yield
+            self._state = [torch.get_rng_state()]
+            if library is not None:
+                self._state.append(library.get_rng_state(self._device))
