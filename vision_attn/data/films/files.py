@@ -35,11 +35,14 @@ def film_input(film: Sequence[Image.Image], resolution: int, fit: Fit = "centre"
 
 
 def strip(film: Sequence[Image.Image], fit: Fit = "centre") -> Image.Image:
-    """What an encoder sees of the frames of a film, side by side: the picture of a film."""
+    """What an encoder sees of the frames of a film, side by side: the picture of a film. Its `info["times"]` are the
+    times of a `Film`, if they are known."""
     parts = [seen_part(frame, fit) for frame in film]
     joined = Image.new("RGB", (sum(part.width for part in parts), parts[0].height))
     for number, part in enumerate(parts):
         joined.paste(part, (number * part.width, 0))
+    if (times := getattr(film, "times", None)) is not None:
+        joined.info["times"] = times
     return joined
 
 
