@@ -72,7 +72,9 @@ class CaptionResult(DecodedResult):
     def record(self, *, maps: bool = False) -> dict[str, Any]:
         """`score` is what captions of an image are ordered by; `times` are those of the frames of a film."""
         times = {"times": self.times} if self.frames > 1 else {}
-        return {"caption": self.text, "score": self.described.score, "cut": self.cut} | times | super().record(maps=maps)
+        return (
+            {"caption": self.text, "score": self.described.score, "cut": self.cut} | times | super().record(maps=maps)
+        )
 
     @property
     def page_item(self) -> PageItem:

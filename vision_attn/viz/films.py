@@ -78,8 +78,8 @@ def film_sheet(
 ) -> Image.Image:
     """Draw the frames, then a row for each word: the frames lit by its map, relative to its brightest frame.
 
-    strip: the frames side by side, with their times if `times_of` has them. boxes: word -> boxes (x0, y0, x1, y1, frame) of what it tells of. log_prob: of each
-    word, in nats. extent: where the regions lie on a frame.
+    strip: the frames side by side; see `times_of`. boxes: word -> boxes (x0, y0, x1, y1, frame) of what it tells of.
+    log_prob: of each word, in nats. extent: where the regions lie on a frame.
     """
     film = [fitted(frame, FRAME) for frame in frames_of(strip, alpha.shape[1])]
     width, height = film[0].size

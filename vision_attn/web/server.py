@@ -12,6 +12,7 @@ import socket
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +29,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from vision_attn.data.images.isolated import Decoders
 from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Encoded
 from vision_attn.results.explainer import Explainer
@@ -35,7 +37,7 @@ from vision_attn.results.model import Model
 from vision_attn.results.result_list import BATCH
 from vision_attn.system.console import printable
 from vision_attn.system.files import ours
-from vision_attn.web.answers import OPTIONS, answers, check_served, described, number_of, verbs
+from vision_attn.web.answers import OPTIONS, answers, check_served, decode, described, number_of, verbs
 
 LARGEST = 32_000_000
 """Bytes of an upload."""
@@ -73,6 +75,8 @@ class Server:
         self._uvicorn = uvicorn.Server(config)
         self._worker = ThreadPoolExecutor(1)  # models answer one after the other, always in the same thread
         self._free = asyncio.Lock()
+        self._decoders = Decoders()
+        self._decoded = asyncio.Semaphore(BATCH)  # uploads that are held as pixels
         self._waiting: dict[tuple, Group] = {}
 
     def add(self, name: str, model: Model | Explainer) -> None:
@@ -87,8 +91,10 @@ class Server:
         if not self._uvicorn.started:  # or it has closed it
             self.socket.close()
         self._worker.shutdown(wait=False)
+        self._decoders.close()
 
     def serve_forever(self) -> None:
+        self._decoders.start()
         self._uvicorn.run(sockets=[self.socket])
 
     def shutdown(self) -> None:
@@ -126,13 +132,17 @@ class Server:
         try:
             verb, options = request.url.path[1:], options_of(request)
             number = self.number_of(verb, options)
-            file = Encoded(
+            file = self._decoders.upload(
                 Path(options.get("name", [""])[0]).name or "this image",
                 await asyncio.wait_for(content(request), LONGEST),
             )
             key = (number, verb, *(tuple(options.get(name, ())) for name in OPTIONS[verb]))
-            result = await self.together(key, file, partial(answers, self.models[number][1], verb, options))
-            return await run_in_threadpool(answered, result)
+            model = self.models[number][1]
+            async with self._decoded:
+                with suppress(ValueError):  # which is raised again when its turn comes
+                    await asyncio.wrap_future(self._decoders.submit(decode, model, verb, file))
+                result = await self.together(key, file, partial(answers, model, verb, options))
+                return await run_in_threadpool(answered, result)
         except HTTPException:
             raise
         except ClientDisconnect:

@@ -20,7 +20,7 @@ class Film(list[Image.Image]):
 
     def __init__(self, frames: Iterable[Image.Image], times: Sequence[float] | None = None) -> None:
         super().__init__(frames)
-        self.times = None if times is None else [*times]
+        self.times = None if times is None else [round(time, 3) for time in times]
         """The evenly spaced moments at which the frames are on screen, in seconds from the beginning of the film; None
         if they are unknown, as those of a folder of frames."""
 
