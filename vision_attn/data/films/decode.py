@@ -101,7 +101,7 @@ def _stream(file: Any) -> Iterator[tuple[Any, Any]]:
     options = {"format_whitelist": DEMUXERS, "protocol_whitelist": "none", "max_pixels": str(LARGEST)}
     file.seek(0)
     try:
-        container = av.open(file, options=options, io_open=_refused, buffer_size=BUFFER)
+        container = av.open(file, options=options, io_open=_refused, buffer_size=BUFFER, metadata_errors="replace")
     except av.FFmpegError as error:
         if error.errno == errno.EINVAL:
             raise ValueError(f"none of the formats that are read: {FORMATS}") from error

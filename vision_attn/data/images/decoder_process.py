@@ -20,6 +20,7 @@ from vision_attn.data.films.decode import decoded_film
 from vision_attn.data.films.sampling import Film
 from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Encoded, open_as_stored, open_photograph
+from vision_attn.data.images.upright_rgb import reduction
 
 MEMORY = 4 << 30
 """Bytes that the process may take."""
@@ -30,8 +31,10 @@ MODES = {"L": 1, "RGB": 3, "RGBA": 4}
 
 
 def _stored(file: Encoded) -> Image.Image:
+    """An image with its transparency; a very large one is reduced, as photographs are."""
     image = open_as_stored(file)
-    return image if image.mode in MODES else image.convert("RGBA")
+    image = image if image.mode in MODES else image.convert("RGBA")
+    return image if (factor := reduction(image)) == 1 else image.reduce(factor)
 
 
 DECODERS: dict[str, Callable[..., Image.Image | Film]] = {
@@ -46,17 +49,19 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     _limit()
     questions: SimpleQueue[tuple[dict[str, Any], bytes]] = SimpleQueue()
+    answers.write(b"\n")  # it has started
+    answers.flush()
     Thread(target=_read, args=(sys.stdin.buffer, questions), daemon=True).start()
     while True:
         question, content = questions.get()
         # Whatever the decoder does: the system ends a process when its alarm comes, also after its parent has ended.
         signal.setitimer(signal.ITIMER_REAL, max(0.1, question["seconds"]) + 1)
         answer, pictures = _decoded(question, content)
-        signal.setitimer(signal.ITIMER_REAL, 0)
         answers.write(json.dumps(answer).encode() + b"\n")
         for picture in pictures:
             answers.write(picture.tobytes())
         answers.flush()
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _limit() -> None:

@@ -25,7 +25,7 @@ from vision_attn.data.images.open import Isolated
 
 SECONDS = 10.0
 """After these, a process that decodes a file is ended."""
-PATIENCE = 1.0
+PATIENCE = 3.0
 """The same while other files wait for a process."""
 PROCESSES = 4
 """Files that are decoded at the same time."""
@@ -91,12 +91,14 @@ class Decoders:
         decoded, and TooLarge if it takes too long."""
         process = self._taken(file.name)
         try:
-            process.ask({"what": what, "arguments": arguments, "name": file.name, "seconds": seconds}, file.content)
+            process.begin()
             begun = monotonic()
+            process.ask({"what": what, "arguments": arguments, "name": file.name, "seconds": seconds}, file.content)
             while not process.answers(TICK):
-                spent, waiting = monotonic() - begun, len(self._work) > PROCESSES
-                if spent > (min(PATIENCE, seconds) if waiting else seconds):
-                    raise TooLarge(f"{file.name}: decoding it takes more than {spent:.0f} seconds: make it smaller")
+                others = len(self._work) > PROCESSES
+                if monotonic() - begun > (most := min(PATIENCE, seconds) if others else seconds):
+                    why = f"more than {most:.0f} seconds{' while others wait' if others else ''}: make it smaller"
+                    raise TooLarge(f"{file.name}: decoding it takes {why}")
             answer, pictures = process.answer()
         except (OSError, EOFError) as error:
             raise self._ended(process, file.name) from error
@@ -114,7 +116,9 @@ class Decoders:
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         for process in [*self._all]:
-            self._end(process)
+            process.kill()  # what waits for its answer ends it
+        while self._idle:
+            self._end(self._idle.pop())
 
     def _taken(self, name: str) -> "_Process":
         try:
@@ -168,6 +172,13 @@ class _Process:
         # A session of its own: Ctrl-C is for the parent.
         self._popen = subprocess.Popen([sys.executable, "-I", "-c", RUN, *sys.path], start_new_session=True, **pipes)
         self.status: int | None = None
+        self._begun = False
+
+    def begin(self) -> None:
+        """Wait until it has started. Raises EOFError if it does not."""
+        if not self._begun and not self._popen.stdout.readline(LINE):
+            raise EOFError
+        self._begun = True
 
     def ask(self, question: dict[str, Any], content: bytes) -> None:
         question |= {"size": len(content), "most": os.environ.get(SETTING)}
@@ -193,8 +204,11 @@ class _Process:
             pictures.append(Image.frombytes(mode, (width, height), content))
         return answer, pictures
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self._popen.kill()
+
+    def end(self) -> None:
+        self.kill()
         with suppress(OSError):
             self._popen.stdin.close()
         self._popen.stdout.close()
