@@ -7,6 +7,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vision_attn.data.films.decode import ENDINGS as FILM_ENDINGS
 from vision_attn.data.images.open import ENDINGS
 from vision_attn.system.files import brief
 from vision_attn.system.splits import SPLITS, UNSPLIT, split_named
@@ -15,16 +16,18 @@ SEPARATORS = {",": "CSV", ";": "semicolon-separated text", "\t": "TSV", "|": "|-
 ALIASES = {
     "image": (
         "image", "file_name", "filename", "image_name", "image_file", "image_path", "file", "path", "file_path",
-        "filepath", "img", "img_name", "photo", "photograph", "name", "image_id",
+        "filepath", "img", "img_name", "photo", "photograph", "video", "video_id", "videoid", "clip",
+        "name", "image_id",
     ),
-    "caption": ("caption", "captions", "text", "sentence", "sentences", "comment", "description", "raw"),
+    "caption": ("caption", "captions", "text", "sentence", "sentences", "comment", "description", "raw", "encap"),
     "split": ("split", "subset", "partition"),
 }  # fmt: skip
 """The names under which data sets have a column, the likeliest first."""
 FREE = ("caption", "text")
 """Columns of free text: of a row with more fields than columns, they take those in excess."""
-IMAGE = re.compile(rf"(https?://.*|[^\t|]*(?:{'|'.join(map(re.escape, ENDINGS))})(?:\.\d+)?(?:#\d+)?)", re.IGNORECASE)
-"""A file name or an address of a photograph. Flickr8k's and Flickr30k's files number the captions: `a.jpg#0`."""
+_NAMED = "|".join(map(re.escape, sorted(ENDINGS | FILM_ENDINGS)))
+IMAGE = re.compile(rf"(https?://.*|[^\t|]*(?:{_NAMED})(?:\.\d+)?(?:#\d+)?)", re.IGNORECASE)
+"""A file name or an address of a photograph or a film. Flickr8k's and Flickr30k's files number captions: `a.jpg#0`."""
 SAMPLE = 100
 """Rows from which columns without a name are recognised."""
 LONGEST_ROW = 100
@@ -187,7 +190,8 @@ def _unknown(path: Path, lines: list[str], columns: Sequence[str]) -> str:
     """The message for a table whose columns are not recognised."""
     wanted = " and ".join(f'"{name}"' for name in columns)
     line, first = next(((number, line) for number, line in enumerate(lines, start=1) if line.strip()), (1, ""))
-    hint = "; or name them: --data.columns.image=NAME --data.columns.caption=NAME" if columns[-1] == "caption" else ""
+    hint = "; or name or number them: --data.columns.image=NAME --data.columns.caption=2"
+    hint = hint if columns[-1] == "caption" else ""
     return (
         f'{path}: the first row must name the columns {wanted}, and may name "split"{hint}; line {line} is '
         f"{brief(first)}"

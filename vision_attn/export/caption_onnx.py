@@ -22,12 +22,21 @@ def call(session: onnxruntime.InferenceSession, tensors: dict) -> dict:
 
 
 def film(name: str, frames: int) -> list[Image.Image]:
-    """Evenly spaced frames of a folder or an animation."""
+    """Frames of a folder or an animation, evenly spaced in time. Those of a folder are in the order of their numbers,
+    and last equally long; so do those of an animation that are shown for a hundredth of a second or less, as in
+    browsers."""
     if Path(name).is_dir():
-        found = [opened(str(path)) for path in sorted(Path(name).iterdir())]
+        parts = {path: re.split(r"(\d+)", path.name) for path in Path(name).iterdir()}
+        order = sorted(parts, key=lambda path: [int(part) if part.isdecimal() else part for part in parts[path]])
+        found, lengths = [opened(str(path)) for path in order], [1] * len(order)
     else:
-        found = [frame.convert("RGB") for frame in ImageSequence.Iterator(Image.open(name))]
-    return [found[place] for place in np.linspace(0, len(found) - 1, frames).round().astype(int)]
+        film = [
+            (each.convert("RGB"), each.info.get("duration", 0)) for each in ImageSequence.Iterator(Image.open(name))
+        ]
+        found, lengths = [each for each, _ in film], [length if length > 10 else 100 for _, length in film]
+    ends = np.cumsum(lengths)
+    moments = np.linspace(lengths[0] / 2, ends[-1] - lengths[-1] / 2, frames)
+    return [found[place] for place in np.searchsorted(ends, moments, side="right").clip(max=len(found) - 1)]
 
 
 def seen(photograph: Image.Image, facts: dict) -> np.ndarray:
