@@ -87,8 +87,8 @@ def _by_pyav(file: Any, frames: int, at_least: int, limits: Limits) -> Film:
             if (kept := _kept(_decoded(file, limits), wanted, at_least)) is not None:
                 return Film(kept, [moment - times[0][0] for moment in wanted])
         count = sum(1 for _ in _decoded(file, limits))
-        numbered = (each._replace(start=number) for number, each in enumerate(_decoded(file, limits)))
-        return Film(_kept(numbered, moments([0, 1, count - 1], count, frames), at_least) or ())
+        numbered = (each._replace(start=float(number)) for number, each in enumerate(_decoded(file, limits)))
+        return Film(_kept(numbered, moments([0.0, 1.0, count - 1.0], float(count), frames), at_least) or ())
     except av.FFmpegError as error:
         raise ValueError(error.strerror or type(error).__name__) from error
 
