@@ -190,7 +190,7 @@ def _unknown(path: Path, lines: list[str], columns: Sequence[str]) -> str:
     """The message for a table whose columns are not recognised."""
     wanted = " and ".join(f'"{name}"' for name in columns)
     line, first = next(((number, line) for number, line in enumerate(lines, start=1) if line.strip()), (1, ""))
-    hint = "; or name or number them: --data.columns.image=NAME --data.columns.caption=2"
+    hint = "; or name them: --data.columns.image=NAME --data.columns.caption=NAME, or their numbers, as image=1"
     hint = hint if columns[-1] == "caption" else ""
     return (
         f'{path}: the first row must name the columns {wanted}, and may name "split"{hint}; line {line} is '
