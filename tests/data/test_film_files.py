@@ -261,3 +261,11 @@ def test_a_strip_knows_its_times() -> None:
     film = open_film(Encoded("a film", slow), 3)
     assert times_of(strip(film)) == ["4.0 s", "1:22", "2:40"], film.times
     assert times_of(strip(open_film(np.zeros((4, 8, 8, 3), np.uint8), 3))) == []
+
+
+def test_pictures_of_an_unknown_kind_are_named() -> None:
+    content = encoded([grey(12 * n) for n in range(20)], kind="matroska").replace(
+        b"V_MPEG4/ISO/ASP", b"V_MPEG9/ISO/ASP"
+    )
+    with pytest.raises(ValueError, match="not a readable film .FFmpeg does not know how its pictures are encoded"):
+        open_film(Encoded("a film", content), 4)

@@ -109,6 +109,8 @@ def _stream(file: Any) -> Iterator[tuple[Any, Any]]:
     with container:
         if (stream := container.streams.best("video")) is None:
             raise ValueError("it has no pictures")
+        if stream.codec_context is None:
+            raise ValueError("FFmpeg does not know how its pictures are encoded")
         yield container, stream
 
 
