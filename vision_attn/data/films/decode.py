@@ -98,10 +98,12 @@ def _stream(file: Any) -> Iterator[tuple[Any, Any]]:
     """The container in a file, and its film. Raises ValueError if it has none, or is of another format."""
     import av
 
-    options = {"format_whitelist": DEMUXERS, "protocol_whitelist": "none", "max_pixels": str(LARGEST)}
+    # Not as `options`: with these, old versions of PyAV crash on containers whose streams are found later.
+    allowed = {"format_whitelist": DEMUXERS, "protocol_whitelist": "none"}
+    settings = {"container_options": allowed, "io_open": _refused, "buffer_size": BUFFER, "metadata_errors": "replace"}
     file.seek(0)
     try:
-        container = av.open(file, options=options, io_open=_refused, buffer_size=BUFFER, metadata_errors="replace")
+        container = av.open(file, **settings)
     except av.FFmpegError as error:
         if error.errno == errno.EINVAL:
             raise ValueError(f"none of the formats that are read: {FORMATS}") from error
