@@ -34,7 +34,8 @@ test-oldest-plain: .venv-oldest/.made
 	.venv-oldest/bin/python -m pytest $(OLDEST)
 
 OLDEST := tests/test_contracts.py tests/kernels/test_autograd_functions.py tests/configuration/test_moves.py \
-	tests/engine/test_checkpoint.py tests/engine/test_resume.py tests/export tests/decode
+	tests/engine/test_checkpoint.py tests/engine/test_resume.py tests/export tests/decode \
+	tests/web/test_addresses.py tests/web/test_connections.py
 
 lint: .venv/.made
 	.venv/bin/ruff check .

@@ -38,7 +38,7 @@ os.fsync = lambda _: None  # tests kill processes, never the machine
 SLOW = (
     "test_metrics", "test_kernels", "test_package", "test_commands", "test_distributed", "test_experiments",
     "test_benchmarks", "test_self_critical", "test_transcribe", "test_captioning", "test_look", "test_startup",
-    "test_serve", "test_ram_runs", "test_image_tokens", "test_sizes",
+    "test_serve", "test_connections", "test_ram_runs", "test_image_tokens", "test_sizes",
 )  # fmt: skip
 """Files that take half of the time of all, the slowest first."""
 

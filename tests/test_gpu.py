@@ -99,11 +99,13 @@ def made(config: str, digits: str) -> tuple[Task, Batch]:
 
 
 class SameSamples(TorchDispatchMode):
-    """Within this context random numbers come from the CPU's generator, on every device."""
+    """Within this context random numbers come from the CPU's generator, on every device. Operators that a CPU does not
+    have, such as cuDNN's attention, run where they are: they sample nothing here, since dropout is 0."""
 
     def __torch_dispatch__(self, operation: Any, types: Any, arguments: tuple = (), options: dict | None = None) -> Any:
         options = options or {}
-        if torch.Tag.nondeterministic_seeded not in operation.tags:
+        on_cpu = torch._C._dispatch_has_computed_kernel_for_dispatch_key(operation.name(), "CPU")
+        if torch.Tag.nondeterministic_seeded not in operation.tags or not on_cpu:
             return operation(*arguments, **options)
         device = torch.device(options.get("device") or next(part.device for part in arguments if torch.is_tensor(part)))
         given, named = tree_map(partial(_to, torch.device("cpu")), (arguments, options))
@@ -115,6 +117,15 @@ class SameSamples(TorchDispatchMode):
 
 def _to(device: torch.device, part: Any) -> Any:
     return part.to(device) if isinstance(part, Tensor) else device if isinstance(part, torch.device) else part
+
+
+def test_operators_that_a_cpu_lacks_stay_on_their_device() -> None:
+    with torch.library._scoped_library("vision_attn_test", "FRAGMENT") as library:
+        library.define("elsewhere(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+        library.impl("elsewhere", torch.empty_like, "Meta")
+        with SameSamples():
+            found = torch.ops.vision_attn_test.elsewhere(torch.empty(3, device="meta"))
+            assert found.device.type == "meta" and torch.rand(3, device="meta").device.type == "meta"
 
 
 class SameRegions:
@@ -164,6 +175,7 @@ def apart(found: Tensor, expected: Tensor) -> float:
 def test_loss_and_gradient_equal_those_of_the_cpu(config: str, digits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same = SameRegions()
     monkeypatch.setattr("vision_attn.attention.hard.sample", same)
+    monkeypatch.setattr("vision_attn.layers.ragged.readable", lambda words: False)  # the same rows are sampled for
     task, batch = made(config, digits)
     expected, slope = gradients(task, batch, "cpu")
     same.again()

@@ -1,7 +1,9 @@
 """The included captioner: packing a run into such a folder, and captions without naming a run."""
 
+import os
 import re
 import shutil
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,8 @@ from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.weights import in_half, save_weights
 from vision_attn.data.images.squares import read_image
 from vision_attn.engine.claim import claim
+from vision_attn.engine.folders import lock_folder, workplace
+from vision_attn.system.console import bytes_of
 
 ROOT = Path(__file__).parents[1]
 PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
@@ -72,7 +76,7 @@ def test_a_packed_captioner_is_half_as_large_and_writes_the_same_captions(tmp_pa
     run = write_run("sat_soft_scenes", tmp_path / "run")
     assert main(["pack", str(run), str(tmp_path / "weights")]) == 0
     sizes = [sum(path.stat().st_size for path in folder.iterdir()) for folder in (run / "best", tmp_path / "weights")]
-    assert f"{sizes[1] / 1e6:.1f} MB, of {sizes[0] / 1e6:.1f} MB" in capsys.readouterr().out
+    assert f"{bytes_of(sizes[1])}, of {bytes_of(sizes[0])}" in capsys.readouterr().out
     files = [load_file(folder / "model.safetensors") for folder in (run / "best", tmp_path / "weights")]
     assert files[0].keys() == files[1].keys() and {tensor.dtype for tensor in files[1].values()} == {torch.float16}
     whole, half = (open_run(folder)[0] for folder in (run, tmp_path / "weights"))
@@ -231,6 +235,72 @@ def test_packing_replaces_packed_weights_only(packed, tmp_path, capsys):
         assert f"{out} holds something else than packed weights" in capsys.readouterr().err
     assert (mine / "notes.txt").read_text() == "mine" and (packed / "model.safetensors").is_file()
     (mine / "notes.txt").unlink()
-    (mine / "metrics_test.json").write_text("{}")
+    for name in ("model.safetensors", "captions_test.json", "config.yaml", "README.md"):  # each alone, and no weights
+        for path in mine.iterdir():
+            path.unlink()
+        (mine / name).write_text("mine")
+        kept = name == "README.md"
+        assert main(["pack", str(packed), str(mine)]) == (0 if kept else 1)
+        assert (mine / name).read_text() == "mine"
+    for name in ("metrics_test.json", "captions_val.json"):  # of `eval`, about the weights that were there
+        (mine / name).write_text("{}")
     assert main(["pack", str(packed), str(mine)]) == 0
-    assert not (mine / "metrics_test.json").exists()
+    assert {path.name for path in mine.iterdir()} == {path.name for path in packed.iterdir()} | {"README.md"}
+    (mine / "captions_mine.json").write_text("mine")
+    assert main(["pack", str(packed), str(mine)]) == 1 and (mine / "captions_mine.json").read_text() == "mine"
+
+
+def test_packing_leaves_trained_weights_and_neighbours_of_similar_names(packed, tmp_path, capsys):
+    run = write_run("sat_soft_scenes", tmp_path / "run")
+    copy = shutil.copytree(run / "best", tmp_path / "copy")  # of float32, and perhaps the only ones
+    assert main(["pack", str(run), str(copy)]) == 1 and main(["pack", str(packed), str(run / "best" / "in")]) == 0
+    assert main(["pack", str(run), str(run / "best" / "in")]) == 1
+    assert "holds something else" in capsys.readouterr().err
+    assert (copy / "model.safetensors").read_bytes() == (run / "best" / "model.safetensors").read_bytes()
+    for name in ("rel.old", "rel.new", "rel.part", ".rel"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("mine")
+    (tmp_path / "rel.tmp").write_text("mine")
+    before = {path.name for path in tmp_path.iterdir()}
+    for _ in range(2):
+        assert main(["pack", str(run), str(tmp_path / "rel")]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == before | {"rel"}
+    assert all((tmp_path / name / "file").read_text() == "mine" for name in ("rel.old", "rel.new", "rel.part", ".rel"))
+    for name in (".", "..", ""):
+        assert main(["pack", str(run), name]) == 1
+        assert "name the folder itself" in capsys.readouterr().err
+    (tmp_path / "link").symlink_to(tmp_path / "rel")
+    assert main(["pack", str(run), str(tmp_path / "link")]) == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "rel" / "model.safetensors").is_file()
+
+
+def test_two_processes_do_not_pack_into_one_folder(packed, tmp_path, capsys):
+    with lock_folder(tmp_path, f"{workplace(tmp_path / 'rel').name}.lock"):
+        assert main(["pack", str(packed), str(tmp_path / "rel")]) == 1
+        assert f"{tmp_path / 'rel'} is being written by process {os.getpid()}" in capsys.readouterr().err
+    assert main(["pack", str(packed), str(tmp_path / "rel")]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["rel"]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
+def test_weights_have_the_permissions_that_the_user_chose(packed, tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        run = write_run("sat_soft_scenes", tmp_path / "run")
+        assert main(["pack", str(run), str(tmp_path / "rel")]) == 0
+    finally:
+        os.umask(before)
+    for file in (run / "best" / "model.safetensors", *(tmp_path / "rel").iterdir()):
+        assert stat.S_IMODE(file.stat().st_mode) == mode, file
+    assert stat.S_IMODE((tmp_path / "rel").stat().st_mode) == mode | mode >> 2 & 0o111
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "start/a.txt"])
+def test_training_does_not_replace_what_is_no_run(tmp_path, name, capsys):
+    mine = tmp_path / "project" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine: 1\n")
+    argv = ["train", str(ROOT / "configs" / "sat_soft_scenes.yaml"), *TINY, f"--run.folder={tmp_path / 'project'}"]
+    assert main(argv) == 1
+    assert f"{tmp_path / 'project' / name.split('/')[0]} is no run's" in capsys.readouterr().err
+    assert mine.read_text() == "mine: 1\n" and {path for path in mine.parent.rglob("*")} == {mine}

@@ -35,7 +35,7 @@ EXECUTORS: dict[str, dict] = {
     "vision_attn.metrics.isolated.start": {"job": "tokenize", "folder": "OUTSIDE"},
     "vision_attn.metrics.child.main": {"job": "tokenize", "folder": "OUTSIDE"},
     "vision_attn.metrics.caption_metrics": {},
-    "vision_attn.data.digits.mnist.fetch": {"place": "OUTSIDE", "names": ["x"]},
+    "vision_attn.data.digits.mnist_files.fetch": {"place": "OUTSIDE", "names": ["x"]},
     "vision_attn.data.digits.mnist.datasets.MNIST": {"root": "OUTSIDE", "download": True},
     "vision_attn.data.vocabulary.Vocabulary": {"words": "x"},
     "vision_attn.data.vocabulary.Tokenizer": {"identifier": "x"},

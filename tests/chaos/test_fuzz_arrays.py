@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.test_features import Pool
-from vision_attn.data.digits.mnist import FILES, read_idx, read_mnist
+from vision_attn.data.digits.mnist import read_mnist
+from vision_attn.data.digits.mnist_files import FILES, read_idx
 from vision_attn.data.images.squares import View
 from vision_attn.data.photographs import features
 from vision_attn.data.photographs.features import Features, cached_features

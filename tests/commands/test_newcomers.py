@@ -137,7 +137,7 @@ class PanicException(BaseException):
         (ValueError("two\nlines"), 1, "error: two lines"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(13, "Permission denied", "x"), 1, "error: x: Permission denied"),
-        (MemoryError(), 1, "error: out of memory (MemoryError): use smaller batches"),
+        (MemoryError(), 1, "error: out of memory (MemoryError): close other programs"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\n:"), 1, "error: out of memory ("),
         (RecursionError("maximum recursion depth exceeded"), 1, "error: an input is nested too deeply"),
         (PanicException("index out of bounds"), 1, "error: a library failed on an input: index out"),

@@ -78,7 +78,7 @@ def refused(folder: Path, **options) -> str:
         (SCORE, "torchvision.datasets.utils.download_url", {"url": "file:helper.py", "root": "made"}),
         (SCORE, "torch.hub.load", {"repo_or_dir": ".", "model": "x", "source": "local"}),
         (SCORE, "torch.nn.functional.importlib.import_module", {"name": "helper"}),
-        (("data",), "vision_attn.data.digits.mnist.fetch", {"place": "made", "names": []}),
+        (("data",), "vision_attn.data.digits.mnist_files.fetch", {"place": "made", "names": []}),
         (("task",), "vision_attn.configuration.run_folder.open_run", {"folder": "runs/evil", "trust": ["helper"]}),
         (("task",), "subprocess.run", {"args": ["touch", "made"]}),
     ],

@@ -43,7 +43,7 @@ def test_file_names_below_the_folder_are_kept(tmp_path):
     for image, name in zip(record["images"], names, strict=False):
         image["file_name"] = name
     read = read_annotations(Path(write(tmp_path / "a.json", record)))["train"]
-    assert [photograph.name for photograph in read[:8]] == [*names[:4], "end", *names[5:]]
+    assert [photograph.name for photograph in read[:8]] == [*names[:4], "end", *names[5:7], "dot.png"]
 
 
 def test_names_that_no_file_system_takes_do_not_exist(tmp_path, caplog):
@@ -265,7 +265,7 @@ def test_names_from_windows_are_found(tmp_path):
 
 def test_a_name_without_its_ending_is_told(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    rows = [{"image": "a", "caption": "a dog", "split": " Train "}]
+    rows = [{"image": "A", "caption": "a dog", "split": " Train "}]  # with the right capital, it would be taken
     photographs = read_annotations(listed(tmp_path / "a.csv", rows))
     with pytest.raises(ValueError, match="there is a.png: names need their ending"):
         locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})

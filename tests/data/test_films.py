@@ -1,6 +1,7 @@
 """Drawn films: every caption is true of the pixels, and in the right order; and films of files."""
 
 import re
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
+from vision_attn.data.films.canvas import script_of
 from vision_attn.data.films.files import frames_in, open_film, read_film, strip
 from vision_attn.data.films.films import DrawnFilms
-from vision_attn.data.films.grammar import CONTENT, DIRECTIONS, KINDS
+from vision_attn.data.films.grammar import CONTENT, DIRECTIONS, KINDS, TURNS
 from vision_attn.data.images.open import Encoded
-from vision_attn.data.scenes.grammar import COLOURS
+from vision_attn.data.scenes.grammar import COLOURS, SHAPES, pair_split
 from vision_attn.task import Task
 
 EVENT = r"a (\w+) (\w+) (moves \w+|stops|turns \w+|leaves|meets a \w+ \w+)"
@@ -37,6 +39,27 @@ def told(caption: str) -> list[tuple[str, str, str]]:
 
 def middle(box: tuple[float, ...]) -> np.ndarray:
     return np.array([box[0] + box[2], box[1] + box[3]]) / 2
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_no_film_shows_a_pair_of_another_split_before_or_after_a_turn(split: str) -> None:
+    films, turns, kept = DrawnFilms(mixture=(0.4, 0.4, 0.2)), 0, 0
+    for number in range(24):
+        samples = films.sample(split, (number, 1), 64)
+        for film in range(64):
+            script = script_of(samples, film)
+            objects = samples.objects[film, : script.num_objects].tolist()
+            assert {pair_split(*pair) for pair in combinations(objects, 2)} == {split}
+            if TURNS not in script.kinds:
+                continue
+            actor, turned = script.kinds.index(TURNS), int(samples.turned[film])
+            others = objects[:actor] + objects[actor + 1 :]
+            colours, shapes = zip(*(divmod(index, len(SHAPES)) for index in objects), strict=True)
+            assert turned // len(SHAPES) not in colours and turned % len(SHAPES) == shapes[actor]
+            after = {pair_split(turned, other) for other in others}
+            assert after <= {split, "train"}
+            turns, kept = turns + 1, kept + (after == {split})
+    assert kept == turns if split == "train" else kept > turns / 3 > 100
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

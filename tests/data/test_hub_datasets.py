@@ -170,7 +170,7 @@ def test_columns_are_named_where_they_are_not_recognised(tmp_path: Path) -> None
     found = Captions(images=str(tmp_path / "mine"), columns={"image": "picture", "caption": "what"}).photographs
     assert sum(map(len, found.values())) == 12 and all(map(len, found.values()))  # by hash
     assert len(photographs_of(tmp_path / "mine")) == 12
-    (tmp_path / "mine" / "dataset_info.json").write_text("{")
+    (tmp_path / "mine" / "state.json").write_text("{")
     with pytest.raises(ValueError, match="mine is not a dataset that can be read: "):
         _ = Captions(images=str(tmp_path / "mine")).photographs
 
@@ -248,3 +248,36 @@ def test_other_files_are_no_datasets(tmp_path: Path) -> None:
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and nothing")
     for path in (tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "none", Path("hf://user/name")):
         assert not is_dataset(path)
+
+
+@pytest.mark.parametrize("form", ["saved", "parquet"])
+def test_reports_with_several_photographs_inside(tmp_path: Path, caplog, form: str) -> None:
+    """A list of photographs in each row: the text belongs to each, in one split. A row without any is left out."""
+    rows = [NAMES[:1], [], *([one, other] for one, other in zip(NAMES[2::2], NAMES[3::2], strict=True))]
+    images = [[{"bytes": encoded(name), "path": name} for name in names] for names in rows]
+    features = datasets.Features({"images": datasets.Sequence(datasets.Image()), "report": datasets.Value("string")})
+    content = {"images": images, "report": [f"report {number}" for number in range(len(rows))]}
+    written = datasets.Dataset.from_dict(content, features=features)
+    if form == "saved":
+        written.save_to_disk(tmp_path / "mine")
+    else:
+        written.to_parquet(tmp_path / "mine")
+    with caplog.at_level(logging.INFO):
+        found = texts_of(Captions(images=str(tmp_path / "mine")))
+    assert {name: texts for members in found.values() for name, texts in members.items()} == {
+        name: [f"report {number}"] for number, names in enumerate(rows) for name in names
+    }
+    assert all(len({*names} & {*members}) in (0, len(names)) for names in rows for members in found.values())
+    assert all(found.values()) and "rows without a photograph, which are left out: 1" in caplog.text
+    assert "records of several images, whose text belongs to each of them: 5" in caplog.text
+    held = {file.name: file.read() for file in photographs_of(tmp_path / "mine")}
+    assert held == {name: encoded(name) for names in rows for name in names}
+
+
+def test_rows_that_are_marked_are_left_out(tmp_path: Path, caplog) -> None:
+    rows = [{"image": name, "caption": text, "filename": name, "is_rejected": number % 3 == 1}
+        for number, (name, texts) in enumerate(SAID.items()) for text in texts]  # fmt: skip
+    table(rows).save_to_disk(tmp_path / "mine")
+    found = texts_of(Captions(images=str(tmp_path / "mine")))
+    assert {name for members in found.values() for name in members} == {n for n in NAMES if int(n[:2]) % 3 != 1}
+    assert "marked as not to be used (is_rejected) and left out: 8;" in caplog.text

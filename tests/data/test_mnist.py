@@ -16,7 +16,8 @@ from fake_mnist import FILES, NUM_TEST, NUM_TRAIN, NUM_VAL, number, numbered, wr
 from torch import nn
 from torchvision import datasets
 
-from vision_attn.data.digits.mnist import MNIST, moved, read_idx, read_mnist
+from vision_attn.data.digits.mnist import MNIST, moved, read_mnist
+from vision_attn.data.digits.mnist_files import read_idx
 from vision_attn.task import Task
 
 NAMES = [name for pair in FILES.values() for name in pair]
@@ -146,16 +147,113 @@ def test_download_by_torchvision_brings_the_files(folder, tmp_path, monkeypatch)
     assert len(read_mnist("mnist", download=True)["test"].labels) == NUM_TEST  # the server is gone: nothing is fetched
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "other", "unpacked"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "other", "headless"])
 def test_damaged_files_are_named(damage, tmp_path):
     folder = tmp_path / "mnist"
     write_mnist(folder, packed=True)
     path = folder / f"{NAMES[2]}.gz"
     content = path.read_bytes()
-    wrong = {"cut": content[:-99], "empty": b"", "other": gzip.compress(b"hello"), "unpacked": gzip.decompress(content)}
+    wrong = {"cut": content[:-99], "empty": b"", "other": gzip.compress(b"hello"), "headless": content[9:]}
     path.write_bytes(wrong[damage])
     with pytest.raises(ValueError, match=f"{NAMES[2]}.gz .*damaged"):
         read_mnist(str(folder))
+
+
+LAYOUTS = {
+    "a dot": "{part}-{kind}.idx{d}-ubyte",
+    "a dot, gzipped": "{part}-{kind}.idx{d}-ubyte.gz",
+    "gzipped without the ending": "{part}-{kind}-idx{d}-ubyte",
+    "unpacked with the ending": "{part}-{kind}-idx{d}-ubyte.gz",
+    "other words": "{kind} ({PART}).bin",
+    "no part": "{kind}{number}",
+    "no word": "{number}{d}.dat",
+    "capitals": "{PART}-{KIND}-IDX{d}-UBYTE",
+    "a folder for each": "{part}-{kind}-idx{d}-ubyte/{part}-{kind}-idx{d}-ubyte",
+    "a folder for each part": "{part}/{kind}.idx",
+    "torchvision": "raw/{part}-{kind}-idx{d}-ubyte",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_are_recognised_by_their_headers(layout, folder, tmp_path, caplog):
+    place = tmp_path / "mnist"
+    for order, (part, names) in enumerate(FILES.items()):
+        for name in names:
+            kind, part = name.split("-")[1], name.split("-")[0]
+            file = place / LAYOUTS[layout].format(
+                part=part,
+                PART=part.upper(),
+                kind=kind,
+                KIND=kind.upper(),
+                d=3 if kind == "images" else 1,
+                number=order,
+            )
+            file.parent.mkdir(parents=True, exist_ok=True)
+            content = (tmp_path.parent / folder / name).read_bytes()
+            packed = file.suffix == ".gz" if "ending" not in layout else layout.startswith("gzipped")
+            file.write_bytes(gzip.compress(content) if packed else content)
+    (place / "README.txt").write_text("digits")
+    with caplog.at_level("INFO"):
+        read = read_mnist(str(place))
+    for mine, theirs in zip(read.values(), read_mnist(folder).values(), strict=True):
+        same(mine, theirs)
+    if "ending" not in layout:
+        assert "taken by their headers: " in caplog.text and " as t10k-labels-idx1-ubyte" in caplog.text
+
+
+@pytest.mark.parametrize("layout", ["{}/{}.idx", "{}_{}", "mnist.{}.{}.gz"])
+def test_a_name_says_more_than_the_size(layout, tmp_path):
+    """A test set that is larger than the training set."""
+    for part, count in (("train", 24), ("test", 40)):
+        for kind, array in (("images", np.full((count, 28, 28), count)), ("labels", np.arange(count) % 10)):
+            path = tmp_path / "train and test" / layout.format(part, kind)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_idx(path, array)
+    read = read_mnist(str(tmp_path / "train and test"))
+    assert [len(part.labels) for part in read.values()] == [22, 2, 40] and read["test"].images.unique().tolist() == [40]
+
+
+def test_known_names_come_first_and_others_complete_them(folder, tmp_path):
+    place = tmp_path / "mnist"
+    write_mnist(place)
+    for kind in ("images", "labels"):  # another set of the same sizes
+        for name in NAMES:
+            if kind in name:
+                array = np.full((7, 28, 28) if kind == "images" else 7, 3)
+                write_idx(place / name.replace("-idx", " (1)-idx"), array)
+    expected = read_mnist(folder)
+    for read in (lambda: read_mnist(str(place)), lambda: read_mnist(str(place))):
+        for mine, theirs in zip(read().values(), expected.values(), strict=True):
+            same(mine, theirs)
+        if (place / NAMES[2]).exists():
+            (place / NAMES[2]).rename(place / "digits.idx3")  # whose number of images is that of the known labels
+    (place / "nested").mkdir()
+    (place / "digits.idx3").rename(place / "nested" / "digits.idx3")
+    same(read_mnist(str(place))["test"], expected["test"])
+
+
+def test_files_that_are_not_clear_are_named(tmp_path):
+    place = tmp_path / "mnist"
+    write_mnist(place)
+    for order, name in enumerate(NAMES):
+        (place / name).rename(place / f"{'x' if order % 2 else 'a'}{order}")
+    write_idx(place / "b", np.arange(NUM_TEST) % 10)
+    with pytest.raises(
+        ValueError, match="MNIST: train-images.* not clear, rename the right ones: .*b \\(120\\)"
+    ) as error:
+        read_mnist(str(place))
+    assert "a0 (327 x 28 x 28)" in str(error.value) and "\n" not in str(error.value)
+    for name in ("b", "x3"):
+        (place / name).unlink()
+    with pytest.raises(ValueError, match="not match, rename the right ones: a0 .327 x 28 x 28., a2 .*, x1 .327."):
+        read_mnist(str(place))
+    for name in ("a2", "x1"):
+        (place / name).unlink()
+    write_idx(place / "a2", np.zeros((327, 28, 28)))
+    for name in ("x1", "x3"):
+        write_idx(place / name, np.arange(327) % 10)
+    with pytest.raises(ValueError, match="not match"):  # two sets of the same size: which is for training?
+        read_mnist(str(place))
 
 
 def test_files_that_are_not_mnist_are_refused(tmp_path):

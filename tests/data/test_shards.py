@@ -16,7 +16,8 @@ import yaml
 from PIL import Image
 
 from vision_attn.commands import main
-from vision_attn.data.photographs.shard_files import count, expanded, read, tar
+from vision_attn.data.photographs.samples import LeftOut, named, tar_samples
+from vision_attn.data.photographs.shard_files import count, expanded, read
 from vision_attn.data.photographs.shards import Shards, shuffled
 from vision_attn.task import Task
 
@@ -45,6 +46,15 @@ def write_tar(path: Path, members: list[tuple[str, bytes]]) -> None:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             file.addfile(info, io.BytesIO(content))
+
+
+def counted(path: Path) -> int:
+    """The samples of a shard, which are counted as they are read, and those left out too."""
+    columns, read_ones, counted_ones = ("image", "caption"), LeftOut(), LeftOut()
+    samples = list(read(path, *columns, read_ones))
+    assert count(path, *columns, counted_ones) == len(samples) == read_ones.read == counted_ones.read
+    assert str(read_ones) == str(counted_ones) and read_ones.counts == counted_ones.counts
+    return len(samples)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +189,7 @@ def test_what_is_left_out_is_not_counted(tmp_path: Path) -> None:
         members += [(f"a/{number}.png", photograph(number)), (f"a/{number}.mask.png", photograph(number))]
         members += [(f"a/{number}.json", rb'{"caption": "a dog \ud83d"}')] * (number < 4)
     write_tar(tmp_path / "train.tar", members)
-    assert count(tmp_path / "train.tar") == len(list(tar(tmp_path / "train.tar"))) == 4
+    assert counted(tmp_path / "train.tar") == 4
     source = opened(tmp_path, shards={"train": str(tmp_path / "train.tar")}, batch_size=2)
     assert len(source) == 2 and source.vocabulary.words[3:] == ["a", "dog"]
     assert len(list(islice(source.train(0, seed=-1), 2))) == 2
@@ -233,10 +243,10 @@ def test_a_damaged_shard_is_named(tars: Path, parquets: Path, tmp_path: Path) ->
         (tmp_path / name).write_bytes(content)
         kind = "tar" if name.endswith("tar") else "Parquet"
         with pytest.raises(ValueError, match=f"{name} is not a readable {kind} file"):
-            list(read(tmp_path / name, "image", "text"))
+            list(read(tmp_path / name, "image", "text", LeftOut()))
         if kind == "tar":
             with pytest.raises(ValueError, match=f"{name} is not a readable"):
-                count(tmp_path / name)
+                count(tmp_path / name, "image", "text", LeftOut())
 
 
 def replaced_size(member: tarfile.TarInfo, size: int) -> bytes:
@@ -313,3 +323,163 @@ def test_a_captioner_trains_from_shards_and_is_evaluated(tars: Path, tmp_path: P
     assert main(["train", "stream.yaml", "--task.model.hidden_size=8"]) == 0
     lines = [json.loads(line) for line in Path("runs/stream/metrics.jsonl").read_text().splitlines()]
     assert any("nll" in line for line in lines) and Path("runs/stream/best/vocabulary.json").is_file()
+
+
+def said_of(path: Path) -> str:
+    """What is said of the samples that are left out of a shard."""
+    left_out = LeftOut()
+    list(read(path, "image", "caption", left_out))
+    return str(left_out)
+
+
+def pair(name: str, number: int, ending: str = "txt", text: str = "a dog") -> list[tuple[str, bytes]]:
+    return [(f"{name}.png", photograph(number)), (f"{name}.{ending}", text.encode())]
+
+
+def test_names_end_at_their_first_dot_as_in_webdataset() -> None:
+    from webdataset.tariterators import base_plus_ext
+
+    draw = Random(0)
+    for _ in range(2000):
+        name = "".join(draw.choices("ab.A/_", k=draw.randint(1, 9)))
+        key, ending = base_plus_ext(name)
+        if key is not None and not key.endswith("/"):
+            assert named(name) == (key, ending.lower()), name
+    assert named(f"{'/' * 10**6}a.B") == (f"{'/' * 10**6}a", "b")  # in a time that is linear
+
+
+def test_samples_that_are_left_out_are_counted_with_the_reason(tmp_path: Path) -> None:
+    photographs = [(f"apart{number}.png", photograph(number)) for number in range(3)]
+    members = [
+        *pair("read", 0), *pair("dot.1", 1), *pair("read2", 2), *pair("dot.2", 3), *pair("dot.3", 4), *photographs,
+        *pair("sub.folder/read3", 5), ("bare.png", photograph(6)), ("bare.cls", b"7"), ("unseen.txt", b"a dog"),
+        *pair("blank", 7, text=" \n"), *pair("blank2", 8, "json", '{"url": "x"}'), *pair("marked", 9, "json",
+        '{"caption": "a dog", "is_rejected": true}'), *[(f"apart{number}.txt", b"a dog") for number in range(3)],
+        *pair("twice", 1), *pair("twice.of", 1),
+    ]  # fmt: skip
+    write_tar(tmp_path / "a.tar", members)
+    assert counted(tmp_path / "a.tar") == 4
+    said = said_of(tmp_path / "a.tar")
+    assert said.startswith("12 of 16 samples are left out: ")
+    reasons = [
+        "4 with a dot in the name, which ends at its first dot by WebDataset's rule (write img_1.jpg for img.1.jpg), "
+        "such as dot.1",
+        "2 with no text in the caption, such as blank",
+        "1 with a mark not to be used, such as marked",
+        "3 with files that do not follow each other (write the photograph and its captions one after the other), such "
+        "as apart0",
+        "1 with no caption (.caption, .txt, .json), such as bare",
+        "1 with no photograph, such as unseen",
+    ]
+    assert all(reason in said for reason in reasons) and said.count(" with ") == 6, said
+
+
+def test_links_in_a_tar_file_are_counted(tmp_path: Path) -> None:
+    """As of folders whose photographs are links, and of the second of two hard links."""
+    write_tar(tmp_path / "a.tar", pair("0", 0))
+    with tarfile.open(tmp_path / "a.tar", "a") as file:
+        for number, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE), start=1):
+            info = tarfile.TarInfo(f"{number}.png")
+            info.type, info.linkname = kind, "0.png"
+            file.addfile(info)
+            info = tarfile.TarInfo(f"{number}.txt")
+            info.size = 5
+            file.addfile(info, io.BytesIO(b"a dog"))
+    assert counted(tmp_path / "a.tar") == 1
+    assert "2 with a link in the place of a file, such as 1" in said_of(tmp_path / "a.tar")
+
+
+SAMPLES = {
+    "capitals": ([("a.PNG", photograph(0)), ("a.TXT", b"a dog")], ["a dog"]),
+    "lines": ([*pair("a", 0, text="a dog\r\nit runs\n\n")], ["a dog", "it runs"]),
+    "a byte order mark": ([*pair("a", 0, text="\ufeffa dog")], ["a dog"]),
+    ".caption": ([*pair("a", 0, "caption")], ["a dog"]),
+    ".caption and tags": ([*pair("a", 0, text="dog, run"), ("a.caption", b"a dog")], ["a dog"]),
+    "text and metadata": ([*pair("a", 0), ("a.json", b'{"caption": "other", "width": 3}'), ("a.cls", b"3")], ["a dog"]),
+    "empty text, and JSON": ([*pair("a", 0, text=""), ("a.json", b'{"caption": "a dog"}')], ["a dog"]),
+    "JSON under another name": ([*pair("a", 0, "json", '{"id": 7, "text": "a dog"}')], ["a dog"]),
+    "JSON, several": ([*pair("a", 0, "json", '{"captions": ["a dog", {"raw": "it runs"}, null, 7]}')],
+        ["a dog", "it runs"]),
+    "JSON, a list": ([*pair("a", 0, "json", '["a dog", "it runs"]')], ["a dog", "it runs"]),
+    "JSON, a text": ([*pair("a", 0, "json", '"a dog"')], ["a dog"]),
+    "a list as text": ([*pair("a", 0, "json", json.dumps({"caption": "['a dog' 'it runs']"}))], ["a dog", "it runs"]),
+    "a list over lines": ([*pair("a", 0, text="['a dog'\n 'it runs']")], ["a dog", "it runs"]),
+    "the caption first": ([*pair("a", 0)[::-1]], ["a dog"]),
+    "a mask": ([("a.png", photograph(0)), ("a.mask.png", photograph(1)), ("a.txt", b"a dog")], ["a dog"]),
+    "files of a Mac": ([("._a.png", b"x"), ("a.png", photograph(0)), ("._a.txt", b"x"), ("a.txt", b"a dog")],
+        ["a dog"]),
+    "no samples": ([*pair("a", 0), ("README", b"dogs"), ("__meta__/x.json", b"{}"), (".hidden", b"x")], ["a dog"]),
+    "a marked one of several": ([*pair("a", 0, "json",
+        '[{"caption": "a dog"}, {"caption": "nothing", "is_precanned": true}]')], ["a dog"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_no_sample_is_lost_for_how_its_files_are_called(tmp_path: Path, kind: str) -> None:
+    members, expected = SAMPLES[kind]
+    write_tar(tmp_path / "a.tar", members)
+    (sample,) = tar_samples(tmp_path / "a.tar", left_out := LeftOut())
+    assert list(sample.captions) == expected and sample.photograph.read() == photograph(0)
+    assert not left_out.counts and counted(tmp_path / "a.tar") == 1
+
+
+def test_a_name_that_occurs_twice_is_two_samples(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [*pair("a", 0), *pair("a", 1, text="it runs")])
+    assert [sample.captions for sample in tar_samples(tmp_path / "a.tar", LeftOut())] == [("a dog",), ("it runs",)]
+
+
+def test_a_sample_that_two_shards_share_is_told(tmp_path: Path, caplog) -> None:
+    write_tar(tmp_path / "0.tar", [*pair("a", 0), *pair("b", 1)[:1]])
+    write_tar(tmp_path / "1.tar", [*pair("b", 1)[1:], *pair("c", 2)])
+    source = opened(tmp_path, shards={"train": f"{tmp_path}/*.tar"}, batch_size=2)
+    assert len(source) == 1
+    (said,) = caplog.messages
+    assert said.startswith(f"{tmp_path}/*.tar: 2 of 4 samples are left out: 1 with no caption")
+    assert "such as b; 1 with no photograph, such as b" in said
+    caplog.clear()
+    list(source.train(0, seed=0))
+    assert not caplog.messages  # nothing is said twice
+
+
+def test_shards_that_are_not_counted_say_what_they_leave_out(tmp_path: Path, caplog) -> None:
+    for shard in range(8):
+        write_tar(tmp_path / f"{shard}.tar", [*pair("a", 0), *pair("b", 1)[: 1 + (shard == 3)]])
+    source = opened(tmp_path, shards={"train": f"{tmp_path}/*.tar"}, batch_size=2, epoch_images=16, shuffle=1)
+    for epoch in range(2):
+        list(source.train(epoch, seed=0))
+    assert len(caplog.messages) == 5 and all(": 1 of 2 samples are left out: " in said for said in caplog.messages)
+    assert [said.endswith("; further shards are not named") for said in caplog.messages] == [False] * 4 + [True]
+
+
+def test_rows_of_parquet_files_that_are_left_out_are_counted(tmp_path: Path, monkeypatch) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="the extra [scale] is not installed")
+    from pyarrow import parquet
+
+    whole, path = photograph(0), tmp_path / "a.parquet"
+    rows = [
+        ("a dog", whole, False), ("['a dog', 'it runs']", whole, False), ("", whole, False), (None, whole, False),
+        ("a dog", whole, True), (" \n", whole, None),
+    ]  # fmt: skip
+    images = [{"bytes": image, "path": "a.png"} for _, image, _ in rows]
+    columns = {"caption": [row[0] for row in rows], "is_rejected": [row[2] for row in rows]}
+    taken, batches = [], parquet.ParquetFile.iter_batches
+
+    def watched(self, *, columns, **more):
+        taken.append(columns)
+        return batches(self, columns=columns, **more)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", watched)
+    for held in (images, [row[1] for row in rows]):
+        parquet.write_table(arrow.table({"image": held, **columns}), path)
+        taken.clear()
+        assert counted(path) == 2
+        assert ["image" in columns for columns in taken] == [True, False]  # they are counted without photographs
+        assert said_of(path) == (
+            "4 of 6 samples are left out: 2 with no caption (.caption, .txt, .json), such as a.parquet/2; "
+            "1 with a mark not to be used, such as a.parquet/4; 1 with no text in the caption, such as a.parquet/5"
+        )
+    for held in ([whole, None, whole, None, None, whole], [*images[:5], {"bytes": None, "path": "a.png"}],
+            [*images[:5], None], ["a.png"] * 6):  # fmt: skip
+        parquet.write_table(arrow.table({"image": held, "caption": ["a dog"] * 6}), path)
+        there = sum(isinstance(one["bytes"] if isinstance(one, dict) else one, bytes) for one in held)
+        assert counted(path) == there and f"{6 - there} with no photograph" in said_of(path)

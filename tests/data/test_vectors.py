@@ -223,7 +223,7 @@ def test_missing_vectors_leave_their_photograph_out(tmp_path, caplog) -> None:
         (np.zeros((L + 1, D)), r"must hold 6 vectors of 5 numbers.* differs .*, set --task.encoder.grid=\[1,-1\]"),
         (np.full((L, D), np.nan), "not finite"),
         (np.zeros((L, D), dtype="<U3"), "of <U3"),
-        (np.array([{}], dtype=object), "no array can be read"),
+        (np.array([{}], dtype=object), r"must hold 6 vectors of 5 numbers, .*, but holds \(1,\) of object"),
         (b"no array", "no array can be read"),
         (b"", "no array can be read"),
         ({"a": np.zeros((L, D)), "b": np.zeros(3)}, "none of its arrays a, b is called features or feat or x"),

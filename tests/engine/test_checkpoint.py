@@ -21,6 +21,7 @@ from vision_attn.engine import checkpoint, training
 from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
+from vision_attn.engine.folders import workplace
 from vision_attn.engine.log import Log, _identity
 from vision_attn.system.files import digest, sha256
 
@@ -245,7 +246,7 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_it(tmp_path, m
     flushed = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.readlink(f"/proc/self/fd/{descriptor}")))
     train(tmp_path / "run", epochs=1, show=0, save_every=600.0)
-    first = flushed.index(str(tmp_path / "run" / "last.part" / "model.safetensors"))
+    first = flushed.index(str(workplace(tmp_path / "run" / "last") / "part" / "model.safetensors"))
     assert str(tmp_path / "run" / "metrics.jsonl") in flushed[:first]
 
 

@@ -39,7 +39,7 @@ from vision_attn.tasks.classify import Classification
 from vision_attn.viz.page import PageItem, write_page
 
 pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette, uvicorn")
-from vision_attn.web import make_server, server  # noqa: E402
+from vision_attn.web import connections, make_server, server  # noqa: E402
 
 PHOTOGRAPH = Path(__file__).parents[2] / "docs" / "photographs" / "coffee.jpg"
 
@@ -247,7 +247,7 @@ def test_requests_that_wait_are_answered_together_each_with_its_own_answer(serve
 
 
 def test_requests_that_break_off_are_answered_or_dropped_in_silence(served, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(server, "LONGEST", 0.3)
+    monkeypatch.setattr(connections, "LONGEST", 0.3)
     address = "127.0.0.1", served.server_port
     head = f"POST /caption HTTP/1.1\r\nHost: 127.0.0.1:{served.server_port}\r\nContent-Length: 1000\r\n\r\n".encode()
     with socket.create_connection(address, timeout=10) as short:
@@ -268,7 +268,7 @@ def test_requests_that_break_off_are_answered_or_dropped_in_silence(served, monk
 
 
 def test_a_client_that_sends_a_byte_at_a_time_is_cut_off(served, monkeypatch) -> None:
-    monkeypatch.setattr(server, "LONGEST", 0.5)
+    monkeypatch.setattr(connections, "LONGEST", 0.5)
     address = "127.0.0.1", served.server_port
     starts = (
         b"GE",

@@ -12,20 +12,24 @@ shows the traceback.
 
 import argparse
 import ast
-import errno
 import os
+import signal
 import sys
 import sysconfig
+import threading
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from vision_attn import __version__
 from vision_attn.commands._hints import joined
 from vision_attn.system.console import complain, discard, end_progress, log_to_terminal, printable, suggest
-from vision_attn.system.memory import left_at_exit
+from vision_attn.system.files import way_on
+from vision_attn.system.inputs import inputs_kept
+from vision_attn.system.memory import check_address_space, is_short_of_memory, left_at_exit, way_out
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
 LONGEST = 2000  # characters of an error message, which may quote a whole file
@@ -59,12 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif chosen in verbs and argv[0] == chosen:  # names may follow options
             parser, argv = verbs[chosen], argv[1:]
         mixed = parser is verbs.get(chosen)
+        if mixed and "--" in argv:  # which argparse loses where names may follow options
+            end = argv.index("--")
+            argv = argv[:end] + [f"./{word}" if word.startswith("-") else word for word in argv[end + 1 :]]
         arguments, rest = parser.parse_known_intermixed_args(argv) if mixed else parser.parse_known_args(argv)
         if rest and not hasattr(arguments, "overrides"):
             arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.overrides = rest
         log_to_terminal()
-        return arguments.run(arguments)
+        if chosen != "completion":
+            check_address_space()
+        with inputs_kept(), _noting_signals():
+            return arguments.run(arguments)
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # a panic in a Rust library is not an Exception
@@ -120,8 +130,34 @@ def _tell(error: BaseException) -> int:
     return status
 
 
+_signals: list[int] = []
+"""The interruptions of this process: a library that is interrupted while it is imported may lose the exception."""
+
+
+@contextmanager
+def _noting_signals() -> Iterator[None]:
+    """Within this context, Ctrl-C is noted in `_signals`, and raises KeyboardInterrupt as always."""
+    default = signal.default_int_handler
+    _signals.clear()
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not default:
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        _signals.append(number)
+        default(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, default)
+
+
 def _interrupted(error: BaseException | None) -> bool:
     """Return whether Ctrl-C is the cause: a library may turn it into an error of its own, such as while imported."""
+    if _signals and not isinstance(error, ValueError | OSError):
+        return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -132,14 +168,12 @@ def _explained(error: BaseException) -> tuple[str, int]:
     text = str(error) or type(error).__name__
     if type(error).__name__ == "PanicException":  # of a library in Rust: tokenizers or safetensors
         return f"a library failed on an input: {text}", 1
-    in_torch = isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
-    if isinstance(error, MemoryError) or in_torch:
-        return f"out of memory ({text}): use smaller batches, e.g. with --data.batch_size", 1
+    if is_short_of_memory(error):
+        return f"out of memory ({text}): {way_out()}", 1
     if isinstance(error, RecursionError):
         return "an input is nested too deeply, or contains itself", 1
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        full = "; free some space, then run the same command again" * (error.errno in (errno.ENOSPC, errno.EDQUOT))
-        return f"{error.filename}: {error.strerror}{full}", 1
+        return f"{error.filename}: {error.strerror}{way_on(error)}", 1
     if isinstance(error, ValueError | OSError) and "values to unpack (expected" not in text:  # which is Python's own
         return text, 1
     frame, owner = _place(error)

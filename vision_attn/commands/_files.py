@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vision_attn.system.console import complain, plural, printable, progress, to_the_end
 from vision_attn.system.files import scratch
+from vision_attn.system.inputs import reads, writes
 
 if TYPE_CHECKING:
     from vision_attn.data.images.open import Encoded
@@ -24,12 +25,19 @@ class Found(NamedTuple):
     complaints: list[str]
 
 
+def place(text: str) -> Path:
+    """The type of arguments that name a file or a folder: an empty name would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty: name a file or a folder, such as . for the current one")
+    return Path(text)
+
+
 def add_image_arguments(parser: argparse.ArgumentParser, verb: str, *, image: str, out: str, json: str) -> None:
     """Images, and the options of commands that read them; the texts are their help."""
     several = "+" if verb == "caption" else "*"  # without a RUN, the first image stands in its place
-    parser.add_argument("images", nargs=several, type=Path, metavar="IMAGE", help=f"{image}, or a folder of them")
+    parser.add_argument("images", nargs=several, type=place, metavar="IMAGE", help=f"{image}, or a folder of them")
     parser.add_argument("--recursive", action="store_true", help=f"{verb} the images in subfolders too")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"also draw there{out}")
+    parser.add_argument("--out", type=place, metavar="FOLDER", help=f"also draw there{out}")
     parser.add_argument("--json", action="store_true", help=f"print a JSON object for each image, with {json}")
 
 
@@ -41,20 +49,31 @@ def images_of(
     unit: str = "image",
     endings: Collection[str] | None = None,
     films: bool = False,
+    pictured: bool = True,
 ) -> Iterator[tuple[Iterator["Path | Encoded"], Found]]:
     """Within this context, the results of all images that a command names are made and printed.
 
     Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
     may add to. They are printed at the end. With `--out`, all is written even if the reader of the output leaves.
+    pictured: whether a picture of each image is written there.
     """
     from vision_attn.kernels.choice import without_loops
+    from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
+    from vision_attn.viz.sheet import picture_name
 
     if hasattr(sys.stdout, "reconfigure"):  # names of files may be any bytes
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     if arguments.out:
         check_writable(arguments.out, "--out")
     found = photographs(arguments.images, recursive=arguments.recursive, endings=endings, films=films)
+    for file in found.files:
+        if isinstance(file, Path):
+            reads(file)
+    if arguments.out:
+        writes(arguments.out / "index.html", "--out")
+        for number, file in enumerate(found.files if pictured else (), start=1):
+            writes(arguments.out / picture_name(number, Path(name_of(file, number)).name), "--out")
 
     def files() -> Iterator["Path | Encoded"]:
         yield from progress(found.files, what=what, unit=unit)
@@ -89,6 +108,7 @@ def photographs(
         if films and os.path.isdir(place) and is_film(place):
             found.files.append(place)
         elif place.suffix.lower() not in ENDINGS and is_dataset(place):
+            reads(place)
             found.files.extend(photographs_of(place))
         elif os.path.isdir(place):  # Path.is_dir raises for names that are too long
             _search(place, recursive, found, recognised, is_film if films else None)
@@ -168,10 +188,11 @@ def writable(folder: Path, option: str) -> Path:
 
 
 def check_file(file: Path, option: str) -> None:
-    """Raise ValueError, which mentions `option`, if `file` cannot be written because of its folder or because it is
-    one."""
+    """Raise ValueError, which mentions `option`, if `file` cannot be written because of its folder, or is a folder, an
+    input or another output of the command."""
     if file.is_dir():
         raise ValueError(f"{file} is a folder: {option} must name a file")
+    writes(file, option)
     writable(file.parent, option)
 
 

@@ -54,6 +54,8 @@ def config_file(name: str | Path) -> Path:
     Raises ValueError with suggestions if it does not exist.
     """
     path = Path(name)
+    if not str(name):
+        raise ValueError("the name of the config is empty: give a file such as configs/sat_soft_scenes.yaml")
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long
         inside = path / "config.yaml"
         hint = f"its config is {inside}" if inside.is_file() else "give a file such as configs/sat_soft_scenes.yaml"

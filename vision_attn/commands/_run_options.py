@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vision_attn.commands._files import place
 from vision_attn.commands._hints import meant, options_only
 from vision_attn.system.files import find_best, is_pretrained, read_json, shipped
 from vision_attn.system.memory import collected_later
@@ -17,6 +18,11 @@ SHIPPED = Path("weights/photographs")
 NO_IMAGES = "no images were named: give photographs, or a folder of them, after the model"
 
 
+def named(text: str) -> str:
+    """The type of arguments that name a run or a model. An empty name is that of the current folder by mistake."""
+    return str(place(text)) and text
+
+
 def add_run_arguments(
     parser: argparse.ArgumentParser, *, optional: bool = False, captioner: bool = True, pretrained: bool = False
 ) -> None:
@@ -24,7 +30,7 @@ def add_run_arguments(
     captioners of transformers will do."""
     without = f" (default: {SHIPPED}, which is included)"
     parser.add_argument(
-        "folder", metavar="RUN", nargs="?" if optional else None,
+        "folder", metavar="RUN", nargs="?" if optional else None, type=named,
         help="the folder of a run, or a copy of its best/"
         + ", or transformers:NAME-or-folder" * pretrained + without * optional,
     )  # fmt: skip
@@ -38,11 +44,12 @@ def add_run_arguments(
 
 def add_model_and_images(parser: argparse.ArgumentParser, verb: str, *, text: str, out: Path) -> None:
     """MODEL, IMAGE and the options of verbs that explain any model; `text` and `verb` are parts of their help."""
-    parser.add_argument("model", metavar="MODEL", help="a run folder, a torchvision name, timm:NAME, transformers:NAME")
-    parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="a photograph, or a folder of them")
+    model = "a run folder, a torchvision name, timm:NAME, transformers:NAME"
+    parser.add_argument("model", type=named, metavar="MODEL", help=model)
+    parser.add_argument("images", nargs="*", type=place, metavar="IMAGE", help="a photograph, or a folder of them")
     parser.add_argument("--recursive", action="store_true", help=f"{verb} the photographs in subfolders too")
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help=f"{text}; may be repeated")
-    parser.add_argument("--out", type=Path, default=out, metavar="FOLDER", help=f"write there (default: {out})")
+    parser.add_argument("--out", type=place, default=out, metavar="FOLDER", help=f"write there (default: {out})")
     parser.add_argument(
         "--weights", metavar="FILE", help="of torchvision and timm: a file of weights, or none for random ones"
     )

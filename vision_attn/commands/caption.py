@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._files import add_image_arguments, check_file, images_of
+from vision_attn.commands._files import add_image_arguments, check_file, images_of, place
 from vision_attn.commands._hints import shown
 from vision_attn.commands._run_options import (
     SHIPPED,
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--with", action="append", default=[], dest="others", metavar="RUN", help="caption with an ensemble of this too"
     )
     parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write image,caption there: the best of each photograph"
+        "--csv", type=place, metavar="FILE", help="write image,caption there: the best of each photograph"
     )
     parser.add_argument("--captions", type=int, default=1, metavar="N", help="captions of each photograph, best first")
     strategies = parser.add_mutually_exclusive_group()

@@ -17,10 +17,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from vision_attn.commands._files import check_writable
+from vision_attn.commands._files import check_writable, place
 from vision_attn.commands._run_options import best_of, measured_in
 from vision_attn.system.console import complain, say, unit_of
 from vision_attn.system.files import is_pretrained, read_json, shipped
+from vision_attn.system.inputs import writes
 
 SEED = "run.seed"
 APART = {"run.folder"}
@@ -46,18 +47,19 @@ class Compared(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn compare`."""
     parser.usage = "%(prog)s RUN [RUN ...] [options]"  # names of --metrics would take in what follows
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
+    parser.add_argument("runs", nargs="+", type=place, metavar="RUN", help="the folder of a run")
     parser.add_argument(
         "--metrics", nargs="+", metavar="NAME", help="these instead of the one that selected the best weights"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each run, with all metrics")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write a page with the curves of all runs")
+    parser.add_argument("--out", type=place, metavar="FOLDER", help="write a page with the curves of all runs")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page and print the table. Raises ValueError for what is no run."""
     if arguments.out:
         check_writable(arguments.out, "--out")
+        writes(arguments.out / "index.html", "--out")
     runs = [compared(folder) for folder in arguments.runs]
     keys = different(runs)
     chosen = dict.fromkeys(str(one.config.get("run.metric")) for one in runs if one.config.keys() - {SEED})

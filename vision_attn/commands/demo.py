@@ -9,6 +9,7 @@ import argparse
 import time
 from pathlib import Path
 
+from vision_attn.commands._files import place
 from vision_attn.commands._hints import shown
 from vision_attn.system.console import say
 from vision_attn.system.files import ours, read_json
@@ -19,7 +20,7 @@ SHOWN = 12
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn demo`."""
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="FOLDER", help="default: runs/demo")
+    parser.add_argument("--out", type=place, default=Path("runs/demo"), metavar="FOLDER", help="default: runs/demo")
     parser.set_defaults(overrides=[])
 
 

@@ -27,17 +27,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._files import check_file, writable
+from vision_attn.commands._files import check_file, place, writable
 from vision_attn.commands._run_options import (
     add_run_arguments,
     best_of,
     is_run,
     measured_in,
+    named,
     names_after_options,
     open_with,
 )
 from vision_attn.system.console import plural, say, unit_of
 from vision_attn.system.files import finite, ours, shipped
+from vision_attn.system.inputs import check_replaced, writes
 from vision_attn.system.machine import processor
 from vision_attn.system.memory import collected_later
 
@@ -49,16 +51,16 @@ if TYPE_CHECKING:  # or `--help` would import torch
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn eval`."""
     add_run_arguments(parser, pretrained=True)
-    parser.add_argument("others", nargs="*", metavar="RUN", help="further captioners, for an ensemble")
+    parser.add_argument("others", nargs="*", type=named, metavar="RUN", help="further captioners, for an ensemble")
     parser.add_argument("--split", default="test", help="train, val or test (default: test)")
     parser.add_argument(
         "--out",
-        type=Path,
+        type=place,
         metavar="FOLDER",
         help="where to write (default: the run folder; runs/NAME for included weights)",
     )
     parser.add_argument(
-        "--each", type=Path, metavar="FILE.jsonl", help="of captioners: write the metrics of each image there"
+        "--each", type=place, metavar="FILE.jsonl", help="of captioners: write the metrics of each image there"
     )
     parser.add_argument("--json", action="store_true", help="print the record that is written, as a JSON object")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
@@ -96,11 +98,13 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     for link in (out, pictures) if joint else (pictures,):
         if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
             raise ValueError(f"{link} is a link: remove it, or name another folder with --out")
+    written = out / f"metrics_{arguments.split}.json"
     if arguments.each:
         if model.task.kind != "captioner":
             raise ValueError(f"--each is for captioners, and {folders[0]} holds a {model.task.kind}")
         check_file(arguments.each, "--each")
-    written = out / f"metrics_{arguments.split}.json"
+    for file in {written, out / f"captions_{arguments.split}.json", *out.glob(f"*_{arguments.split}.json")}:
+        writes(file, "--out")
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         metrics, record = evaluate(
             model, arguments.split, out, world, runs=folders, overrides=arguments.overrides, each=arguments.each
@@ -169,7 +173,8 @@ def evaluate(
                     with replacing(each) as place:  # which may lie on another disk
                         shutil.copyfile(file, place)
                 else:
-                    os.replace(file, out / f"{file.stem}_{split}{file.suffix}")
+                    check_replaced(place := out / f"{file.stem}_{split}{file.suffix}", "--out")
+                    os.replace(file, place)
     seconds = time.perf_counter() - began
     record = finite(metrics) | {
         "split": split,

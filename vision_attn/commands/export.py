@@ -7,17 +7,17 @@ is compared with PyTorch: the lines say by how much they differ. ONNX needs the 
 
 import argparse
 from importlib.util import find_spec
-from pathlib import Path
 
-from vision_attn.commands._files import writable
+from vision_attn.commands._files import place, writable
 from vision_attn.commands._run_options import add_run_arguments, open_with
 from vision_attn.system.console import say
+from vision_attn.system.files import is_utf8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn export`."""
     add_run_arguments(parser, captioner=False)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write")
+    parser.add_argument("--out", type=place, required=True, metavar="FOLDER", help="where to write")
     parser.add_argument("--no-onnx", action="store_true", help="torch.export alone, which needs no other package")
 
 
@@ -27,6 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
     if missing and not arguments.no_onnx:
         raise ValueError(
             f"ONNX needs {', '.join(missing)}: pip install 'vision-attn[onnx]', or leave ONNX out with --no-onnx"
+        )
+    if not is_utf8(str(arguments.out)):
+        raise ValueError(
+            f"{str(arguments.out)!r} is not UTF-8 text, which onnxruntime cannot open: name another folder"
         )
     model = open_with(arguments)
     out = writable(arguments.out, "--out")

@@ -15,11 +15,12 @@ after Ctrl-C, of the images that were measured until then.
 import argparse
 from pathlib import Path
 
-from vision_attn.commands._files import images_of
+from vision_attn.commands._files import images_of, place
 from vision_attn.commands._run_options import add_model_and_images, load_with_images
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain, say, signed
+from vision_attn.system.inputs import reads, writes
 from vision_attn.system.memory import collected_later
 from vision_attn.system.own_code import own_function
 
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what stands in the place of regions: noisy linear interpolation (default), the mean colour, or a blur",
     )  # fmt: skip
     parser.add_argument(
-        "--boxes", type=Path, metavar="FILE", help="boxes or masks of objects, in COCO's format of instances"
+        "--boxes", type=place, metavar="FILE", help="boxes or masks of objects, in COCO's format of instances"
     )
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps of a curve (default: 10)")
     parser.add_argument("--best", type=int, default=3, metavar="N", help="images whose best order is searched")
@@ -65,7 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{name} runs the code of {package}: add --trust {package} if you trust it")
         methods[name] = own_function(name) if is_own else None
     settings = {key: getattr(arguments, key) for key in ("fill", "steps", "best", "sanity", "seed", "boxes")}
-    with images_of(arguments, "measure") as (files, found):
+    if arguments.boxes:
+        reads(arguments.boxes)
+    writes(arguments.out / "measure.json", "--out")
+    with images_of(arguments, "measure", pictured=False) as (files, found):
         model = load_with_images(arguments)
         if arguments.images:
             if arguments.number is not None:

@@ -6,40 +6,59 @@ trained with the captioner is frozen in it, which makes it faster. A README.md i
 """
 
 import argparse
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+from vision_attn.commands._files import place
 from vision_attn.commands._hints import shown
-from vision_attn.system.console import say
-from vision_attn.system.files import find_best, shipped
+from vision_attn.system.console import bytes_of, say
+from vision_attn.system.files import find_best, is_utf8, shipped
+from vision_attn.system.splits import PURPOSES
 
 KEPT = ("README.md",)
-EVALUATED = ("metrics_*.json", "captions_*.json", "glimpses_*.json", "confusion_*.json")
-"""What `eval` writes into a packed folder. It belongs to the weights that were there, and goes with them."""
+EVALUATED = ("metrics", "captions", "glimpses", "confusion")
+"""What `eval` writes into a packed folder, NAME_SPLIT.json. It belongs to the weights that were there, and goes with
+them."""
 COPIED = ("config.yaml", "vocabulary.json", "classes.json", "image_size.json", "metrics_val.json")
+
+TRAINED = ("best", "last", "previous")
+"""Folders of a run, which training replaces."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn pack`."""
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, or a copy of its best/")
-    parser.add_argument("out", type=Path, metavar="FOLDER", help="a new folder, or one that was packed before")
+    parser.add_argument("run_folder", type=place, metavar="RUN", help="the folder of a run, or a copy of its best/")
+    parser.add_argument("out", type=place, metavar="FOLDER", help="a new folder, or one that was packed before")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folder. Raises ValueError if there is no run, or if FOLDER holds something else."""
-    from vision_attn.engine.folders import replacing_folder
+    from vision_attn.engine.folders import lock_folder, replacing_folder, settle, workplace
 
     best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)
-    if out.name == "best" or (out.exists() and not replaceable(out)) or out.resolve() == best.resolve():
-        raise ValueError(f"{out} holds something else than packed weights: name another folder")
-    with replacing_folder(out) as part:
-        pack(best, part)
-        for name in KEPT:
-            if (out / name).is_file():
-                shutil.copyfile(out / name, part / name)
-    size = sum(path.stat().st_size for path in out.iterdir())
-    say(f"{shown(out)}: {size / 1e6:.1f} MB, of {sum(path.stat().st_size for path in best.iterdir()) / 1e6:.1f} MB")
+    if out.name in ("", ".."):
+        raise ValueError(f"{out} is the name of no new folder: name the folder itself")
+    if not is_utf8(str(out)):
+        raise ValueError(
+            f"{str(out)!r} is not UTF-8 text, but names of folders with weights must be: name another folder"
+        )
+    out = out.resolve() if out.is_symlink() else out
+    other = f"{out} holds something else than packed weights: name another folder"
+    if out.name in TRAINED or best.resolve() in (out.resolve(), *out.resolve().parents):
+        raise ValueError(other)
+    with lock_folder(out.parent, f"{workplace(out).name}.lock", packed=out):
+        settle(out)  # what a killed process has left
+        if os.path.lexists(out) and not replaceable(out):
+            raise ValueError(other)
+        with replacing_folder(out) as part:
+            pack(best, part)
+            for name in KEPT:
+                if (out / name).is_file():
+                    shutil.copyfile(out / name, part / name)
+    sizes = [bytes_of(sum(path.stat().st_size for path in folder.iterdir())) for folder in (out, best)]
+    say(f"{shown(out)}: {sizes[0]}, of {sizes[1]}")
     return 0
 
 
@@ -72,7 +91,12 @@ def freeze(config: dict[str, Any]) -> bool:
 
 def replaceable(out: Path) -> bool:
     """Whether `out` is a folder that holds packed weights alone, or nothing but a README.md."""
-    from vision_attn.configuration.weights import NAME
+    from vision_attn.configuration.weights import NAME, is_half
 
-    ours = (NAME, *COPIED, *KEPT, *EVALUATED)
-    return out.is_dir() and all(any(path.match(name) for name in ours) for path in out.iterdir())
+    if not out.is_dir():
+        return False
+    found = {path.name for path in out.iterdir() if path.is_file()}
+    packed = {NAME, "config.yaml"} <= found and is_half(out / NAME)
+    evaluated = {f"{name}_{split}.json" for name in EVALUATED for split in PURPOSES}
+    ours = {NAME, *COPIED, *KEPT, *evaluated} if packed else {*KEPT}
+    return found <= ours and len(found) == len(os.listdir(out))

@@ -8,6 +8,7 @@ model, its data and its metrics, and how to use it; a README.md beside the weigh
 import argparse
 from pathlib import Path
 
+from vision_attn.commands._run_options import named
 from vision_attn.commands.pack import pack
 from vision_attn.system.console import say
 from vision_attn.system.files import scratch, shipped
@@ -15,7 +16,7 @@ from vision_attn.system.files import scratch, shipped
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn push`."""
-    parser.add_argument("run_folder", metavar="RUN", help="the folder of a run, or a copy of its best/")
+    parser.add_argument("run_folder", type=named, metavar="RUN", help="the folder of a run, or a copy of its best/")
     parser.add_argument("name", metavar="USER/NAME", help="the repository on the hub; made if necessary")
     parser.add_argument("--private", action="store_true", help="make the repository private")
 

@@ -23,7 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._files import check_file
+from vision_attn.commands._files import check_file, place
+from vision_attn.commands._run_options import named
 from vision_attn.data.photographs.hub_datasets import located
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.references import matched, read_references, read_results
@@ -31,6 +32,7 @@ from vision_attn.data.words import KINDS, SCORED
 from vision_attn.metrics import CLIP, METRICS, Report, caption_metrics, write_each
 from vision_attn.system.console import say
 from vision_attn.system.files import brief, find, replacing
+from vision_attn.system.inputs import writes
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -42,15 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "%(prog)s RESULTS [RESULTS ...] REFERENCES [options]"  # names of --metrics would take in what follows
     )
     parser.add_argument(
-        "results", nargs="+", metavar="RESULTS", help='captions: {"image_id":, "caption":}, or image,caption'
+        "results",
+        nargs="+",
+        type=named,
+        metavar="RESULTS",
+        help='captions: {"image_id":, "caption":}, or image,caption',
     )
-    parser.add_argument("annotations", metavar="REFERENCES", help="an annotation file, as train reads it")
+    parser.add_argument("annotations", type=named, metavar="REFERENCES", help="an annotation file, as train reads it")
     parser.add_argument(
         "--out",
+        type=place,
         metavar="FILE.json",
         help="where to write (default: RESULTS_metrics.json next to RESULTS; of several files RESULTS_compared.json)",
     )
-    parser.add_argument("--each", type=Path, metavar="FILE.jsonl", help="write the metrics of each image there")
+    parser.add_argument("--each", type=place, metavar="FILE.jsonl", help="write the metrics of each image there")
     parser.add_argument("--json", action="store_true", help="print what is written, as a JSON object, not the table")
     parser.add_argument("--metrics", nargs="+", metavar="NAME", help=f"only these of {', '.join(METRICS)}")
     parser.add_argument(
@@ -59,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clip", metavar="MODEL", help="also CLIPScore, by a CLIP of transformers: a folder, or a name on the hub"
     )
-    parser.add_argument("--images", type=Path, metavar="FOLDER", help="of --clip: the images of the references")
+    parser.add_argument("--images", type=place, metavar="FOLDER", help="of --clip: the images of the references")
     parser.add_argument("--time-limit", type=float, default=1800.0, metavar="SECONDS", help="for each metric (1800)")
 
 
@@ -71,9 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.each and len(files) > 1:
         raise ValueError("--each is of one file of captions: score the files one by one")
     name = f"{files[0].stem}_{'metrics' if len(files) == 1 else 'compared'}.json"
-    out = Path(arguments.out) if arguments.out else files[0].with_name(name)
+    out = arguments.out or files[0].with_name(name)
     if arguments.out or out.is_dir():
         check_file(out, "--out")
+    else:
+        writes(out, "--out")
     if arguments.each:
         check_file(arguments.each, "--each")
     sets, photographs = [read_results(file) for file in files], read_references(annotations)

@@ -4,16 +4,17 @@ MODEL is a run, or a model of another library, named as for `vision-attn look`: 
 transformers:NAME-or-folder, or module:function with --trust. Without a MODEL, the included runs: the captioner of
 photographs, RAM and DRAW's reader. Two models of photographs, or two of digits, are compared side by side. Images are
 neither stored nor logged. The page is at http://127.0.0.1:7860, for this machine alone; --host lets others in, without
-a password.
+a password. docs/look.md lists the limits of uploads, connections and time.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from vision_attn.commands._run_options import add_device_and_trust, add_prompt
-from vision_attn.system.console import say
+from vision_attn.commands._run_options import add_device_and_trust, add_prompt, named
+from vision_attn.system.console import complain, say
 from vision_attn.system.files import is_pretrained
 
 ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/draw_reader_cluttered100")
@@ -22,7 +23,7 @@ ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/draw_reader_
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `vision-attn serve`."""
     parser.add_argument(
-        "models", nargs="*", metavar="MODEL",
+        "models", nargs="*", type=named, metavar="MODEL",
         help="a run, a copy of its best/, hf://USER/NAME, or a model named as for vision-attn look",
     )  # fmt: skip
     parser.add_argument(
@@ -66,11 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--weights is given {len(weights)} times, but {len(others)} models are no runs: give as many")
     given = iter(weights)
     options = {"device": arguments.device, "trust": arguments.trust}
-    with make_server([], host=arguments.host, port=arguments.port) as server:  # a port in use is found before loading
-        for name, title in zip(names, short_names(names), strict=True):
-            file = None if is_run_name(name) else next(given)
-            given_prompt = {"prompt": arguments.prompt} if arguments.prompt and is_pretrained(name) else {}
-            server.add(title, load(name, weights=file, **given_prompt, **options))
-        say(f"ready: open http://{arguments.host}:{server.server_port} in a browser; Ctrl-C ends it")
-        server.serve_forever()
+    server = make_server([], host=arguments.host, port=arguments.port)  # a port in use is found before loading
+    try:
+        with server:
+            for name, title in zip(names, short_names(names), strict=True):
+                file = None if is_run_name(name) else next(given)
+                given_prompt = {"prompt": arguments.prompt} if arguments.prompt and is_pretrained(name) else {}
+                server.add(title, load(name, weights=file, **given_prompt, **options))
+            say(f"ready: open {server.url} in a browser; Ctrl-C ends it")
+            server.serve_forever()
+    except KeyboardInterrupt:
+        if server.is_computing:  # for clients that were told 503. Python would wait for its thread
+            complain("interrupted")
+            os._exit(130)
+        raise
     return 0

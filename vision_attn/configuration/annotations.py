@@ -17,7 +17,7 @@ UNSET = object()
 """The default of a parameter that is left out unless a config sets it."""
 
 PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)+")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PLAIN: dict[Any, str] = {
     type(None): "null", bool: "true or false", int: "an int", float: "a float", str: "text", Path: "text",
 }  # fmt: skip

@@ -19,9 +19,9 @@ from vision_attn.configuration.options import Option, parse_options
 from vision_attn.configuration.reader import Part, Reader, built, located, plain
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
-from vision_attn.system.bounded_yaml import read_yaml
+from vision_attn.system.bounded_yaml import flat, read_yaml
 from vision_attn.system.console import suggest
-from vision_attn.system.files import find_best, shipped
+from vision_attn.system.files import find_best, is_utf8, shipped
 from vision_attn.task import Source, Task
 
 HEAD = "# Written by vision-attn: the whole config of this run, defaults included.\n"
@@ -60,7 +60,8 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The config in the YAML file `path`, with overrides such as "--task.model.hidden_size=256".
 
     `run.folder` is `runs/NAME` unless given. Of `task`, what is not written in the file is that of the run which
-    `run.start_from` names, if the file names no class there. Raises ValueError naming the key that is wrong.
+    `run.start_from` names, if the file names no class there. Raises ValueError naming the key that is wrong, also for
+    text that is not UTF-8, which the config of a run cannot hold.
     """
     path, options = Path(path), options_of(overrides)
     content = _with_task(load(path), options, where=path)
@@ -69,7 +70,11 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         content["run"] = {"folder": str(Path("runs") / path.stem)} | (run or {})
     with located(path, options):
         found = Reader(Names()).all(parameters(), content, "", options)
-    return Config(**found | {"run": built(found["run"])})
+    config = Config(**found | {"run": built(found["run"])})
+    for key, value in flat(config.content()).items():
+        if isinstance(value, str) and not is_utf8(value):
+            raise ValueError(f"{key} is {value!r}, which is not UTF-8 text: give what it names another name")
+    return config
 
 
 def parameters() -> dict[str, inspect.Parameter]:

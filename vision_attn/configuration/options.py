@@ -36,6 +36,8 @@ def parse_options(words: Sequence[str]) -> list[Option]:
 def value_of(text: str, kinds: Sequence[Any], key: str) -> Any:
     """The value of an option, written as YAML. It is text where the parameter takes text and YAML gives nothing else
     that the parameter takes."""
+    if not text and Path in kinds:
+        raise ValueError(f"--{key} is empty: name a file or a folder")
     textual = any(map(takes_text, kinds))
     try:
         value = parse_yaml(text, f"--{key}")

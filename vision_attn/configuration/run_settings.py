@@ -63,6 +63,8 @@ class Run:
     trial has a folder of its own, FOLDER/RUN_ID."""
 
     def __post_init__(self) -> None:
+        if not self.folder:
+            raise ValueError("run.folder is empty: name a folder")
         for least, names in (1, "epochs accumulate log_every"), (0, "warmup validate_every save_every show"):
             for name in names.split():
                 if getattr(self, name) < least:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -24,9 +27,18 @@ HEADER = 2**22
 
 def save_weights(task: nn.Module, path: Path) -> None:
     """Write the whole state dict as safetensors; tensors that share memory are written once."""
-    save_model(task, str(path))
+    with _usual_mode(path):
+        save_model(task, str(path))
     _sort_metadata(path)
-    path.chmod(0o644)  # safetensors makes it readable only by its owner.
+
+
+@contextmanager
+def _usual_mode(path: Path) -> Iterator[None]:
+    """Give a new file the permissions that the user's umask allows: safetensors makes it readable only by its owner."""
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    yield
+    path.chmod(mode)
 
 
 def _sort_metadata(path: Path) -> None:
@@ -49,10 +61,18 @@ def in_half(source: Path, target: Path) -> None:
         return small if small.isfinite().all() else tensor
 
     try:
-        save_file({name: half(tensor) for name, tensor in load_file(source).items()}, target)
+        with _usual_mode(target):
+            save_file({name: half(tensor) for name, tensor in load_file(source).items()}, target)
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{source} cannot be copied: {reason_of(error)}") from error
-    target.chmod(0o644)
+
+
+def is_half(path: Path) -> bool:
+    """Whether a file of weights is one that `in_half` wrote: any of its numbers are of float16. Raises ValueError if it
+    is damaged."""
+    read_shapes(path)
+    with safe_open(str(path), framework="pt") as file:
+        return any(file.get_slice(name).get_dtype() == "F16" for name in file.keys())  # noqa: SIM118
 
 
 def load_weights(task: Task, folder: Path, *, another: bool = False, sizes: Sizes | None = None) -> None:

@@ -1,18 +1,27 @@
 """Records about images, in a table, JSON, JSON lines, Parquet or Arrow, recognised by their content, and the splits of
 images."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vision_attn.data.tables import places_of, read_table
+from vision_attn.data.tables import absent, places_of, read_table
 from vision_attn.data.text_encoding import read_text
-from vision_attn.system.console import reason_of
+from vision_attn.system.console import printable, reason_of
 from vision_attn.system.files import brief, parse_json
 
+log = logging.getLogger(__name__)
 MAGIC = {b"PAR1": "Parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow stream"}
 """The first bytes of files with columns."""
+
+
+MOST_ROWS, MOST_BYTES = 20_000_000, 2 * 10**9
+"""Rows and bytes of the columns that are read of such a file: those of the largest data sets of captions fit."""
 
 
 class Content(NamedTuple):
@@ -62,8 +71,7 @@ def read_records(
     """
     shape, value = content or read_content(path)
     named = named or {}
-    if unknown := named.keys() - {*columns, "split"}:
-        raise ValueError(f"columns can be named for {', '.join((*columns, 'split'))}, not {', '.join(sorted(unknown))}")
+    check_purposes(named, columns)
     if shape == "table":
         table = read_table(path, value, columns, named)
         return Records(table.shape, [(f"{path}: line {line}", row) for line, row in table.rows], table.short)
@@ -76,10 +84,23 @@ def read_records(
             raise ValueError(f"{where} is {brief(record)}, not an object with {' and '.join(columns)}")
         keys = tuple(record)
         if keys not in known:
-            known[keys] = places_of(keys, columns, named)
+            try:
+                known[keys] = places_of(keys, columns, named)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
         found = {column: [record[keys[place]] for place in places] for column, places in known[keys].items()}
-        rows.append((where, record | {column: some if some[1:] else some[0] for column, some in found.items()}))
+        nothing = dict.fromkeys(named.keys() - found.keys())  # rather than what else has that key
+        rows.append((where, record | nothing | {key: some if some[1:] else some[0] for key, some in found.items()}))
+    for column in named:
+        if rows and not any(column in found for found in known.values()):
+            raise absent(str(path), column, named[column], dict.fromkeys(chain.from_iterable(known)))
     return Records(shape, rows, [])
+
+
+def check_purposes(named: Mapping[str, str | int], columns: Sequence[str]) -> None:
+    """Raise ValueError if a column is named for something else than `columns` and a split."""
+    if unknown := named.keys() - {*columns, "split"}:
+        raise ValueError(f"columns can be named for {', '.join((*columns, 'split'))}, not {', '.join(sorted(unknown))}")
 
 
 def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
@@ -90,20 +111,56 @@ def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
     except ImportError as error:
         raise ValueError(f"{path} is a {shape} file, which needs pyarrow: pip install 'vision-attn[scale]'") from error
     try:
-        if shape == "Parquet":
-            table = parquet.ParquetFile(path).read()
-        else:
-            with pyarrow.memory_map(str(path)) as file:
-                table = (ipc.open_file if shape == "Arrow" else ipc.open_stream)(file).read_all()
-        kept = [field.name for field in table.schema if "binary" not in str(field.type)]
+        with open(path, "rb") as file:  # not by its name, which could be that of another file system
+            if shape == "Parquet":
+                opened = parquet.ParquetFile(file)
+                names, kept = opened.schema_arrow.names, _without_bytes(opened.schema_arrow)
+                _check_size(path, opened.metadata.num_rows, 0)
+                table = _limited(path, opened.schema_arrow, kept, opened.iter_batches(256, columns=kept))
+            else:
+                mapped = pyarrow.memory_map(str(path))
+                opened = (ipc.open_file if shape == "Arrow" else ipc.open_stream)(mapped)
+                names, kept = opened.schema.names, _without_bytes(opened.schema)
+                table = _limited(path, opened.schema, kept, _batches(opened))
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} is not a readable {shape} file: {reason_of(error)}") from error
-    if not places_of(kept, ["image"], {}) and places_of(table.column_names, ["image"], {}):
+    if not places_of(kept, ["image"], {}) and places_of(names, ["image"], {}):
         raise ValueError(
             f"{path} holds the photographs themselves, not their names, and {shape} files of that kind are not read: "
             "write Parquet, or save it with the library datasets (`save_to_disk`)"
         )
-    return table.select(kept).to_pylist()
+    return table.to_pylist()
+
+
+def _without_bytes(schema: Any) -> list[str]:
+    return [field.name for field in schema if "binary" not in str(field.type)]
+
+
+def _batches(opened: Any) -> Iterator[Any]:
+    """The batches of an Arrow file, which are read by number, or of a stream."""
+    if hasattr(opened, "num_record_batches"):
+        return map(opened.get_batch, range(opened.num_record_batches))
+    return iter(opened)
+
+
+def _limited(path: Path, schema: Any, kept: Sequence[str], batches: Iterable[Any]) -> Any:
+    """Columns of batches as a table. A small file may declare any number of rows of any length."""
+    from pyarrow import Table
+    from pyarrow import schema as schema_of
+
+    found, rows, size = [], 0, 0
+    for batch in batches:
+        part = batch.select(kept)
+        part.validate(full=True)  # a place beyond the end of the file would kill the process
+        rows, size = rows + part.num_rows, size + part.nbytes
+        _check_size(path, rows, size)
+        found.append(part)
+    return Table.from_batches(found, schema_of([schema.field(name) for name in kept]))
+
+
+def _check_size(path: Path, rows: int, size: int) -> None:
+    if rows > MOST_ROWS or size > MOST_BYTES:
+        raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, or more than {MOST_BYTES / 1e9:.0f} GB of text")
 
 
 def hashed_split(name: str) -> str:
@@ -120,6 +177,53 @@ def divided(names: Sequence[str]) -> list[str]:
         if split not in splits and splits.count("train") > 1:  # of few images, chance may give it none
             splits[len(splits) - 1 - splits[::-1].index("train")] = split
     return splits
+
+
+def with_endings(folder: Path, names: Iterable[str], endings: Collection[str]) -> dict[str, str]:
+    """For each name without an ending of which a folder holds a single file, the name of that file. To be told to the
+    user with `say_endings`.
+
+    Raises ValueError naming both if there are two files of a name.
+    """
+    listed: dict[str, dict[str, list[str]]] = {}
+    found: dict[str, str] = {}
+    for name in names:
+        if os.path.splitext(name)[1].lower() in endings:
+            continue
+        parent, stem = os.path.split(name)
+        if parent not in listed:
+            listed[parent] = _by_stem(folder / parent, endings)
+        if several := listed[parent].get(stem):
+            if len(several) > 1:
+                raise ValueError(
+                    f"{brief(name)} may be {several[0]} or {several[1]} in {folder / parent}: write its ending"
+                )
+            found[name] = os.path.join(parent, several[0])
+    return found
+
+
+def say_endings(found: Mapping[str, str], what: str) -> None:
+    """Log how many names `with_endings` has completed, if any; `what` they are."""
+    if found:
+        name, file = next(iter(found.items()))
+        text = "names of %s without an ending, each taken as the only file of that name: %d, such as %s as %s"
+        log.warning(text, what, len(found), printable(name), printable(file))
+
+
+def _by_stem(folder: Path, endings: Collection[str]) -> dict[str, list[str]]:
+    """The names of files in a folder by what stands before their endings."""
+    found: dict[str, list[str]] = {}
+    with suppress(OSError, ValueError):  # of a folder that does not exist, or a name that is none
+        for name in sorted(os.listdir(folder)):
+            stem, ending = os.path.splitext(name)
+            if ending.lower() in endings:
+                found.setdefault(stem, []).append(name)
+    return found
+
+
+def plain_path(name: str) -> str:
+    """The name of a file in one spelling: `a.jpg` for `./a.jpg`, `b/a.jpg` for `b//a.jpg` and for `b/./a.jpg`."""
+    return Path(name).as_posix()
 
 
 def check_inside(where: str, name: str, folder: Path) -> None:

@@ -1,14 +1,15 @@
 """Tables in text files: CSV, TSV and other separators, with or without a row that names the columns."""
 
-import csv
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.films.decode import ENDINGS as FILM_ENDINGS
 from vision_attn.data.images.open import ENDINGS
+from vision_attn.data.table_rows import rows_of
 from vision_attn.system.files import brief
 from vision_attn.system.splits import SPLITS, UNSPLIT, split_named
 
@@ -17,9 +18,12 @@ ALIASES = {
     "image": (
         "image", "file_name", "filename", "image_name", "image_file", "image_path", "file", "path", "file_path",
         "filepath", "img", "img_name", "photo", "photograph", "video", "video_id", "videoid", "clip",
-        "name", "image_id",
+        "images", "image_paths", "file_names", "filenames", "name", "image_id",
     ),
-    "caption": ("caption", "captions", "text", "sentence", "sentences", "comment", "description", "raw", "encap"),
+    "caption": (
+        "caption", "captions", "text", "sentence", "sentences", "comment", "description", "raw", "report", "findings",
+        "impression", "encap",
+    ),
     "split": ("split", "subset", "partition"),
 }  # fmt: skip
 """The names under which data sets have a column, the likeliest first."""
@@ -30,8 +34,9 @@ IMAGE = re.compile(rf"(https?://.*|[^\t|]*(?:{_NAMED})(?:\.\d+)?(?:#\d+)?)", re.
 """A file name or an address of a photograph or a film. Flickr8k's and Flickr30k's files number captions: `a.jpg#0`."""
 SAMPLE = 100
 """Rows from which columns without a name are recognised."""
-LONGEST_ROW = 100
-"""Lines of a row, whose quoted fields may have line breaks."""
+SHOWN = 30
+"""Names of columns that a message lists at most."""
+log = logging.getLogger(__name__)
 
 
 class Layout(NamedTuple):
@@ -75,15 +80,17 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
 
     Raises ValueError naming the file, the line and what to do.
     """
-    lines = text.split("\n")
-    layout = _by_header(lines, columns, named) or _by_content(path, lines, columns, named)
+    try:
+        layout = _by_header(text, columns, named) or _by_content(text, columns, named)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if layout is None:
-        raise ValueError(_unknown(path, lines, columns))
+        raise ValueError(_unknown(path, text, columns, named))
     width = len(layout.names)
     free = layout.places[columns[-1]][-1] if columns[-1] in FREE else None
     rows: list[tuple[int, dict[str, Any]]] = []
-    short = []
-    for line, fields in islice(_rows(lines, layout.separator), int(layout.header), None):
+    short, torn = [], []
+    for line, fields in islice(rows_of(text, layout.separator), int(layout.header), None):
         while len(fields) > width and not fields[-1].strip():
             fields.pop()
         if (excess := len(fields) - width) > 0:
@@ -93,6 +100,7 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
                     "marks around it"
                 )
             fields[free : free + excess + 1] = [layout.separator.join(fields[free : free + excess + 1])]
+        torn += [line] * any(_reads_as_rows(field, layout.separator) for field in fields)
         record = layout.record([field.strip() for field in fields])
         if free is not None and any(record[column] is None for column in columns):
             short.append(line)
@@ -100,23 +108,61 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
             rows.append((line, record))
     if short and len(short) >= len(rows):
         raise ValueError(f"{path}: line {short[0]} has fewer columns than {' and '.join(columns)}: {layout.shape}?")
+    if torn:
+        log.warning(
+            "%s: fields in quotation marks whose lines read like rows: %d, such as that of line %d: is a mark missing?",
+            path, len(torn), torn[0],
+        )  # fmt: skip
     return Table(layout.shape, rows, short)
 
 
 def places_of(names: Sequence[str], columns: Sequence[str], named: Mapping[str, str | int]) -> dict[str, list[int]]:
     """Where `columns`, and a split, are among these names, as far as they are. Of captions, all columns whose names
-    differ in a number at the end: `caption_1`, `caption_2`."""
+    differ in a number at the end: `caption_1`, `caption_2`.
+
+    Raises ValueError if `named` gives a column two meanings.
+    """
     plain = [_plain(name) for name in names]
-    stems = [re.sub(r"[ _]?\d+$", "", name) for name in plain]
+    stems = [_unnumbered(name) for name in plain]
     places: dict[str, list[int]] = {}
     for column in (*columns, "split"):
-        known = [_plain(named[column])] if column in named else ALIASES.get(column, (column,))
-        stated = stems if column == "caption" and column not in named else plain
-        alias = next((alias for alias in known if alias in stated), None)
+        if column in named:
+            if _plain(named[column]) in plain:
+                places[column] = [plain.index(_plain(named[column]))]
+            continue
+        stated = stems if column == "caption" else plain
+        alias = next((alias for alias in ALIASES.get(column, (column,)) if alias in stated), None)
         found = [place for place, name in enumerate(stated) if name == alias]
         if found:
             places[column] = found if stated is stems else found[:1]
+    _check_apart(places, named, names)
     return places
+
+
+def _check_apart(places: Mapping[str, Sequence[int]], named: Mapping[str, str | int], names: Iterable[Any]) -> None:
+    """Raise ValueError if a column that is named for a purpose serves another one too."""
+    for column in named.keys() & places.keys():
+        for other in places.keys() - {column}:
+            if places[column][0] in places[other]:
+                raise ValueError(
+                    f"data.columns.{column} names {brief(named[column])}, which is the column of the {other}: name "
+                    f"another of {_listed(names)}, or name that of the {other} too"
+                )
+
+
+def absent(where: str, column: str, name: str | int, names: Iterable[Any]) -> ValueError:
+    """The error that a column which `data.columns` names for a purpose is not among these names."""
+    return ValueError(f"{where} has no column {brief(name)}, as data.columns.{column} says, but {_listed(names)}")
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(str(each)[:60] for each in islice(names, SHOWN))
+
+
+def _unnumbered(name: str) -> str:
+    """A name without a number at its end. Not by a regular expression: one takes a minute for 40,000 digits."""
+    stem = name.rstrip("0123456789")
+    return stem.removesuffix("_") if stem != name else name
 
 
 def _plain(name: Any) -> str:
@@ -124,56 +170,79 @@ def _plain(name: Any) -> str:
     return re.sub(r"[\s-]+", "_", str(name).strip().lower())
 
 
-def _by_header(lines: list[str], columns: Sequence[str], named: Mapping[str, str | int]) -> Layout | None:
+def _by_header(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> Layout | None:
     """The layout of a table whose first row names the columns."""
     for separator, shape in SEPARATORS.items():
-        _, names = next(_rows(lines, separator), (0, []))
-        if {*columns, *named} <= (places := places_of(names, columns, named)).keys():
-            return Layout(f"{shape} with a header", separator, [*map(_plain, names)], places, True)
+        _, names = next(rows_of(text, separator), (0, []))
+        names = [*map(_plain, names)]
+        given = {column: [place] for column in named if (place := _place(named[column], names, len(names))) is not None}
+        places = places_of(names, columns, {}) | given
+        said = places.keys() - {column for column in given if _plain(named[column]) not in names}
+        if said and {*columns, *named} <= places.keys() and given.keys() == named.keys():
+            _check_apart(places, named, names)
+            return Layout(f"{shape} with a header", separator, names, places, True)
     return None
 
 
-def _by_content(path: Path, lines: list[str], columns: Sequence[str], named: Mapping[str, str | int]) -> Layout | None:
-    """The layout of a table of photographs and free text whose columns have no known names, or numbers for names."""
+def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> Layout | None:
+    """The layout of a table of photographs and free text whose columns have no known names, or numbers for names. Those
+    of `named` are found by their name in the first row, or counted."""
     free = columns[-1]
     for separator, shape in reversed(SEPARATORS.items() if free in FREE else ()):
-        sample = [fields for _, fields in islice(_rows(lines, separator), SAMPLE)]
+        sample = [fields for _, fields in islice(rows_of(text, separator), SAMPLE)]
         width = min(map(len, sample), default=0)
+        first = [*map(_plain, sample[0])] if sample else []
+        given = {column: _place(name, first, width) for column, name in named.items()}
+        if None in given.values():
+            continue
         kinds = [_kind([row[place] for row in sample[1:] or sample], free) for place in range(width)]
-        merged = separator in ",;"  # captions may have commas without quotation marks
-        for column, number in named.items():
-            if str(number).isdecimal() and 1 <= (place := int(number)) <= width:
-                others = (
-                    kinds[place:] if merged and column == free else [_other(kind, column) for kind in kinds[place:]]
-                )
-                kinds = [*(_other(kind, column) for kind in kinds[: place - 1]), column, *others]
+        image = given.get("image", kinds.index("image") if "image" in kinds else None)
+        if image is None:
+            continue
+        header = any(_plain(name) in first for name in named.values()) or (
+            "image" == _kind([sample[-1][image]], free) != _kind([sample[0][image]], free)
+        )
+        merged = separator in ",;" and not header  # captions may have commas without quotation marks
+        for column, place in given.items():
+            end = place if merged and column == free else width  # what follows a caption may be a part of it
+            kinds[:end] = ["other" if kind == column else kind for kind in kinds[:end]]
+        for column, place in given.items():
+            kinds[place] = column
+        _check_apart({column: [place] for column, place in given.items()}, named, first)
         if "image" not in kinds or free not in kinds:
             continue
-        image = kinds.index("image")
-        header = "image" == _kind([sample[-1][image]], free) != _kind([sample[0][image]], free)
-        if merged and not header:
+        if merged:
             kinds = [kind for kind, several in groupby(kinds) for _ in ([1] if kind == free else several)]
-        places = {
-            column: found
-            for column in (*columns, "split")
-            if (found := [place for place, kind in enumerate(kinds) if kind == column])
-        }
-        for column, found in places.items():
-            if len(found) > 1:
-                numbers = " and ".join(str(place + 1) for place in found)
-                raise ValueError(
-                    f"{path}: columns {numbers} may each be the {column}: name one in the first row, or by its number, "
-                    f"--data.columns.{column}={found[0] + 1}"
-                )
+        places = _each_one(kinds, columns)
         if numbered := all(re.search(r"#\d+$", row[image]) for row in sample[header:]):
             shape = f"{shape} of NAME#NUMBER and {free}"
-        names = [*map(_plain, sample[0])] if header else [""] * len(kinds)
+        names = first if header else [""] * len(kinds)
         return Layout(f"{shape} with{'' if header else 'out'} a header", separator, names, places, header, numbered)
     return None
 
 
-def _other(kind: str, column: str) -> str:
-    return "other" if kind == column else kind
+def _each_one(kinds: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
+    """Where columns are among columns of these kinds. Raises ValueError if one may be several."""
+    places = {}
+    for column in (*columns, "split"):
+        found = [place for place, kind in enumerate(kinds) if kind == column]
+        if len(found) > 1:
+            numbers = " and ".join(str(place + 1) for place in found)
+            raise ValueError(
+                f"columns {numbers} may each be the {column}: name one in the first row, or by its number, "
+                f"--data.columns.{column}={found[0] + 1}"
+            )
+        if found:
+            places[column] = found
+    return places
+
+
+def _place(name: str | int, first: Sequence[str], width: int) -> int | None:
+    """The column that has a name in the first row, or else this number, counted from 1; None if there is none."""
+    if _plain(name) in first[:width]:
+        return first.index(_plain(name))
+    number = int(name) if str(name).isdecimal() and len(str(name)) < 10 else 0
+    return number - 1 if 1 <= number <= width else None
 
 
 def _kind(cells: list[str], free: str) -> str:
@@ -186,45 +255,28 @@ def _kind(cells: list[str], free: str) -> str:
     return "other" if all(re.fullmatch(r"[\d.,-]*", cell) for cell in cells) else free
 
 
-def _unknown(path: Path, lines: list[str], columns: Sequence[str]) -> str:
+def _unknown(path: Path, text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> str:
     """The message for a table whose columns are not recognised."""
+    rows = [next(rows_of(text, separator), (1, [""]))[1] for separator in SEPARATORS]
+    first = max(rows, key=len)
+    for column, name in named.items():
+        if _place(name, [*map(_plain, first)], len(first)) is None:
+            return str(absent(str(path), column, name, first))
     wanted = " and ".join(f'"{name}"' for name in columns)
-    line, first = next(((number, line) for number, line in enumerate(lines, start=1) if line.strip()), (1, ""))
+    start = text[: len(text) - len(text.lstrip())].count("\n")
+    line = next(iter(text.lstrip().split("\n", 1)))
     hint = "; or name them: --data.columns.image=NAME --data.columns.caption=NAME, or their numbers, as image=1"
     hint = hint if columns[-1] == "caption" else ""
     return (
-        f'{path}: the first row must name the columns {wanted}, and may name "split"{hint}; line {line} is '
-        f"{brief(first)}"
+        f'{path}: the first row must name the columns {wanted}, and may name "split"{hint}; line {start + 1} is '
+        f"{brief(line)}"
     )
 
 
-def _rows(lines: list[str], separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line of each row that is not empty, counted from 1, and its fields."""
-    number = 0
-    while number < len(lines):
-        fields, size = _row(lines, number, separator)
-        if any(map(str.strip, fields)):
-            yield number + 1, fields
-        number += size
-
-
-def _row(lines: list[str], number: int, separator: str) -> tuple[list[str], int]:
-    """The fields of the row that begins at a line, and its number of lines. A quoted field may hold separators and line
-    breaks; quotation marks that do not enclose a field are text."""
-    first = lines[number]
-    spaced = f'{separator} "' in first
-    for size in range(1, LONGEST_ROW + 1 if '"' in first else 1):
-        part = lines[number : number + size]
-        if size > 1 and (len(part) < size or _starts_row(part[-1], separator)):
-            break
-        if '"' in part[-1]:
-            try:
-                (fields,) = csv.reader(["\n".join(part)], delimiter=separator, skipinitialspace=spaced, strict=True)
-                return fields, size
-            except csv.Error as error:
-                if "unexpected end" not in str(error):
-                    break
-    return first.split(separator), 1
+def _reads_as_rows(field: str, separator: str) -> bool:
+    """Whether all lines of a field but the first, two or more, read like rows."""
+    lines = field.split("\n")[1:]
+    return len(lines) > 1 and all(_starts_row(line, separator) for line in lines)
 
 
 def _starts_row(line: str, separator: str) -> bool:

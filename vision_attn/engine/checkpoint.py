@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from vision_attn.configuration import weights
-from vision_attn.engine.folders import remove, replacing_folder, settle
+from vision_attn.engine.folders import remove, replacing_folder, settle, unsettled
 from vision_attn.system.console import say
-from vision_attn.system.files import digest, read_json, replacing, sha256
+from vision_attn.system.files import digest, read_json, replacing, sha256, way_on
 
 TRAINER = "trainer.pt"
 POSITION = "position.json"
@@ -51,8 +51,8 @@ class Position:
 
 def begun(folder: Path) -> bool:
     """Return whether `folder` holds weights that a run with other settings must not replace."""
-    names = ("last", "last.new", "last.old", "previous", "best", "best.new", "best.old")
-    return any((folder / name).exists() for name in names)
+    names = ("last", "previous", "best")
+    return any((folder / name).exists() for name in names) or any(unsettled(folder / name) for name in ("last", "best"))
 
 
 def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Position) -> None:
@@ -78,9 +78,8 @@ def update_position(folder: Path, position: Position) -> None:
         with replacing(path) as temporary:
             temporary.write_text(_dumped(position))
     except OSError as error:
-        raise ValueError(
-            f"{path} could not be written: {error.strerror or error}; run the same command again to resume"
-        ) from error
+        again = way_on(error, "run the same command again to resume")
+        raise ValueError(f"{path} could not be written: {error.strerror or error}{again}") from error
 
 
 def peek(folder: Path) -> Position | None:

@@ -6,12 +6,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from vision_attn.configuration.config import Config, dump, read
+from vision_attn.configuration.config import HEAD, Config, dump, read
 from vision_attn.engine import checkpoint
 from vision_attn.engine.folders import lock_folder, remove
 from vision_attn.system.bounded_yaml import flat
 from vision_attn.system.console import few
-from vision_attn.system.files import replacing
+from vision_attn.system.files import contents, replacing
 
 FREE = ("folder", "epochs", "log_every", "save_every", "show", "device", "wandb", "compile", "capture")
 """Keys of `run` that may change when a run goes on: they do not change the steps that are done beyond rounding."""
@@ -20,11 +20,13 @@ FREE = ("folder", "epochs", "log_every", "save_every", "show", "device", "wandb"
 def claim(config: Config) -> Path:
     """Write the resolved config into its run folder, and return the folder.
 
-    Raises ValueError when the folder holds a run that was trained with other settings, or is being trained.
+    Raises ValueError when the folder holds a run that was trained with other settings, is being trained, or holds files
+    of these names that are no run's.
     """
     folder = Path(config.run.folder)
     if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one writes
         with lock_folder(folder):
+            _check_free(folder)
             _keep_to(folder, config.content())
             with replacing(folder / "config.yaml") as temporary:
                 temporary.write_text(dump(config), encoding="utf-8")
@@ -66,6 +68,16 @@ def _forget_start(folder: Path, there: Collection[Path]) -> None:
     for path in (folder / "config.yaml", folder / "start", log):
         if path not in there:
             remove(path)
+
+
+def _check_free(folder: Path) -> None:
+    """Raise ValueError if training would replace what is no run's: a config that was not written by training, or a log
+    or start/ without a config."""
+    written = folder / "config.yaml"
+    ours = written.is_file() and contents(written).startswith(HEAD.encode())
+    for path in (written, folder / "metrics.jsonl", folder / "start"):
+        if os.path.lexists(path) and not ours and not checkpoint.begun(folder):
+            raise ValueError(f"{path} is no run's, and training would replace it: name another --run.folder")
 
 
 def _keep_to(folder: Path, new: dict) -> None:

@@ -27,6 +27,7 @@ from vision_attn.engine.step import Step
 from vision_attn.engine.training import Training, trained
 from vision_attn.kernels.graphs import without_graphs
 from vision_attn.system.console import complain, say
+from vision_attn.system.inputs import check_replaced
 from vision_attn.system.memory import keep_freed_memory
 from vision_attn.task import Source, Task
 
@@ -138,6 +139,8 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
     model.to(world.device)
     data.prepare(model)
     model.prepare(data)
+    for name in ("start", "last", "previous", "best", "pictures"):
+        check_replaced(Path(run.folder) / name, "--run.folder")
     return model
 
 

@@ -1,6 +1,7 @@
 """Atomic replacement of folders, and the lock on the folder of a run."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,48 +11,81 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from vision_attn.system.console import reason_of
-from vision_attn.system.files import WINDOWS
+from vision_attn.system.files import WINDOWS, is_full, is_temporary, shortened
+from vision_attn.system.inputs import check_replaced
+
+MARK = "written-by-vision-attn"
+"""An empty file in each folder of temporary names: the sign that it is ours and may be removed."""
 
 
 @contextmanager
 def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
     """Yield a new folder to write to; at the end it is flushed to disk and atomically replaces `path`.
 
-    The folder that was at `path` moves to `before`, or is removed. Temporary names: .part is being written, .new is
-    complete, .old is the one it replaces. If the process is killed at any moment, one of them is complete, and `settle`
-    finds it. Raises ValueError if writing fails; `path` and `before` are then unchanged.
+    The folder that was at `path` moves to `before`, or is removed. All temporary names lie in the hidden folder
+    `workplace(path)`: part is being written, new is complete, old is the one it replaces. If the process is killed at
+    any moment, one of them is complete, and `settle` finds it. Raises ValueError if writing fails, if the hidden folder
+    is somebody else's, or if the running command reads files in `path`; `path` and `before` are then unchanged.
     """
-    part = _sibling(path, "part")
+    place = workplace(path)
+    part = place / "part"
+    check_replaced(path)
     try:
         settle(path, before)
-        part.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place.mkdir()
+        (place / MARK).touch()
+        part.mkdir()
         yield part
         for file in [*part.rglob("*"), part]:
             _flush(file)
-        part.rename(_sibling(path, "new"))
+        part.rename(place / "new")
         settle(path, before)
     except (OSError, RuntimeError, SafetensorError) as error:
         kept = "; what was saved before is still intact" if path.exists() else ""
-        raise ValueError(f"{path} could not be written (is the disk full?): {reason_of(error)}{kept}") from error
+        known = isinstance(error, OSError) and error.errno is not None and not is_full(error)
+        asked = "" if known else " (is the disk full?)"
+        raise ValueError(f"{path} could not be written{asked}: {reason_of(error)}{kept}") from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if (place / MARK).exists():
+            shutil.rmtree(part, ignore_errors=True)
+        with suppress(OSError):
+            _close(place)
 
 
 def settle(path: Path, before: Path | None = None) -> None:
-    """Complete or undo the replacement of the folder `path`, or of a file in it, by a process that was killed."""
-    part, new, old = (_sibling(path, name) for name in ("part", "new", "old"))
-    remove(part)
-    if new.exists() and path.exists():
-        _retire(old, before)
-        path.rename(old)
-    for whole in (new, old):
-        if whole.exists() and not path.exists():
-            whole.rename(path)
+    """Complete or undo the replacement of the folder `path`, or of a file in it, by a process that was killed. Raises
+    ValueError if the folder of temporary names is not ours."""
+    place = workplace(path)
+    part, new, old = (place / name for name in ("part", "new", "old"))
+    if os.path.lexists(place):
+        if not _is_ours(place):
+            raise ValueError(f"{place} is not of vision-attn, which would remove it: give it another name")
+        remove(part)
+        if new.exists() and path.exists():
+            _retire(old, before)
+            path.rename(old)
+        for whole in (new, old):
+            if whole.exists() and not path.exists():
+                whole.rename(path)
+        _flush(place)
     if path.parent.exists():
         _flush(path.parent)
     _retire(old, before)
+    _close(place)
     for left in path.glob(".*.part"):  # a file that was being replaced
-        remove(left)
+        if is_temporary(left.name):
+            remove(left)
+
+
+def workplace(path: Path) -> Path:
+    """The folder next to `path` that holds all temporary names while `path` is replaced."""
+    return path.with_name(f".{shortened(path.name, unique=True)}.vision-attn")
+
+
+def unsettled(path: Path) -> bool:
+    """Whether a killed process left a complete folder that `settle` brings back to `path`."""
+    return any((workplace(path) / name).exists() for name in ("new", "old"))
 
 
 def remove(path: Path) -> None:
@@ -62,16 +96,25 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _is_ours(place: Path) -> bool:
+    """Whether a folder of temporary names has our mark, or holds nothing."""
+    names = os.listdir(place) if place.is_dir() and not place.is_symlink() else [""]
+    return not names or MARK in names
+
+
+def _close(place: Path) -> None:
+    """Remove a folder of temporary names if it holds nothing but our mark."""
+    if place.is_dir() and _is_ours(place) and set(os.listdir(place)) <= {MARK}:
+        (place / MARK).unlink(missing_ok=True)
+        place.rmdir()
+
+
 def _retire(old: Path, before: Path | None) -> None:
     """Move a replaced folder to `before`, or remove it. `path` is complete throughout."""
     if old.exists() and before is not None:
         remove(before)
         old.rename(before)
     remove(old)
-
-
-def _sibling(path: Path, name: str) -> Path:
-    return path.with_name(f"{path.name}.{name}")
 
 
 def _flush(path: Path) -> None:
@@ -85,26 +128,30 @@ def _flush(path: Path) -> None:
 
 
 @contextmanager
-def lock_folder(folder: Path, name: str = ".lock") -> Iterator[None]:
+def lock_folder(folder: Path, name: str = ".lock", *, packed: Path | None = None) -> Iterator[None]:
     """Lock a run folder by a file of this `name`. The operating system releases the lock when this process ends, even
-    if it is killed.
+    if it is killed. packed: a folder below `folder`, for which alone the lock stands.
 
-    Raises ValueError if another process holds the lock, or if the folder or its lock cannot be created.
+    Raises ValueError if another process holds the lock, if the folder or its lock cannot be created, or if the file is
+    somebody else's.
     """
     path = folder / name
     lock = FileLock(path)
+    doing, option = ("is being trained", "--run.folder") if packed is None else ("is being written", "folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _check_lock(path)
         lock.acquire(timeout=0.1, poll_interval=0.02)  # again, if its holder has just removed it
     except Timeout as error:
         holder = ""
         with suppress(OSError):  # Windows lets nobody else read it.
             holder = path.read_text().strip()
         holder = holder or "another process"
-        raise ValueError(f"{folder} is being trained by {holder}: wait for it, or choose another folder") from error
+        raise ValueError(f"{packed or folder} {doing} by {holder}: wait for it, or choose another folder") from error
     except OSError as error:
         reason = "it is a file" if folder.is_file() else error.strerror or str(error)
-        raise ValueError(f"{folder} cannot be used as a run folder: {reason}; choose another --run.folder") from error
+        use = "used as a run folder" if packed is None else "written"
+        raise ValueError(f"{packed or folder} cannot be {use}: {reason}; choose another {option}") from error
     try:
         with suppress(OSError):  # The disk may be full; only the name of the holder is lost.
             path.write_text(f"process {os.getpid()}")
@@ -113,3 +160,12 @@ def lock_folder(folder: Path, name: str = ".lock") -> Iterator[None]:
         with suppress(OSError):  # Before the release: afterwards it may be another process's. Windows keeps the file.
             path.unlink()
         lock.release()
+
+
+def _check_lock(path: Path) -> None:
+    """Raise ValueError for a file that is no lock: it would be removed."""
+    content = b""
+    with suppress(OSError), open(path, "rb") as file:  # it may be missing, and Windows lets nobody read a held one
+        content = file.read(64)
+    if not re.fullmatch(rb"(process \d+)?", content):
+        raise ValueError(f"{path} is no lock of vision-attn, which would remove it: give it another name")

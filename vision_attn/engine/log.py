@@ -18,7 +18,8 @@ from vision_attn.configuration.run_settings import Run
 from vision_attn.engine.distributed import World
 from vision_attn.system.bounded_yaml import read_yaml
 from vision_attn.system.console import reason_of, say
-from vision_attn.system.files import finite, replacing
+from vision_attn.system.files import finite, replacing, way_on
+from vision_attn.system.inputs import check_replaced
 
 
 class Log:
@@ -116,6 +117,7 @@ class Log:
 def _open(path: Path, start: int) -> BinaryIO:
     """Open metrics.jsonl for appending, truncated to the `start` bytes that the checkpoint counts. Says so if it has
     fewer: somebody has changed it, and training goes on."""
+    check_replaced(path)
     with _writing(path):
         file = open(path, "ab")  # noqa: SIM115
         if file.tell() < start:
@@ -132,9 +134,7 @@ def _writing(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ValueError(
-            f"{path} could not be written: {error.strerror or error}; free some space, then run the same command again"
-        ) from error
+        raise ValueError(f"{path} could not be written: {error.strerror or error}{way_on(error)}") from error
 
 
 def _means(processes: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float]:

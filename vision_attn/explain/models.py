@@ -18,6 +18,7 @@ from vision_attn.explain.sizes import image_size, timm_settings
 from vision_attn.system.console import reason_of, suggest, with_article
 from vision_attn.system.files import find
 from vision_attn.system.hub import hub_or_cache
+from vision_attn.system.inputs import reads_all
 from vision_attn.system.own_code import own_function
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ def _opened(name: str, weights: str | None, trust: bool, options: dict[str, Any]
     if library == "transformers":
         if weights not in (None, NONE):
             raise ValueError("transformers:FOLDER holds its weights: leave --weights out")
+        reads_all(rest)
         with hub_or_cache(not Path(rest).is_dir()):
             return open_transformers(rest, random=weights == NONE, trust=trust, **options)
     if not trust:

@@ -8,6 +8,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,14 +81,18 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
             raise ValueError(f"the {part.name} of this {task.kind} cannot be exported ({reason})") from error
         given = list(checks[part.name].inputs.values())
         expected = part.module(*given)
-        with replacing(folder / f"{part.name}.pt2") as path, open(path, "wb") as file, warnings.catch_warnings():
+        content = BytesIO()  # on a full disk, torch's own writer ends the process
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "No complete tensor found")  # of weights on a GPU; these are not
-            torch.export.save(program, file)
+            torch.export.save(program, content)
+        with replacing(folder / f"{part.name}.pt2") as path:
+            path.write_bytes(content.getbuffer())
         found[f"{part.name}.pt2"] = _difference(program.module()(*given), expected)
         if onnx:
             onnx_file = folder / f"{part.name}.onnx"
+            made = _to_onnx(program, part)
             with replacing(onnx_file) as path:
-                _to_onnx(program, part, path)
+                made.save(str(path), external_data=False)
             found[onnx_file.name] = _difference(_run_onnx(onnx_file, part, given), expected)
     wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
     if wrong:
@@ -179,15 +184,14 @@ def _copied(nested: Nested) -> tuple[Tensor, ...]:
     return tuple(tensor.clone() for tensor in tensors_of(nested))
 
 
-def _to_onnx(program: Any, part: Part, path: Path) -> None:
+def _to_onnx(program: Any, part: Part) -> Any:
     import logging
 
     for library in ("torch.onnx", "onnxscript", "onnx_ir"):  # which tell each thing that they fold
         logging.getLogger(library).setLevel(logging.ERROR)
-    made = torch.onnx.export(
+    return torch.onnx.export(
         program, input_names=list(part.inputs), output_names=part.outputs, dynamo=True, verbose=False, optimize=True
     )
-    made.save(str(path), external_data=False)
 
 
 def _run_onnx(file: Path, part: Part, given: Sequence[Tensor]) -> list[Tensor]:

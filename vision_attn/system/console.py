@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -82,7 +83,10 @@ def _write(line: str, stream: Any) -> None:
     if _unread and stream in _unread:
         return
     try:
-        tqdm.write(line, file=stream)
+        try:
+            tqdm.write(line, file=stream)
+        except AttributeError:  # of tqdm, which could not make its lock: memory is short
+            stream.write(f"{line}\n")
         stream.flush()
     except BrokenPipeError as error:
         if _unread is None:
@@ -137,6 +141,15 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 
+def bytes_of(number: int | float) -> str:
+    """A number of bytes with a unit in which it is not 0: "12.3 kB"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:,.1f} {unit}"
+
+
 def with_article(noun: str) -> str:
     """ "a tuple", "an int"."""
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
@@ -148,8 +161,12 @@ def reason_of(error: BaseException) -> str:
 
 
 def log_to_terminal() -> None:
-    """Print `logging` messages with `complain`, unless logging is configured already."""
-    logging.basicConfig(handlers=[_Complaints()], level=logging.INFO)
+    """Print `logging` messages with `complain`, of other libraries warnings alone, unless logging is configured
+    already. What Pillow says of damaged files is left out, for our errors name those."""
+    logging.basicConfig(handlers=[_Complaints()], level=logging.WARNING)
+    logging.getLogger("vision_attn").setLevel(logging.INFO)
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class _Complaints(logging.Handler):
@@ -177,7 +194,7 @@ def _escaped(found: re.Match) -> str:
     character = found[0]
     if character >= "\udc80":
         return f"\\x{ord(character) - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode()
+    return ascii(character)[1:-1]  # unlike .encode("unicode_escape"), imports nothing, so needs no file descriptor
 
 
 class _Lines(tqdm):

@@ -1,6 +1,7 @@
 """Finding, reading and atomically writing files."""
 
 import errno
+import filecmp
 import hashlib
 import json
 import math
@@ -11,10 +12,13 @@ import shutil
 import tempfile
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from vision_attn.system.inputs import check_replaced, is_read, reads
 
 WINDOWS = os.name == "nt"
 LONGEST_NAME = 150
@@ -22,6 +26,8 @@ LONGEST_NAME = 150
 
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
+_EVALUATED = re.compile(r"_(train|val|test)\.jsonl?$")
+"""Files beside weights that `eval` writes."""
 _swept: set[Path] = set()
 
 
@@ -46,6 +52,12 @@ def find_best(folder: Path) -> Path:
     """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises ValueError for neither."""
     for candidate in (folder / "best", folder):
         if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
+            if not is_utf8(str(candidate)):
+                named = repr(str(candidate))
+                raise ValueError(f"{named} is not UTF-8 text, but names of folders with weights must be: rename it")
+            for name in os.listdir(candidate):
+                if not _EVALUATED.search(name):
+                    reads(candidate / name)
             return candidate
     if not folder.is_dir():
         what = "is not a folder" if os.path.lexists(folder) else "does not exist"
@@ -60,6 +72,8 @@ def find(path: str | Path) -> Path:
 
     Raises ValueError naming every location that was tried.
     """
+    if not str(path):
+        raise ValueError("a name is empty: name a file or a folder")
     path = Path(path).expanduser()
     candidates = [path]
     if not path.is_absolute():
@@ -68,6 +82,7 @@ def find(path: str | Path) -> Path:
         candidates += [Path("data") / path]
     for candidate in candidates:
         if os.path.exists(candidate):  # Path.exists raises for names that are too long or contain a null byte
+            reads(candidate)
             return candidate
     tried = ", ".join(str(candidate) for candidate in candidates)
     hint = "" if os.environ.get("VISION_ATTN_DATA") else "; set VISION_ATTN_DATA to search another folder of data sets"
@@ -111,13 +126,16 @@ def contents(path: str | Path) -> bytes:
 
 def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
     """Parse the JSON in the file `path`. With `lines`, JSON lines (one value per line) are accepted too, and returned
-    as the list of their values. Raises ValueError naming the file if it is not JSON or is nested too deeply."""
+    as the list of their values. Raises ValueError naming the file if it is not JSON, is nested too deeply, or gives a
+    key of an object twice, of which one value would be lost."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
+    except _Twice as error:
+        raise ValueError(f"{path}: {error}") from error
     except ValueError as error:
-        values, wrong = _json_lines(text)
+        values, wrong = _json_lines(path, text)
         if wrong > 1:
             raise ValueError(f"{path}, line {wrong}, is not JSON") from error
         if wrong or len(values) < 2:
@@ -127,15 +145,30 @@ def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
         return values
 
 
-def _json_lines(text: str) -> tuple[list[Any], int]:
-    """The values of JSON lines before the first line that is none, and its number, counted from 1; 0 if all are."""
+def _json_lines(path: str | Path, text: str) -> tuple[list[Any], int]:
+    """The values of JSON lines before the first line that is none, and its number, counted from 1; 0 if all are. Raises
+    ValueError naming the file and the line for a key that an object has twice."""
     values = []
     for number, line in enumerate(text.split("\n"), start=1):
         try:
-            values += [json.loads(line)] if line.strip() else []
+            values += [json.loads(line, object_pairs_hook=_unique)] if line.strip() else []
+        except _Twice as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
         except (ValueError, RecursionError):
             return values, number
     return values, 0
+
+
+class _Twice(ValueError):
+    """An object of JSON has the same key twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (key, times), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise _Twice(f"the key {brief(key)} occurs {times} times in an object: write each key once")
+    return found
 
 
 def finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +188,8 @@ def brief(value: Any) -> str:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name next to `path` to write to; renamed to `path` on success, removed on failure.
 
-    Temporary files of killed processes in the same folder are removed first. An OSError names `path`.
+    Temporary files of killed processes in the same folder are removed first. An OSError names `path`. Raises ValueError
+    if the running command reads `path`, unless what is written is the same.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,7 +200,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
         if temporary.is_file():
             with open(temporary, "r+b" if WINDOWS else "rb") as file:
                 os.fsync(file.fileno())
-        os.replace(temporary, path)
+        if not (is_read(path) and temporary.is_file() and filecmp.cmp(temporary, path, shallow=False)):
+            check_replaced(path)
+            os.replace(temporary, path)
     except OSError as error:
         if error.errno is None:  # raised by Pillow's encoders without a reason
             raise OSError(errno.EIO, str(error) or "cannot be written", str(path)) from error
@@ -194,7 +230,7 @@ def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
         try:
             yield Path(folder)
         except OSError as error:
-            if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.filename is None and is_full(error):
                 error.filename = str(parent)
             raise
 
@@ -217,6 +253,16 @@ def sweep(folder: Path, *, again: bool = False) -> None:
                     os.unlink(entry.path)
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, a quota or the size of a file is used up: space would help."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def way_on(error: BaseException, then: str = "run the same command again") -> str:
+    """For the end of a message: what to do on a full disk; empty where space would not help."""
+    return f"; free some space, then {then}" * is_full(error)
+
+
 def sha256(path: Path) -> str:
     """Compute the SHA-256 of a file, read in chunks. Raises OSError if it cannot be read."""
     digest = hashlib.sha256()
@@ -231,17 +277,22 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """Cut `name` to at most `most` bytes in the encoding of file systems."""
-    return os.fsencode(name)[:most].decode(errors="ignore") if len(os.fsencode(name)) > most else name
+def shortened(name: str, most: int = LONGEST_NAME, *, unique: bool = False) -> str:
+    """Cut `name` to at most `most` bytes in the encoding of file systems. unique: names that are cut end in a checksum,
+    of 9 more bytes."""
+    if len(os.fsencode(name)) <= most:
+        return name
+    return os.fsencode(name)[:most].decode(errors="ignore") + f".{zlib.crc32(os.fsencode(name)):08x}" * unique
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `name` is a temporary one of `replacing` or `scratch`, of any process and machine."""
+    return _LEFT_OVER.fullmatch(name) is not None
 
 
 def _temporary(name: str) -> str:
     """Return a hidden file name that identifies the process and the machine; see `sweep`."""
-    short = shortened(name)
-    if short != name:
-        short += f".{zlib.crc32(os.fsencode(name)):08x}"
-    return f".{os.getpid()}-{_HOST}.{short}.part"
+    return f".{os.getpid()}-{_HOST}.{shortened(name, unique=True)}.part"
 
 
 def _alive(process: int) -> bool:
@@ -254,6 +305,11 @@ def _alive(process: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a name is text in UTF-8: names of files may hold any bytes."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def is_pretrained(name: str | Path) -> bool:

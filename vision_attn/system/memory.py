@@ -1,14 +1,62 @@
-"""The memory of this process: what the C library keeps of freed blocks, and when Python collects garbage."""
+"""The memory of this process: what the C library keeps of freed blocks, when Python collects garbage, and what to say
+when there is too little."""
 
 import atexit
 import ctypes
 import gc
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 2**30
+ENOUGH = 2**33
+"""Bytes of address space in which any build of PyTorch can be imported."""
+_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc", "failed to map segment")
+_SIGNS_UNDER_A_LIMIT = ("could not create a primitive", "can't start new thread", "shared object file")
+"""What libraries say where memory is short. The others have further causes, and count where memory is limited."""
+
+
+def limit() -> int | None:
+    """The bytes of address space that this process may have (`ulimit -v`); None for no limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    bytes_ = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if bytes_ == resource.RLIM_INFINITY else bytes_
+
+
+def check_address_space() -> None:
+    """Raise MemoryError if this process may have too little memory to import PyTorch, which would end it with a message
+    of C++. Another process tries it where the limit is low."""
+    if (bytes_ := limit()) is None or bytes_ >= ENOUGH or "torch" in sys.modules:
+        return
+    if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode:
+        raise MemoryError("PyTorch cannot be loaded")
+
+
+def is_short_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that memory is short."""
+    signs = _SIGNS if limit() is None else _SIGNS + _SIGNS_UNDER_A_LIMIT
+    while error is not None:
+        text = str(error).lower()
+        if isinstance(error, MemoryError) or (
+            isinstance(error, RuntimeError | OSError | ImportError)
+            and any(sign in text for sign in signs)
+            and "not permitted" not in text  # of a disk from which no program may run
+        ):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def way_out() -> str:
+    """What to do where memory is short."""
+    if (bytes_ := limit()) is not None:
+        return f"this process may have {bytes_ / 1e9:.1f} GB: raise the limit (ulimit -v)"
+    return "close other programs or, where a command has batches, use smaller ones, e.g. with --data.batch_size"
 
 
 def keep_freed_memory() -> None:

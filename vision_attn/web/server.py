@@ -8,18 +8,15 @@ docs/lesson.
 """
 
 import asyncio
-import socket
-import traceback
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -27,7 +24,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vision_attn.data.images.isolated import Decoders
 from vision_attn.data.images.limits import TooLarge
@@ -37,16 +33,19 @@ from vision_attn.results.model import Model
 from vision_attn.results.result_list import BATCH
 from vision_attn.system.console import printable
 from vision_attn.system.files import ours
+from vision_attn.web import connections
+from vision_attn.web.addresses import is_foreign, listening, url_of
 from vision_attn.web.answers import OPTIONS, answers, check_served, decode, described, number_of, verbs
 
 LARGEST = 32_000_000
 """Bytes of an upload."""
-LONGEST = 300.0
-"""Seconds until a request must have arrived."""
+HELD = 16 * LARGEST
+"""Bytes of all uploads that are held at a time."""
+TEXTS = 16
+"""Texts of a request to /look: each takes a map."""
 PHOTOGRAPHS = "docs/photographs"
 """To click on the page."""
 LESSON = "docs/lesson/index.html"
-LOCAL = ("127.0.0.1", "localhost", "::1")
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 Answer = Callable[[list[Encoded]], list[Any]]
@@ -58,26 +57,29 @@ class Server:
     """Serves `models`, named, until `shutdown` or Ctrl-C."""
 
     def __init__(self, models: Sequence[tuple[str, Model | Explainer]], host: str, port: int) -> None:
-        self.models, self.local = list[tuple[str, Model | Explainer]](), host in LOCAL
+        self.models = list[tuple[str, Model | Explainer]]()
         for name, model in models:
             self.add(name, model)
-        self.socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self.socket = listening(host, port)
         self.server_port: int = self.socket.getsockname()[1]
-        # Read now: no name of a request is ever looked up in the file system.
+        self.name, self.url = host, url_of(host, self.server_port)
+        # Read now: no request opens a file, so none needs a descriptor, or a name that is looked up.
         self.photographs = {file.name: file.read_bytes() for file in sorted((ours() / PHOTOGRAPHS).glob("*.jpg"))}
-        pages = [Route("/", self.page), Route("/models", self.names), Route("/photographs", self.examples)]
-        pages += [Route("/photographs/{name}", self.example), Route("/lesson", self.lesson)]
+        whole = {"/": files("vision_attn.web").joinpath("index.html"), "/lesson": ours() / LESSON}
+        pages = [Route(path, page_of(file.read_bytes())) for path, file in whole.items()]
+        pages += [Route("/models", self.names), Route("/photographs", self.examples)]
+        pages += [Route("/photographs/{name}", self.example)]
         asked = [Route(f"/{verb}", self.answer, methods=["POST"]) for verb in OPTIONS]
-        app = Starlette(routes=[*pages, *asked], exception_handlers={HTTPException: refusal})
-        options = {"log_config": None, "log_level": "error", "access_log": False, "server_header": False}
-        config = uvicorn.Config(self.checked(app), http=Protocol, ws="none", lifespan="off", **options)
-        config.timeout_graceful_shutdown = 1
-        self._uvicorn = uvicorn.Server(config)
+        app = Starlette(routes=[*pages, *asked], exception_handlers={HTTPException: refusal, Exception: self.failed})
+        self._uvicorn = connections.Listener(self.checked(app), self.stop)
         self._worker = ThreadPoolExecutor(1)  # models answer one after the other, always in the same thread
+        self._computing: Future | None = None
         self._free = asyncio.Lock()
         self._decoders = Decoders()
         self._decoded = asyncio.Semaphore(BATCH)  # uploads that are held as pixels
         self._waiting: dict[tuple, Group] = {}
+        self._tasks, self._asked = set[asyncio.Task](), set[asyncio.Task]()
+        self._held = 0
 
     def add(self, name: str, model: Model | Explainer) -> None:
         """Serve one more model. Raises ValueError for one that answers nothing that the page can ask."""
@@ -90,7 +92,7 @@ class Server:
     def __exit__(self, *_: Any) -> None:
         if not self._uvicorn.started:  # or it has closed it
             self.socket.close()
-        self._worker.shutdown(wait=False)
+        self._worker.shutdown(wait=False, cancel_futures=True)
         self._decoders.close()
 
     def serve_forever(self) -> None:
@@ -100,21 +102,25 @@ class Server:
     def shutdown(self) -> None:
         self._uvicorn.should_exit = True
 
+    @property
+    def is_computing(self) -> bool:
+        return self._computing is not None and self._computing.running()
+
+    def stop(self) -> None:
+        """Answer the requests that wait that they will have no answer."""
+        for task in self._asked:
+            task.cancel()
+
     def checked(self, app: Starlette) -> Any:
         """The application, for requests of its own page alone."""
 
         async def respond(scope: Any, receive: Any, send: Any) -> None:
-            refused = scope["type"] == "http" and is_foreign(Headers(scope=scope), self.local)
-            await (failure(403, "this request comes from another site") if refused else app)(scope, receive, send)
+            address = (scope.get("server") or ("",))[0]
+            refused = scope["type"] == "http" and is_foreign(Headers(scope=scope), address, self.name)
+            foreign = f"this request comes from another site, or calls this machine by another name than {self.url}"
+            await (failure(403, foreign) if refused else app)(scope, receive, send)
 
         return respond
-
-    async def page(self, _: Request) -> Response:
-        page = files("vision_attn.web").joinpath("index.html").read_text(encoding="utf-8")
-        return HTMLResponse(page, headers=HEADERS)
-
-    async def lesson(self, _: Request) -> Response:
-        return HTMLResponse(await run_in_threadpool((ours() / LESSON).read_bytes), headers=HEADERS)
 
     async def names(self, _: Request) -> Response:
         return JSONResponse([{"name": name, **described(model)} for name, model in self.models], headers=HEADERS)
@@ -128,14 +134,18 @@ class Server:
         return Response(content, media_type="image/jpeg", headers=HEADERS)
 
     async def answer(self, request: Request) -> Response:
-        """The result for one image: its text, its page and its record."""
+        """The result for one image: its text, its page and its record. One whose client leaves is not computed."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._asked.add(task)
+        request.state.held = 0
+        watch = None
         try:
-            verb, options = request.url.path[1:], options_of(request)
+            verb, options = request.scope["path"][1:], options_of(request)
             number = self.number_of(verb, options)
-            file = self._decoders.upload(
-                Path(options.get("name", [""])[0]).name or "this image",
-                await asyncio.wait_for(content(request), LONGEST),
-            )
+            name = Path(options.get("name", [""])[0]).name or "this image"
+            file = self._decoders.upload(name, await asyncio.wait_for(self.content(request), connections.LONGEST))
+            watch = asyncio.create_task(until_gone(request, task))
             key = (number, verb, *(tuple(options.get(name, ())) for name in OPTIONS[verb]))
             model = self.models[number][1]
             async with self._decoded:
@@ -143,40 +153,74 @@ class Server:
                     await asyncio.wrap_future(self._decoders.submit(decode, model, verb, file))
                 result = await self.together(key, file, partial(answers, model, verb, options))
                 return await run_in_threadpool(answered, result)
-        except HTTPException:
-            raise
         except ClientDisconnect:
             return Response()
         except (TimeoutError, asyncio.TimeoutError):  # one and the same from Python 3.11 on
             return failure(408, "the request is shorter than it says, or too slow")
         except ValueError as error:
             return failure(413 if isinstance(error, TooLarge) else 400, printable(str(error)))
-        except Exception as error:  # the server goes on
-            traceback.print_exc()
-            return failure(500, f"this is a bug in vision-attn: {type(error).__name__}")
+        except asyncio.CancelledError:
+            return failure(503, "the server has been stopped")
+        finally:
+            if watch is not None:
+                watch.cancel()
+            self._held -= request.state.held
+            self._asked.discard(task)
+
+    async def content(self, request: Request) -> bytes:
+        """The body of a request. Raises HTTPException if it is too large, or all that are held are."""
+        found = bytearray()
+        too_large = HTTPException(413, f"this file is too large: at most {LARGEST // 10**6} MB")
+        if int(request.headers.get("content-length", 0)) > LARGEST:
+            raise too_large
+        async for part in request.stream():
+            found += part
+            request.state.held += len(part)
+            self._held += len(part)
+            if len(found) > LARGEST:
+                raise too_large
+            if self._held > HELD:
+                raise HTTPException(503, "the server holds as many files as it may: ask again later")
+        return bytes(found)
+
+    async def failed(self, _: Request, error: Exception) -> Response:
+        """An error of ours. The server goes on."""
+        self._uvicorn.print(error)
+        return failure(500, f"this is a bug in vision-attn: {type(error).__name__}")
 
     async def together(self, key: tuple, file: Encoded, answer: Answer) -> Any:
         """The result for one file. Files with the same key that wait for their turn are answered together."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        group = self._waiting.get(key, [])
+        if key not in self._waiting:
+            group = self._waiting[key] = []
+            task = asyncio.create_task(self._answered(key, group, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        group = self._waiting[key]
         group.append((file, future))
-        if len(group) > 1:  # the first of a group waits for all
-            if len(group) == BATCH:
-                del self._waiting[key]
+        if len(group) == BATCH:
+            del self._waiting[key]
+        try:
             return await future
-        self._waiting[key] = group
+        finally:
+            group[:] = [one for one in group if not one[1].cancelled()]
+
+    async def _answered(self, key: tuple, group: Group, answer: Answer) -> None:
+        """Answer a group when its turn comes, without those whose clients have left."""
         async with self._free:
             if self._waiting.get(key) is group:
                 del self._waiting[key]
-            results = await self._worked(answer, [file for file, _ in group])
-        for (_, each), result in zip(group, results, strict=True):
-            each.set_exception(result) if isinstance(result, Exception) else each.set_result(result)
-        return await future
+            asked = list(group)
+            results = await self._worked(answer, [file for file, _ in asked]) if asked else []
+        for (_, each), result in zip(asked, results, strict=True):
+            if not each.done():
+                each.set_exception(result) if isinstance(result, Exception) else each.set_result(result)
 
     async def _worked(self, answer: Answer, some: list[Encoded]) -> list[Any]:
         """The results for files, or exceptions. If one file cannot be used, each is tried alone."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, answer, some)
+            self._computing = self._worker.submit(answer, some)
+            return await asyncio.wrap_future(self._computing)
         except Exception as error:
             return [error] if len(some) == 1 else [(await self._worked(answer, [one]))[0] for one in some]
 
@@ -194,14 +238,6 @@ class Server:
         return number
 
 
-class Protocol(H11Protocol):
-    """HTTP, as uvicorn speaks it. Closes a connection over which no request arrives."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.loop.call_later(LONGEST, lambda: None if self.cycle else transport.close())
-
-
 def make_server(
     models: Sequence[tuple[str, Model | Explainer]], *, host: str = "127.0.0.1", port: int = 7860
 ) -> Server:
@@ -209,38 +245,36 @@ def make_server(
     address cannot be used, or a model is none that the page can show."""
     try:
         return Server(models, host, port)
-    except OSError as error:
-        raise ValueError(f"{host}:{port} cannot be used ({error.strerror or error}): name another --port") from error
+    except (OSError, UnicodeError) as error:  # a name that no network could have
+        option = "--port" if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES) else "--host"
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{host}:{port} cannot be used ({reason}): name another {option}") from error
 
 
-def is_foreign(headers: Headers, local: bool) -> bool:
-    """Whether a page of another site asks, also of one that has our address under a name of its own."""
-    origin, host = headers.get("origin"), headers.get("host", "")
-    try:
-        theirs = origin is not None and urlsplit(origin).netloc != host
-        return theirs or (local and urlsplit(f"//{host}").hostname not in LOCAL)
-    except ValueError:  # no address at all
-        return True
+async def until_gone(request: Request, task: asyncio.Task) -> None:
+    """Cancel `task` when the client of its request, which has arrived, leaves."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    task.cancel()
+
+
+def page_of(content: bytes) -> Callable[[Request], Awaitable[Response]]:
+    async def page(_: Request) -> Response:
+        return HTMLResponse(content, headers=HEADERS)
+
+    return page
 
 
 def options_of(request: Request) -> dict[str, list[str]]:
     """The options in the address. Raises HTTPException for unknown ones."""
-    path, options = request.url.path, request.query_params
+    path, options = request.scope["path"], request.query_params  # .url is made of the header Host
     known = ("model", "name", *OPTIONS[path[1:]])
     for option in options:
         if option not in known:
             raise HTTPException(400, f"{path} has no option {option!r}: it takes {', '.join(known)}")
+    if len(options.getlist("text")) > TEXTS:
+        raise HTTPException(400, f"a request may hold {TEXTS} texts at most")
     return {option: values for option in options if (values := [*filter(None, options.getlist(option))])}
-
-
-async def content(request: Request) -> bytes:
-    """The body of a request. Raises HTTPException if it is too large."""
-    found = bytearray()
-    async for part in request.stream():
-        found += part
-        if len(found) > LARGEST:
-            raise HTTPException(413, f"this file is too large: at most {LARGEST // 10**6} MB")
-    return bytes(found)
 
 
 def answered(result: Any) -> Response:
@@ -254,6 +288,6 @@ def failure(status: int, reason: str) -> Response:
 async def refusal(request: Request, error: Exception) -> Response:
     """An error of the protocol, or of ours."""
     assert isinstance(error, HTTPException)
-    instead = "POST, and send the file of an image" if request.url.path[1:] in OPTIONS else "GET"
+    instead = "POST, and send the file of an image" if request.scope["path"][1:] in OPTIONS else "GET"
     told = {"Not Found": "there is no such page", "Method Not Allowed": f"ask with {instead}"}
     return failure(error.status_code, told.get(error.detail, error.detail))

@@ -3,16 +3,8 @@
 The last 5,000 training digits are the validation set. No source trains on them, nor on pieces of them.
 """
 
-import gzip
-import os
-import struct
-import tempfile
-import zlib
 from collections.abc import Iterator
 from functools import cached_property
-from io import BufferedIOBase
-from math import prod
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,20 +15,11 @@ from torch.nn import functional as F
 
 from vision_attn.attention.images import Images
 from vision_attn.data.counted_batches import Counted, slices
+from vision_attn.data.digits.mnist_files import FILES, SIDE, locate, read_idx
 from vision_attn.data.random_streams import stream
 from vision_attn.system.checks import check_range
-from vision_attn.system.console import reason_of
-from vision_attn.system.files import find
 from vision_attn.task import Source, Task, equal_part, known_split
 
-FILES = {
-    "training": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
-    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
-}
-MAX_BYTES = 2**28
-"""The largest size of an unpacked file; MNIST's largest has 47 million bytes."""
-SIDE = 28
-"""Height and width of a digit in pixels."""
 NUM_VALIDATION = 5000
 """Digits for validation: the last ones of the training files. Of smaller sets in the same format, the last twelfth."""
 
@@ -143,23 +126,26 @@ def scaled(images: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
-    """Read the digits by split, on the CPU, from the four idx files in `folder`, gzipped or not.
+    """Read the digits by split, on the CPU, from the four idx files in `folder`, gzipped or not, of any names: see
+    `mnist_files.locate`.
 
     Raises ValueError if files are damaged or missing; the message says which, and where to put them.
     """
-    place = locate(folder, download=download)
-    training, test = (Digits(*(read_idx(existing(place, name)) for name in names)) for names in FILES.values())
+    files = locate(folder, download=download)
+    training, test = (Digits(*(read_idx(files[name]) for name in names)) for names in FILES.values())
     for part, (images, labels) in zip((training, test), FILES.values(), strict=True):
         if part.images.shape[1:] != (SIDE, SIDE) or part.labels.shape != part.images.shape[:1]:
             shapes = f"{tuple(part.images.shape)} and {tuple(part.labels.shape)}"
-            raise ValueError(f"{place}: {images} and {labels} hold {shapes}, not (N, {SIDE}, {SIDE}) and (N,)")
+            raise ValueError(
+                f"{files[images]} and {files[labels].name} hold {shapes}, not (N, {SIDE}, {SIDE}) and (N,)"
+            )
         if wrong := (part.labels > 9).nonzero().flatten().tolist():
             what = f"label {int(part.labels[wrong[0]])} of image {wrong[0]} is not a digit"
-            raise ValueError(f"{existing(place, labels)}: {what}: the file is damaged, download it again")
+            raise ValueError(f"{files[labels]}: {what}: the file is damaged, download it again")
     held_out = min(NUM_VALIDATION, len(training.labels) // 12)
     if not held_out:
         raise ValueError(
-            f"{place} has {len(training.labels)} training digits: at least 12 are needed, a twelfth for validation"
+            f"{folder} has {len(training.labels)} training digits: at least 12 are needed, a twelfth for validation"
         )
     parts = {
         "train": (part[:-held_out] for part in training),
@@ -167,75 +153,3 @@ def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
         "test": test,
     }
     return {split: Digits(images, labels.long()) for split, (images, labels) in parts.items()}
-
-
-def locate(folder: str, *, download: bool) -> Path:
-    """Return the folder with all four files. Raises ValueError if some are missing and cannot be downloaded."""
-    try:
-        place = find(folder)
-    except ValueError:
-        place = Path(os.environ.get("VISION_ATTN_DATA") or "data").expanduser() / Path(folder).expanduser()
-    names = [name for pair in FILES.values() for name in pair]
-    missing = [name for name in names if not existing(place, name).exists()]
-    if not missing:
-        return place
-    if not download:
-        raise ValueError(
-            f"MNIST: {', '.join(missing)} not found in {place}: put the files there, gzipped or not "
-            "(VISION_ATTN_DATA sets the folder of data sets), or download them with --data.download=true of "
-            "vision-attn train, prepare or eval"
-        )
-    try:
-        fetch(place, missing)
-    except (OSError, RuntimeError) as error:
-        raise ValueError(
-            f"MNIST could not be downloaded: put {', '.join(names)} into {place} yourself ({reason_of(error)})"
-        ) from error
-    return place
-
-
-def existing(place: Path, name: str) -> Path:
-    """Return the unpacked file if it exists, else the gzipped one."""
-    unpacked = place / name.removesuffix(".gz")
-    return unpacked if unpacked.exists() else place / name
-
-
-def fetch(place: Path, names: list[str]) -> None:
-    """Download and verify MNIST with torchvision, and move the files `names` into `place`."""
-    from torchvision import datasets  # slow to import, and rarely needed
-
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".download-", dir=place) as temporary:
-        raw = Path(datasets.MNIST(temporary, download=True).raw_folder)
-        for name in names:
-            os.replace(raw / name, place / name)
-
-
-def read_idx(path: Path) -> UInt8[Tensor, "..."]:
-    """Read a file in the format of MNIST: two zero bytes, type 8 (bytes), number of dimensions, their sizes, data.
-
-    Raises ValueError for anything else. A gzipped file is unpacked only up to the size in its header.
-    """
-    if not os.path.isfile(path):
-        raise ValueError(f"{path} is not a regular file")
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            shape = _read_shape(path, file)
-            content = bytearray(file.read(prod(shape) + 1))
-    except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise ValueError(f"{path} cannot be read ({error}): it is damaged, download it again") from error
-    if len(content) != prod(shape):
-        raise ValueError(f"{path} is not a complete MNIST file: it is damaged, download it again")
-    return torch.frombuffer(content, dtype=torch.uint8).view(shape)
-
-
-def _read_shape(path: Path, file: BufferedIOBase | gzip.GzipFile) -> tuple[int, ...]:
-    """Read the shape from the header of `file`. Raises ValueError naming `path` if it is not an MNIST header."""
-    zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
-    if (zeros, kind) != (0, 8) or not 1 <= dimensions <= 3:
-        raise ValueError(f"{path} is not an MNIST file: it is damaged, download it again")
-    shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
-    if not 0 < prod(shape) <= MAX_BYTES:
-        sizes = " x ".join(map(str, shape))
-        raise ValueError(f"{path} declares {sizes} bytes, unlike any MNIST file: it is damaged, download it again")
-    return shape

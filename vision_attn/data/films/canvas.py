@@ -11,7 +11,6 @@ from vision_attn.data.films.grammar import (
     LEAVES,
     MEETS,
     MOVES,
-    PLAIN,
     SEGMENTS,
     STOPS,
     TURNS,
@@ -21,7 +20,7 @@ from vision_attn.data.films.grammar import (
 )  # fmt: skip
 from vision_attn.data.random_streams import integers, uniform
 from vision_attn.data.scenes.canvas import Arrangement, draw, side_range
-from vision_attn.data.scenes.grammar import COLOURS, MAX_OBJECTS, NUM_CAPTIONS, SHAPES, combinations_of
+from vision_attn.data.scenes.grammar import COLOURS, MAX_OBJECTS, NUM_CAPTIONS, SHAPES, combinations_of, pairs_of
 
 CASTS = ((2, 2), (3, 2), (3, 3))
 """The numbers of objects and events."""
@@ -79,7 +78,7 @@ def arrange(
         chosen = choices[(which[films] * len(choices)).astype(np.int64)]
         objects[films, :number] = np.take_along_axis(chosen, order[films, :number].argsort(1), 1)
     told = [scripts(*CASTS[one])[number] for one, number in zip(cast, script, strict=True)]
-    turned = _turned(bits, told, objects)
+    objects, turned = _turned(bits, told, objects, split)
     direction = integers(bits, 0, len(DIRECTIONS) - 1, num_films)
     corner, side = _staged(bits, told, direction, frames, size)
     weights = WEIGHTS[[len(one.kinds) - min(FORMS) for one in told]]
@@ -93,14 +92,33 @@ def arrange(
     )  # fmt: skip
 
 
-def _turned(bits: np.random.PCG64, told: list[Script], objects: Int[np.ndarray, "B N"]) -> Int[np.ndarray, "B"]:
-    """What the actor of `TURNS` becomes: of its shape, and of a colour that no object has."""
+def _turned(
+    bits: np.random.PCG64, told: list[Script], objects: Int[np.ndarray, "B N"], split: str
+) -> tuple[Int[np.ndarray, "B N"], Int[np.ndarray, "B"]]:
+    """What the actor of `TURNS` becomes: an object of its shape and of a colour that no object has. Returns the
+    objects, with the actor exchanged for one that can turn if it cannot, and what each actor becomes.
+
+    Its pairs with the other objects are of `split`, or some of training films where no colour allows that: no film
+    shows a pair that another split holds out, before or after the turn.
+    """
+    films, slots = np.arange(len(told)), np.arange(MAX_OBJECTS)
+    becomes = np.arange(len(COLOURS)) * len(SHAPES) + (objects % len(SHAPES))[..., None]  # (B, N, colours)
+    there = slots < np.array([one.num_objects for one in told])[:, None]
+    ignored = ~there[:, None, None] | (slots[:, None, None] == slots)
+    own = pairs_of(split)[becomes[..., None], objects[:, None, None]]
+    trained = pairs_of("train")[becomes[..., None], objects[:, None, None]]
+    new = (becomes != objects[..., None]) & there[..., None]
+    possible = (own | trained | ignored).all(-1) & new
+    own = (own | ignored).all(-1)
     actor = np.array([one.kinds.index(TURNS) if TURNS in one.kinds else 0 for one in told])
-    becomes = np.arange(len(COLOURS)) * len(SHAPES) + (objects[np.arange(len(told)), actor] % len(SHAPES))[:, None]
-    there = np.arange(MAX_OBJECTS) < np.array([one.num_objects for one in told])[:, None]
-    used = ((objects // len(SHAPES))[:, :, None] == np.arange(len(COLOURS))) & there[..., None]
-    chance = uniform(bits, *becomes.shape) * (PLAIN[becomes] & ~used.any(axis=1))
-    return np.take_along_axis(becomes, chance.argmax(1)[:, None], 1)[:, 0]
+    able = possible.any(-1)
+    chosen = np.where(able[films, actor], actor, able.argmax(-1))
+    preference = (uniform(bits, len(told), len(COLOURS)) + own[films, chosen]) * possible[films, chosen]
+    turned = becomes[films, chosen, preference.argmax(-1)]
+    turning = np.array([TURNS in one.kinds for one in told])
+    films, actor, chosen = films[turning], actor[turning], chosen[turning]
+    objects[films, actor], objects[films, chosen] = objects[films, chosen], objects[films, actor]
+    return objects, turned
 
 
 def _staged(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vision_attn.data.scenes.grammar import COLOURS, OBJECTS, SHAPES, combinations_of, object_split
+from vision_attn.data.scenes.grammar import COLOURS, OBJECTS, SHAPES, combinations_of
 
 SEGMENTS = 3
 KINDS = ("moves", "stops", "turns", "leaves", "meets")
@@ -43,8 +43,6 @@ FORMS = {
 WEIGHTS = np.array([list(forms.values()) for forms in FORMS.values()])
 CONTENT = frozenset((*COLOURS, *SHAPES, *KINDS, *DIRECTIONS))
 """The words that name objects and what they do."""
-PLAIN = np.array([object_split(index) == "train" for index in range(len(OBJECTS))])
-"""The objects that no split holds out: those that others may turn into."""
 
 
 class Script(NamedTuple):

@@ -1,6 +1,7 @@
 """Open image files as pixels that can be sliced: photographs are decoded, .npy files are mapped into memory."""
 
 import mmap
+import os
 import weakref
 from pathlib import Path
 from threading import Lock
@@ -82,6 +83,8 @@ class Mapped:
 
     def __init__(self, path: str | Path) -> None:
         try:
+            if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait
+                raise ValueError("it is not a regular file")
             with open(path, "rb") as file:
                 if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
                     raise ValueError("it does not begin as numpy.save writes it")

@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,12 +200,22 @@ def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
         raise Refused("not a readable image (the file is empty)")
     for load in (Image.preinit, Image.init):  # plugins of common formats, then of all: importing those takes a while
         load()
-        for make, accepts in (Image.OPEN[name] for name in FORMATS if name in Image.OPEN):
+        for name in (name for name in FORMATS if name in Image.OPEN):
+            make, accepts = Image.OPEN[name]
             if not accepts or accepts(start) is True:  # may also be a string: why Pillow cannot read it
+                if name == "TIFF":
+                    _quiet_libtiff()
                 file.seek(0)
                 return make(file, "")
     supported = ", ".join(name for name in FORMATS if name in Image.OPEN)
     raise Refused(f"not a readable image: supported are {supported}")
+
+
+@cache
+def _quiet_libtiff() -> None:
+    """Keep libtiff from printing what is wrong with a damaged file on standard error, without the file's name."""
+    with suppress(AttributeError, OSError, TypeError):  # Pillow may be built without it, or hold it without its names
+        ctypes.CDLL(Image.core.__file__).TIFFSetErrorHandler(None)
 
 
 def _draft(image: ImageFile.ImageFile, at_least: int | None) -> int:

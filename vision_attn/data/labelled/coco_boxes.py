@@ -1,6 +1,5 @@
 """Boxes and masks of objects in photographs, from a file in COCO's format of instances."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable
 from math import isfinite
@@ -13,6 +12,10 @@ from pycocotools import mask as coco
 from vision_attn.contracts import Fit
 from vision_attn.contracts.places import Extent, Mask
 from vision_attn.data.labelled.boxes import Box, placed
+from vision_attn.system.files import read_json
+
+LARGEST = 2**28
+"""Pixels of a photograph: a mask of as many bytes is made."""
 
 
 class Instance(NamedTuple):
@@ -45,18 +48,22 @@ class Boxes:
 
     def __init__(self, path: str | Path) -> None:
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = read_json(path)
             names = {one["id"]: str(one["name"]) for one in content.get("categories", ())}
             known: dict[Any, list[dict[str, Any]]] = defaultdict(list)
             for one in content["annotations"]:
                 known[one["image_id"]].append(one)
             self.photographs = {}
             for image in content["images"]:
-                width, height = int(image["width"]), int(image["height"])
+                name, width, height = Path(image["file_name"]).name, int(image["width"]), int(image["height"])
+                if not (0 < width <= LARGEST and 0 < height * width <= LARGEST):
+                    raise ValueError(f"{name} has {width} x {height} pixels")
+                if name in self.photographs:  # photographs are found by the name of their file alone
+                    raise ValueError(f"two images are called {name}")
                 objects = [
                     _instance(one, names.get(one.get("category_id"), ""), height, width) for one in known[image["id"]]
                 ]
-                self.photographs[Path(image["file_name"]).name] = Photograph(width, height, objects)
+                self.photographs[name] = Photograph(width, height, objects)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path} holds no boxes in COCO's format: {_reason(error)}") from None
         self.of_all = len(names) < 2

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vision_attn.data.images.lazy import OPENED
 from vision_attn.data.labelled.boxes import Box, box_of, check_pixels
-from vision_attn.data.records import check_inside, hashed_split, read_records
+from vision_attn.data.records import check_inside, hashed_split, plain_path, read_records, say_endings, with_endings
 from vision_attn.system.files import brief, find
 from vision_attn.system.splits import SPLITS, split_named
 
@@ -87,15 +87,20 @@ def _folders(folder: Path) -> list[str]:
 
 def _from_file(folder: Path, path: Path) -> Iterator[Record]:
     seen: set[str] = set()
-    for where, record in read_records(path, "image", "label").rows:
+    records = read_records(path, "image", "label").rows
+    names = [plain_path(str(record.get("image"))) for _, record in records]
+    whole = with_endings(folder, [name for name in names if not os.path.isfile(folder / name)], OPENED)
+    say_endings(whole, "images")
+    for where, record in records:
         for key in ("image", "label"):
             if not isinstance(record.get(key), str | int) or not str(record[key]).strip():
                 raise ValueError(f"{where} has no {key}; each must have image and label, as image,label in CSV")
-        name, label = str(record["image"]), str(record["label"]).strip()
+        name, label = plain_path(str(record["image"])), str(record["label"]).strip()
         split = split_named(record.get("split")) or None
         if split not in (None, *SPLITS):
             raise ValueError(f"{where} has split {brief(split)}: write {', '.join(SPLITS)}, or leave it empty")
         check_inside(where, name, folder)
+        name = whole.get(name, name)
         if name in seen:
             raise ValueError(f"{where} names {name} a second time")
         seen.add(name)

@@ -1,5 +1,6 @@
 """Images of lines with their transcripts: handwriting, print, number plates, in any characters."""
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -14,12 +15,12 @@ from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
 from vision_attn.data.counted_batches import Counted, slices
-from vision_attn.data.images.open import decoded
+from vision_attn.data.images.open import ENDINGS, decoded
 from vision_attn.data.images.squares import in_threads
 from vision_attn.data.lines.characters import Characters, composed
 from vision_attn.data.lines.strips import MULTIPLE
 from vision_attn.data.random_streams import stream
-from vision_attn.data.records import check_inside, divided, read_records
+from vision_attn.data.records import check_inside, divided, plain_path, read_records, say_endings, with_endings
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
@@ -182,7 +183,10 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
     given = {record.get("split") not in (None, "") for _, record in records}
     if len(given) > 1:
         raise ValueError(f"{path}: some lines have a split and some have none; give one for all or for none")
-    names = sorted(str(record.get("image")) for _, record in records)
+    said = [plain_path(str(record.get("image"))) for _, record in records]
+    whole = with_endings(images, [name for name in said if not os.path.isfile(images / name)], ENDINGS)
+    say_endings(whole, "images")
+    names = sorted(whole.get(name, name) for name in said)
     if twice := next((name for name, following in pairwise(names) if name == following), None):
         raise ValueError(f"{path}: image {brief(twice)} has two transcripts; give one line per image")
     apart = {} if given == {True} else dict(zip(names, divided(names), strict=True))
@@ -190,7 +194,9 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
         name, text = record.get("image"), record.get("text")
         if not isinstance(name, str) or not isinstance(text, str) or not name:
             raise ValueError(f'{where}: "image" and "text" must be strings')
+        name = plain_path(name)
         check_inside(where, name, images)
+        name = whole.get(name, name)
         part = apart.get(name) or split_named(record.get("split"))
         if part not in SPLITS:
             raise ValueError(f"{where}: split {brief(part)} is not one of {', '.join(SPLITS)}")

@@ -1,17 +1,19 @@
 """The photographs of annotation files by split."""
 
+import hashlib
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vision_attn.data.photographs.caption_files import Columns, files_of, read_photographs
+from vision_attn.data.images.open import Encoded
+from vision_attn.data.photographs.caption_files import Columns, files_of, own_files_of, read_photographs
 from vision_attn.data.photographs.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
-from vision_attn.data.records import divided, read_content
+from vision_attn.data.records import divided, plain_path, read_content
 from vision_attn.system.console import printable
 from vision_attn.system.files import brief, digest, find, sha256
 from vision_attn.system.splits import split_named
@@ -19,7 +21,7 @@ from vision_attn.task import SPLITS, known_split
 
 LARGE = 2**24
 """Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
-FORMAT = 4
+FORMAT = 5
 """Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
 JSON = ("COCO's JSON", "Karpathy's JSON")
 """Shapes in which splits are stated, and not chosen by a hash where they are missing."""
@@ -59,18 +61,19 @@ def read_splits(
         if several:
             for split, path in given.items():
                 found[split] = read_annotations(path, split=split, columns=columns, download=download)[split]
+            found = _named_apart(found)
         else:
             found = read_annotations(given, split_files=lists, columns=columns, download=download)
         return {split: Photographs.of(members) for split, members in found.items()}
 
     places = [*given.values()] if several else [given]
-    datasets = [*map(is_dataset, places)]
-    files = [file for path, kept in zip(places, datasets, strict=True) if not kept for file in files_of(path)]
+    several_files = [is_dataset(path) or bool(own_files_of(path)) for path in places]
+    files = [file for path, kept in zip(places, several_files, strict=True) if not kept for file in files_of(path)]
     files += lists.values() if isinstance(lists, dict) else [lists] if lists else []
     for file in files:  # a config may come from anyone, and reading a pipe or a device might never end
         if not file.is_file():
             raise ValueError(f"{file} is not a file")
-    if cache is None or any(datasets) or sum(file.stat().st_size for file in files) < LARGE:
+    if cache is None or any(several_files) or sum(file.stat().st_size for file in files) < LARGE:
         return read()
     checksums = [*map(sha256, files)]
 
@@ -82,6 +85,30 @@ def read_splits(
 
     rules = [FORMAT, several and [*given], isinstance(lists, dict) and [*lists], columns, checksums]
     return stored(Path(cache).expanduser() / f"captions-{digest(rules)[:12]}", unchanged)
+
+
+def _named_apart(found: Mapping[str, list[Photograph]]) -> dict[str, list[Photograph]]:
+    """Put the split before the names of photographs that data sets of several splits hold under one name, but with
+    other bytes: names may be numbers of rows. The same photograph keeps its name, so that it is found to be in two
+    splits."""
+    owners: dict[str, list[tuple[str, Encoded]]] = {}
+    for split, members in found.items():
+        for one in members:
+            if isinstance(one.file, Encoded) and one.file.size != -1:
+                owners.setdefault(one.name, []).append((split, one.file))
+    different = set()
+    for name, several in owners.items():
+        if len(several) > 1 and len({hashlib.sha256(file.read()).digest() for _, file in several}) > 1:
+            different.add(name)
+    return {
+        split: [
+            one._replace(id=name, name=name, file=one.file._replace(name=name))
+            if one.name in different and isinstance(one.file, Encoded) and (name := f"{split}/{one.name}")
+            else one
+            for one in members
+        ]
+        for split, members in found.items()
+    }
 
 
 def read_annotations(
@@ -102,7 +129,7 @@ def read_annotations(
     or else a tenth of the images are for validation and a tenth for testing. Raises ValueError naming the file and the
     invalid record.
     """
-    shape, photographs, given, short = read_photographs(path, columns=columns, download=download)
+    shape, photographs, given, short, groups = read_photographs(path, columns=columns, download=download)
     names = [photograph.name for photograph in photographs]
     if split is not None:
         named, by = [split] * len(photographs), split
@@ -115,7 +142,7 @@ def read_annotations(
         if not any(given) and all(folder in SPLITS for folder in folders):
             named, by = folders, "by folder"
         elif not any(named) and shape not in JSON:
-            named, by = divided(names), "by hash"
+            named, by = _divided(names, groups), "by hash"
         elif not any(named):
             raise ValueError(
                 f'{path}: no image has a `split` field of {", ".join(SPLITS)}: add "split": "train" and so on to each, '
@@ -126,6 +153,8 @@ def read_annotations(
                 "%s: images that have no `split` and are left out: %d, such as %s",
                 path, len(without), printable(without[0]),
             )  # fmt: skip
+    if groups and by != "as stated":
+        _warn_of_torn(path, names, named, groups)
     captions = sum(len(photograph.captions) for photograph in photographs)
     log.info("%s: %s, %d photographs, %d captions, splits %s", path, shape, len(photographs), captions, by)
     if short:
@@ -138,6 +167,29 @@ def read_annotations(
         if name is not None:
             found[name].append(photograph)
     return {name: _with_captions(path, name, members) for name, members in found.items()}
+
+
+def _divided(names: Sequence[str], groups: Mapping[int | str, int | str]) -> list[str]:
+    """A split for each name by a hash, the same for names of one group."""
+    firsts = [str(groups.get(name, name)) for name in names]
+    unique = [*dict.fromkeys(firsts)]
+    splits = dict(zip(unique, divided(unique), strict=True))
+    return [splits[first] for first in firsts]
+
+
+def _warn_of_torn(
+    path: Path, names: Sequence[str], named: Sequence[str | None], groups: Mapping[int | str, int | str]
+) -> None:
+    """Say which photographs share a text with one of another split."""
+    splits: dict[int | str, str] = {}
+    torn = [
+        name
+        for name, split in zip(names, named, strict=True)
+        if split and splits.setdefault(groups.get(name, name), split) != split
+    ]
+    if torn:
+        text = "%s: photographs that share a text with one of another split: %d, such as %s"
+        log.warning(text, path, len(torn), printable(torn[0]))
 
 
 def _split_name(path: Path | str, name: Any) -> str | None:
@@ -183,18 +235,19 @@ def _splits_from_files(path: Path, files: Path | Mapping[str, Path], photographs
         for entry in entries:
             if isinstance(entry, bool) or not isinstance(entry, int | str):
                 raise ValueError(f"{where}: {brief(entry)} in {brief(name)} is neither an image name nor an id")
-            if split_of.setdefault(str(entry), split) != split:
-                raise ValueError(f"{where}: {entry} is in two splits, {split_of[str(entry)]} and {split}")
+            if split_of.setdefault(plain_path(str(entry)), split) != split:
+                raise ValueError(f"{where}: {entry} is in two splits, {split_of[plain_path(str(entry))]} and {split}")
 
     # All entries are of one kind, ids or names: choose the kind that matches the most photographs.
-    key = max(NAMINGS, key=lambda key: sum(key(photograph) in split_of for photograph in photographs))
-    unknown = list(split_of.keys() - {key(photograph) for photograph in photographs})
+    ways = [[plain_path(naming(photograph)) for photograph in photographs] for naming in NAMINGS]
+    keys = max(ways, key=lambda keys: sum(key in split_of for key in keys))
+    unknown = list(split_of.keys() - set(keys))
     if len(unknown) == len(split_of):
         some = ", ".join(map(brief, unknown[:3]))
         raise ValueError(f"{where}: none of its entries ({some} ...) is an image of {path}")
     if unknown:
         log.warning("%s: %d entries are not images of %s, such as %s", where, len(unknown), path, brief(min(unknown)))
-    return [split_of.get(key(photograph)) for photograph in photographs]
+    return [split_of.get(key) for key in keys]
 
 
 def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> list[Photograph]:

@@ -67,9 +67,9 @@ class Captions(VocabularySource):
         Args:
             images: the folder of photographs, or one folder per split; or a dataset with photographs and captions: see
                 `data.photographs.hub_datasets`.
-            annotations: a file of captions, a folder with one, a dataset, or one for each split (train, val, test). Its
-                shape is recognised by its content: see `data.photographs.caption_files`. None: the folder `images`, or
-                the one above it.
+            annotations: a file of captions, a folder with one or with one for each photograph (`a.jpg`, `a.txt`), a
+                dataset, or one for each split (train, val, test). Its shape is recognised by its content: see
+                `data.photographs.caption_files`. None: the folder `images`, or the one above it.
             split_files: a list of names or ids for each split, or one JSON file {split: [names or ids]}.
             columns: the names of the columns image, caption and split where they are not recognised; of a table without
                 a header their numbers, from 1.

@@ -5,7 +5,6 @@ and the images and holds a checksum of each shard. A shard is renamed into place
 process killed at any time leaves a cache that other processes, or the next one, complete to the same bytes.
 """
 
-import errno
 import logging
 import mmap
 import shutil
@@ -37,8 +36,8 @@ from vision_attn.data.photographs.feature_index import (
     make_header,
 )
 from vision_attn.layers.precision import at_least_float32
-from vision_attn.system.console import progress
-from vision_attn.system.files import replacing, sha256, sweep
+from vision_attn.system.console import bytes_of, progress
+from vision_attn.system.files import is_full, replacing, sha256, sweep, way_on
 
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
 LOCK = ".lock"
@@ -136,10 +135,11 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
             folder.mkdir(parents=True, exist_ok=True)
             _complete(folder, header, encoder, views)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        cause = "the disk is full" if full else f"cannot write features ({error.strerror or error})"
+        if is_full(error):
+            again = way_on(error, "run the same command again to continue")
+            raise ValueError(f"{folder}: the disk is full; finished parts are kept{again}") from error
         raise ValueError(
-            f"{folder}: {cause}; finished parts are kept; run the same command again to continue"
+            f"{folder}: cannot write features ({error.strerror or error}): name another folder with data.cache"
         ) from error
     return folder
 
@@ -223,7 +223,7 @@ def _refuse_full_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise ValueError(
-            f"{folder}: the features still need {needed / 1e9:.2f} GB, but the disk has {free / 1e9:.2f} GB free; "
+            f"{folder}: the features still need {bytes_of(needed)}, but the disk has {bytes_of(free)} free; "
             "free some space or set another `cache`"
         )
 

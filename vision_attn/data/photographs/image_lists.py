@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from vision_attn.data.photographs.caption_values import Marks, texts
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
 from vision_attn.system.files import brief
 
@@ -25,18 +26,21 @@ def coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
         if key in said:
             raise ValueError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
         said[key] = []
-    unlisted, texts = 0, {str(key) for key in said}
+    unlisted, named, marks = 0, {str(key) for key in said}, Marks(path)
     for number, note in enumerate(_list(path, "annotations", notes)):
+        if marks.on(note):
+            continue
         where = f"annotation {number}"
         key = _id(path, where, _field(path, where, note, "image_id"))
-        caption = _caption(path, where, _field(path, where, note, "caption"))
+        captions = _captions(path, where, _field(path, where, note, "caption"))
         if key in said:
-            said[key].append(caption)
-        elif str(key) in texts:
+            said[key] += captions
+        elif str(key) in named:
             kind = "number, not a text" if isinstance(key, str) else "text, not a number"
             raise ValueError(f"{path}: {where} has image_id {brief(key)}, but the id of that image is a {kind}")
         else:
             unlisted += 1
+    marks.told()
     if unlisted:
         log.warning("%s: captions of images that the file does not list, which are left out: %d", path, unlisted)
     return [
@@ -54,15 +58,19 @@ def coco_by_id(path: Path, images: Any, notes: list) -> list[Photograph]:
         if isinstance(key, int | str) and isinstance(name, str):
             names[key] = name.replace("\\", "/")
     said: dict[int | str, list[str]] = {}
+    marks = Marks(path)
     for number, note in enumerate(notes):
+        if marks.on(note):
+            continue
         where = f"annotation {number}"
         key = _id(path, where, _field(path, where, note, "image_id"))
-        said.setdefault(key, []).append(_caption(path, where, _field(path, where, note, "caption")))
+        said.setdefault(key, []).extend(_captions(path, where, _field(path, where, note, "caption")))
+    marks.told()
     return [Photograph(key, names.get(key, ""), captions) for key, captions in said.items()]
 
 
 def karpathy(path: Path, images: list[dict]) -> list[Photograph]:
-    photographs, seen = [], set()
+    photographs, seen, marks = [], set(), Marks(path)
     for number, image in enumerate(images):
         where = f"image {number}"
         file = checked_name(path, where, _field(path, where, image, "filename"))
@@ -73,10 +81,13 @@ def karpathy(path: Path, images: list[dict]) -> list[Photograph]:
         if (folder := image.get("filepath")) not in (None, ""):
             file = str(Path(checked_name(path, where, folder)) / file)
         captions = [
-            _caption(path, where, _field(path, where, said, "raw"))
+            caption
             for said in _list(path, f"sentences of {where}", image["sentences"])
+            if not marks.on(said)
+            for caption in _captions(path, where, _field(path, where, said, "raw"))
         ]
         photographs.append(Photograph(key, file, captions))
+    marks.told()
     return photographs
 
 
@@ -98,8 +109,8 @@ def _id(path: Path, where: str, value: Any) -> int | str:
     return value
 
 
-def _caption(path: Path, where: str, value: Any) -> str:
-    """Check a caption, and make one line of it."""
-    if not isinstance(value, str):
+def _captions(path: Path, where: str, value: Any) -> list[str]:
+    """Check a caption, or a list of captions, and make one line of each."""
+    if not isinstance(value, str | list):
         raise ValueError(f"{path}: the caption of {where} must be a string, not {brief(value)}")
-    return one_line(value)
+    return [*map(one_line, texts(f"{path}: {where}", value))]

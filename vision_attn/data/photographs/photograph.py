@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import Encoded
+from vision_attn.data.records import plain_path
 from vision_attn.system.files import brief
 
 LONGEST = 100_000
@@ -45,8 +46,14 @@ def one_line(caption: str) -> str:
     return unicodedata.normalize("NFC", " ".join(_SURROGATE.sub(" ", caption[:LONGEST]).split()))
 
 
+def plain_name(value: str) -> str:
+    """A name of a photograph in one line, as the names of references and of results are compared."""
+    return " ".join(value.splitlines()).strip()
+
+
 def checked_name(path: Path, where: str, value: Any) -> str:
-    """A path below the image folder, with slashes. Raises ValueError if it could lead out of the folder."""
+    """A path below the image folder, in one spelling, with slashes. Raises ValueError if it could lead out of the
+    folder."""
     if not isinstance(value, str):
         raise ValueError(f"{path}: the file name of {where} must be a string, not {brief(value)}")
     if re.match("https?://", value):
@@ -54,12 +61,13 @@ def checked_name(path: Path, where: str, value: Any) -> str:
             f"{path}: the file name of {where} is the address {brief(value)}: download the photographs, and write the "
             "names of their files there"
         )
-    name = " ".join(value.splitlines()).strip()
+    name = plain_name(value)
     parts = re.split(r"[/\\]", name)
-    if not name or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
+    empty = all(part.strip() in ("", ".") for part in parts)
+    if empty or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
         alone = f": write {parts[-1]}" if parts[-1].strip(". ") else ""
         raise ValueError(
             f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
             f"not absolute, and without `..`{alone}"
         )
-    return name.replace("\\", "/")
+    return plain_path(name.replace("\\", "/"))

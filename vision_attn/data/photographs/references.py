@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from vision_attn.data.photographs.caption_files import entries, read_photographs, recognised
-from vision_attn.data.photographs.photograph import NAMINGS, Photograph
-from vision_attn.data.records import read_records
+from vision_attn.data.photographs.photograph import NAMINGS, Photograph, plain_name
+from vision_attn.data.records import plain_path, read_records
 from vision_attn.system.files import brief
 
 log = logging.getLogger(__name__)
@@ -32,10 +32,11 @@ def read_results(path: str | Path) -> dict[int | str, str]:
         raise ValueError(f'{path} is not a results file; expected a list, lines or a table of "image_id" and "caption"')
     captions: dict[int | str, str] = {}
     records = read_records(path, "image", "caption", content=content)
-    for where, image, texts, _ in entries(path, records):
-        if image in captions:
-            raise ValueError(f"{where} is the second caption of image {brief(image)}; give one per image")
-        captions[image] = texts[0] if texts else ""
+    for where, images, texts, _ in entries(path, records):
+        for image in images:
+            if image in captions:
+                raise ValueError(f"{where} is the second caption of image {brief(image)}; give one per image")
+            captions[image] = texts[0] if texts else ""
     if not captions:
         raise ValueError(f"{path} holds no captions")
     log.info("%s: %s, captions of %d images", path, records.shape, len(captions))
@@ -67,7 +68,7 @@ def matched(images: Sequence[int | str], photographs: Sequence[Photograph]) -> d
         for photograph in photographs:
             named.setdefault(naming(photograph), []).append(photograph)
         named.pop("", None)  # those without a file name
-        texts = {image: written(str(image).replace("\\", "/")) for image in images}
+        texts = {image: written(plain_path(plain_name(str(image)).replace("\\", "/"))) for image in images}
         meant = {image: named[text] for image, text in texts.items() if text in named}
         found = meant if len(meant) > len(found) else found
     taken: dict[int | str, int | str] = {}

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import chain, cycle, islice
 from pathlib import Path
 from random import Random
+from threading import Lock
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -21,7 +22,8 @@ from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import random_crops
 from vision_attn.data.images.squares import in_threads, read_image
 from vision_attn.data.photographs.remarks import remarks
-from vision_attn.data.photographs.shard_files import Sample, count, expanded, matching, read
+from vision_attn.data.photographs.samples import LeftOut, Sample
+from vision_attn.data.photographs.shard_files import count, expanded, matching, read
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
@@ -31,6 +33,8 @@ from vision_attn.task import Task, equal_part, known_split
 
 JUDGED = 2000
 """Captions that are read before training to see how long they are and what is left out of them."""
+NAMED = 5
+"""Shards that are named, at most, because samples of them are left out."""
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
 
@@ -84,9 +88,10 @@ class Shards(VocabularySource):
                 searched for under `$VISION_ATTN_DATA` and `data/`. All shards of a split are of one kind.
             epoch_images: photographs of one epoch over all processes; None: count those of the training shards.
             photograph, caption: the columns of a Parquet file; `photograph` holds the bytes of an image file, or
-                `{bytes, path}`, and `caption` a text or a list of texts. In a tar file, the members that share a name
-                are one sample: an image by its extension, and captions in `.txt` (one per line) or in `.json` (under
-                the name `caption`).
+                `{bytes, path}`, and `caption` a text or a list of texts. In a tar file, members that follow each other
+                and share the name up to its first dot are one sample: an image by its extension, and captions in
+                `.caption` or `.txt` (one per line) or in `.json` (under the name `caption`). Others are left out, and
+                a line counts them.
             vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images`
                 photographs of training. Its words occur there at least `min_count` times, `max_words` of them at most.
             words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
@@ -112,13 +117,19 @@ class Shards(VocabularySource):
         self._resolution: int | None = None
         self._fit: Fit = "centre"
         self._warned = False
+        self._told: set[Path] = set()
+        self._telling = Lock()
+        self._named = 0
 
     def prepare(self, task: Task) -> None:
         """Find the shards. No photograph is read."""
         if task.resolution is None:
             raise ValueError("Shards: photographs of all sizes need an encoder with a resolution")
+        owner: dict[Path, str] = {}
         for split in self.shards:
-            self._paths(split)
+            for path in map(Path.resolve, self._paths(split)):
+                if (other := owner.setdefault(path, split)) != split and "train" in (other, split):
+                    raise ValueError(f"{path} is in two splits, {other} and {split}: data.shards of both name it")
         self._resolution, self._fit = task.resolution, task.fit
 
     @cached_property
@@ -141,7 +152,20 @@ class Shards(VocabularySource):
 
     @cached_property
     def _counted(self) -> int:
-        return sum(map(count, self._paths("train")))
+        return self.counted("train")
+
+    def counted(self, split: str) -> int:
+        """The photographs of a split that have a caption. Says how many samples are left out."""
+        total, left_out = 0, LeftOut()
+        for path in self._paths(split):
+            own = LeftOut()
+            total += count(path, *self.fields, own)
+            if path not in self._told:
+                self._told.add(path)
+                left_out.update(own)
+        if left_out.counts:
+            log.warning("%s: %s", self.shards[split], printable(str(left_out)))
+        return total
 
     def __len__(self) -> int:
         return max(1, (self.epoch_images or self._counted) // self.batch_size)
@@ -236,7 +260,16 @@ class Shards(VocabularySource):
         return found
 
     def _read(self, path: Path) -> Iterator[Sample]:
-        return read(path, *self.fields)
+        left_out = LeftOut()
+        yield from read(path, *self.fields, left_out)
+        with self._telling:  # shards are read by several threads
+            if left_out.counts and path not in self._told and self._named < NAMED:
+                self._named += 1
+                log.warning(
+                    "%s: %s%s",
+                    path, printable(str(left_out)), "; further shards are not named" * (self._named == NAMED),
+                )  # fmt: skip
+            self._told.add(path)
 
 
 class Split:
@@ -245,7 +278,7 @@ class Split:
 
     def __init__(self, source: Shards, name: str, rank: int = 0, world: int = 1) -> None:
         self.source, self.paths, self.rank, self.world = source, source._paths(name), rank, world
-        self.images = sum(map(count, self.paths))
+        self.images = source.counted(name)
 
     def __len__(self) -> int:
         return len(range(self.rank, -(-self.images // self.source.batch_size), self.world))

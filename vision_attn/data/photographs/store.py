@@ -17,12 +17,14 @@ import numpy as np
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from numpy.typing import NDArray
 
-from vision_attn.data.images.open import Encoded
+from vision_attn.data.films.files import FILM_ENDINGS
+from vision_attn.data.images.open import ENDINGS, Encoded
 from vision_attn.data.images.squares import View
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.ragged import Ragged, map_array, write_array
+from vision_attn.data.records import say_endings, with_endings
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.system.console import printable, progress, say
+from vision_attn.system.console import bytes_of, printable, progress, say
 from vision_attn.system.files import digest, meant, replacing
 from vision_attn.task import SPLITS
 
@@ -168,8 +170,8 @@ def _name_others(folder: Path) -> None:
     pattern = f"{folder.name.split('-')[0]}-*"
     others = [other for other in sorted(folder.parent.glob(pattern)) if other.is_dir() and other != folder]
     if others:
-        sizes = (sum(path.stat().st_size for path in other.glob("*")) / 1e6 for other in others)
-        listed = ", ".join(f"{other.name} ({size:,.1f} MB)" for other, size in zip(others, sizes, strict=True))
+        sizes = (sum(path.stat().st_size for path in other.glob("*")) for other in others)
+        listed = ", ".join(f"{other.name} ({bytes_of(size)})" for other, size in zip(others, sizes, strict=True))
         say(f"{folder.parent} also holds captions of other annotation files; delete those not needed: {listed}")
 
 
@@ -210,25 +212,30 @@ def locate(
     photographs: Mapping[str, Photographs], folders: Mapping[str, Path], *, films: bool = False
 ) -> dict[str, Photographs]:
     """Find the file of each photograph in the folder of its split, unless the data set holds it; of `films`, each may
-    be a folder of frames. Missing photographs are logged and left out.
+    be a folder of frames. A name without an ending is that of the only file of that name. Missing photographs are
+    logged and left out.
 
-    Raises ValueError if a split has no folder, or if no file exists.
+    Raises ValueError if a split has no folder, if no file exists, or if a name may be that of two files.
     """
     root = os.path.commonpath([folder.absolute() for folder in folders.values()]) if folders else ""
     what = "films" if films else "photographs"
     placed: dict[str, Photographs] = {}
     found: dict[str, Photographs] = {}
+    completed: dict[str, str] = {}
     missing, example = 0, Path(root)
     for split, members in photographs.items():
         if not len(members):
             found[split] = members
             continue
-        placed[split] = members if members.files is not None else _placed(members, split, folders, root, films)
+        placed[split] = members
+        if members.files is None:
+            placed[split] = _placed(members, split, folders, root, films, completed)
         sizes = placed[split].sizes
         found[split] = placed[split].selected(sizes >= 0)
         if sizes.min() < 0:
             example = example if missing else Path(str(placed[split].file(int(np.argmin(sizes)))))
             missing += len(sizes) - len(found[split])
+    say_endings(completed, what)
     if not any(map(len, found.values())):
         hint = meant(example, Path(root)) or ": check data.images"
         raise ValueError(f"none of the {what} exist, such as {printable(str(example))}{hint}")
@@ -238,13 +245,31 @@ def locate(
     return found
 
 
-def _placed(members: Photographs, split: str, folders: Mapping[str, Path], root: str, films: bool) -> Photographs:
-    """The photographs of a split with the folder of their files, and the sizes of these."""
+def _placed(
+    members: Photographs,
+    split: str,
+    folders: Mapping[str, Path],
+    root: str,
+    films: bool,
+    completed: dict[str, str],
+) -> Photographs:
+    """The photographs of a split with the folder of their files, and the sizes of these. Names that leave out an ending
+    become whole, and are noted in `completed`."""
     if split not in folders:
         raise ValueError(f"no folder of images is given for split {split}")
     path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
     placed = replace(members, folder=folders[split])
     sizes = np.fromiter((_size(placed.file_prefix + name, films) for name in members.all_names()), dtype=np.int64)
+    missing = {placed.members.item(number): number for number in np.flatnonzero(sizes < 0).tolist()}
+    names = {member: placed.names.text(member) for member in missing}
+    whole = with_endings(folders[split], names.values(), FILM_ENDINGS if films else ENDINGS)
+    if whole:
+        texts = [*placed.names.all_texts()]
+        for member in (member for member, name in names.items() if name in whole):
+            texts[member] = whole[names[member]]
+            sizes[missing[member]] = _size(placed.file_prefix + texts[member])
+        placed = replace(placed, names=Ragged.texts(texts))
+        completed |= whole
     return replace(placed, name_prefix="" if path == "." else f"{path}/", sizes=sizes)
 
 

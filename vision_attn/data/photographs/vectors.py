@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,11 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import Encoder
 from vision_attn.data.images.squares import View, in_threads
-from vision_attn.data.photographs.vector_files import (
-    BOXES,
-    HEIGHTS,
-    NAMES,
-    WIDTHS,
-    Entry,
-    arrays_of,
-    boxes_beside,
-    place_of,
-)
+from vision_attn.data.photographs.stored_arrays import Stored
+from vision_attn.data.photographs.vector_databases import BOXES, HEIGHTS, NAMES, WIDTHS, Entry
+from vision_attn.data.photographs.vector_files import arrays_of, boxes_beside, place_of
 from vision_attn.data.photographs.views import Views
+from vision_attn.system.files import brief
 
 MULTIPLE = 8
 """Numbers of vectors in a batch are rounded up to a multiple of it, so that batches have few shapes."""
@@ -49,12 +44,25 @@ class Vectors:
         taken, often = set(self.files), Counter(map(str, ids))
         self.unreadable: dict[str, str] = {}
         """The photographs whose vectors are missing, with the reason."""
+        self._refuse_shared(path, views)
         for number, (view, key) in enumerate(zip(views, map(str, ids), strict=True)):
             if self.files[number] is None and often[key] == 1:  # an id of two photographs tells neither
                 named = place.by_id(key)
                 self.files[number] = None if named in taken else named  # of another photograph, by its name
             if self.files[number] is None:
                 self.unreadable[view.name] = place.missing(view.name, key)
+        self._refuse_shared(path, views)
+
+    def _refuse_shared(self, path: Path, views: Sequence[View]) -> None:
+        """Raise ValueError if two photographs would have the same vectors."""
+        owners: dict[Path | Entry, str] = {}
+        for file, view in zip(self.files, views, strict=True):
+            if file is not None and (other := owners.setdefault(file, view.name)) != view.name:
+                raise ValueError(
+                    f"{path}: {brief(other)} and {brief(view.name)} would both have the vectors of "
+                    f"{file.key if isinstance(file, Entry) else file.name}: name those of each by its whole path, with "
+                    "its ending"
+                )
 
     @classmethod
     def of(cls, views: Views, path: Path, encoder: Encoder) -> "Vectors":
@@ -83,20 +91,19 @@ def padded(vectors: Sequence[Float[Tensor, "_ D"]], multiple: int = MULTIPLE) ->
 def read_vectors(path: Path | Entry, shape: tuple[int | None, int]) -> Float[Tensor, "L D"]:
     """Read the vectors of one image. Where their number differs from image to image (None), vectors of zeros are left
     out: they are padding. Raises ValueError naming the file if it holds anything else than `shape`."""
-    with arrays_of(path) as arrays:
-        array = np.asarray(arrays[_chosen(list(arrays))])
-    if array.ndim == 3:
-        array = array.reshape(-1, array.shape[-1])
     number, size = shape
-    fits = array.ndim == 2 and array.shape[1] == size and array.shape[0] == (number or array.shape[0])
-    if not fits or array.dtype.kind not in "fiu":
-        held = f"{array.shape} of {array.dtype}"
+    with arrays_of(path) as arrays:
+        stored = arrays[_chosen(list(arrays))]
+        array = stored.read() if _fits(stored, shape) else None
+    if array is None:
         wanted = f"{number or 'any number of'} vectors of {size} numbers"
         wanted += ", as the grid and the region_size of the encoder say" if number else ", as region_size says"
-        several = array.ndim == 2 and array.shape[1] == size and number
+        several = number and _fits(stored, (None, size))
         hint = "; if their number differs between photographs, set --task.encoder.grid=[1,-1]" if several else ""
-        raise ValueError(f"{path} must hold {wanted}, but holds {held}{hint}")
-    vectors = torch.from_numpy(array.astype(np.float32))
+        raise ValueError(f"{path} must hold {wanted}, but holds {stored.shape} of {stored.dtype}{hint}")
+    array = array.reshape(-1, size)
+    with np.errstate(over="ignore"):  # of numbers that are too large, which the next line refuses
+        vectors = torch.from_numpy(array.astype(np.float32))
     if not vectors.isfinite().all():
         raise ValueError(f"{path} holds numbers that are not finite")
     if number is None:
@@ -104,6 +111,13 @@ def read_vectors(path: Path | Entry, shape: tuple[int | None, int]) -> Float[Ten
         if not len(vectors):
             raise ValueError(f"{path} holds no vector that is not zero")
     return vectors
+
+
+def _fits(stored: Stored, shape: tuple[int | None, int]) -> bool:
+    """Whether an array is one of vectors of this `shape`."""
+    number, size = shape
+    whole = len(stored.shape) in (2, 3) and stored.shape[-1] == size and stored.dtype.kind in "fiu"
+    return whole and number in (None, prod(stored.shape[:-1]))
 
 
 def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float[Tensor, "L 4"] | None:
@@ -115,7 +129,7 @@ def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float
     Raises ValueError naming the file for boxes of another shape.
     """
     with arrays_of(path) as arrays:
-        vectors = np.asarray(arrays[_chosen(list(arrays))])
+        vectors = arrays[_chosen(list(arrays))].read()
         stated = _stated(arrays)
     if stated is None and (other := boxes_beside(path)):
         with arrays_of(other) as arrays:
@@ -132,21 +146,21 @@ def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float
     return torch.from_numpy(scaled * 2 - 1).float().clamp(-1, 1)
 
 
-def _stated(arrays: Mapping[str, NDArray], *more: str) -> tuple[str, Float[NDArray, "L 4"], list[float | None]] | None:
+def _stated(arrays: Mapping[str, Stored], *more: str) -> tuple[str, Float[NDArray, "L 4"], list[float | None]] | None:
     """The boxes among arrays, with their name, and the width and height of the photograph where they are known."""
     name = next((each for each in (*BOXES, *more) if each in arrays), None)
     if name is None:
         return None
-    boxes = np.asarray(arrays[name], dtype=np.float64)
+    boxes = arrays[name].read().astype(np.float64)
     return name or "the boxes", boxes, [_number(arrays, known) for known in (WIDTHS, HEIGHTS)]
 
 
-def _number(arrays: Mapping[str, NDArray], names: Sequence[str]) -> float | None:
+def _number(arrays: Mapping[str, Stored], names: Sequence[str]) -> float | None:
     """The number that an array with one of these names holds; None if there is none above 0."""
     name = next((each for each in names if each in arrays), None)
-    if name is None or np.asarray(arrays[name]).size != 1:
+    if name is None or prod((stored := arrays[name]).shape) != 1:
         return None
-    number = float(np.asarray(arrays[name]).item())
+    number = float(stored.read().item())
     return number if number > 0 else None
 
 

@@ -70,7 +70,11 @@ class Views(Sequence[View]):
             if (owner[rows] >= 0).any():
                 shared = int(np.argmax(owner[rows] >= 0))
                 other = list(self.rows)[owner[rows[shared]]]
-                raise ValueError(f"{self.splits[number].file(shared)} is in two splits, {other} and {split}")
+                more = int((owner[rows] >= 0).sum()) - 1
+                raise ValueError(
+                    f"{self.splits[number].file(shared)} is in two splits, {other} and {split}"
+                    + (f", and so are {more:,} others of {split}" if more else "")
+                )
             owner[rows] = number
 
     def ids(self) -> Iterator[int | str]:

@@ -103,6 +103,17 @@ def pair_split(first: int, second: int) -> str | None:
 
 
 @cache
+def pairs_of(split: str) -> np.ndarray:
+    """Which two objects may occur together in scenes of `split`, (48, 48)."""
+    pairs = np.zeros((len(OBJECTS), len(OBJECTS)), bool)
+    for first, second in combinations(range(len(OBJECTS)), 2):
+        (colour, shape), (other_colour, other_shape) = divmod(first, len(SHAPES)), divmod(second, len(SHAPES))
+        alike = colour == other_colour or shape == other_shape
+        pairs[first, second] = pairs[second, first] = not alike and pair_split(first, second) == split
+    return pairs
+
+
+@cache
 def combinations_of(split: str, num_objects: int) -> np.ndarray:
     """All sets of `num_objects` objects that scenes of `split` may contain, (N, num_objects). All their pairs are of
     `split`.
@@ -112,11 +123,8 @@ def combinations_of(split: str, num_objects: int) -> np.ndarray:
     if num_objects == 1:
         return np.array([[index] for index in range(len(OBJECTS)) if object_split(index) == split])
 
-    def allowed(first: int, second: int) -> bool:
-        (colour, shape), (other_colour, other_shape) = divmod(first, len(SHAPES)), divmod(second, len(SHAPES))
-        return colour != other_colour and shape != other_shape and pair_split(first, second) == split
-
-    pairs = {pair for pair in combinations(range(len(OBJECTS)), 2) if allowed(*pair)}
+    allowed = pairs_of(split)
+    pairs = {pair for pair in combinations(range(len(OBJECTS)), 2) if allowed[pair]}
     if num_objects == 2:
         return np.array(sorted(pairs))
     return np.array([(i, j, k) for i, j in sorted(pairs) for k in range(i) if {(k, i), (k, j)} <= pairs])

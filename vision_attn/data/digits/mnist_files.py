@@ -1,0 +1,213 @@
+"""The four files of MNIST: found by their names or by their headers, downloaded, and read."""
+
+import gzip
+import logging
+import os
+import re
+import struct
+import tempfile
+import zlib
+from collections.abc import Sequence
+from io import BufferedIOBase
+from itertools import islice, product
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vision_attn.system.console import printable, reason_of
+from vision_attn.system.files import find
+
+FILES = {
+    "training": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+NAMED = {"training": re.compile("train", re.IGNORECASE), "test": re.compile("t10k|test", re.IGNORECASE)}
+"""What the name of a file says of its part, where it is not one of `FILES`."""
+SIDE = 28
+"""Height and width of a digit in pixels."""
+MAX_BYTES = 2**28
+"""The largest size of an unpacked file; MNIST's largest has 47 million bytes."""
+MOST_FILES = 1000
+"""Files of a folder whose headers are read, at most: a folder with more is none of MNIST."""
+GZIP = b"\x1f\x8b"
+"""The first bytes of a gzipped file."""
+log = logging.getLogger(__name__)
+
+
+class Pair(NamedTuple):
+    """Files of images and labels that belong together, by their headers."""
+
+    images: Path
+    labels: Path
+    count: int
+    parts: frozenset[str]
+    """The parts of `FILES` that they may be, by their names."""
+
+
+def locate(folder: str, *, download: bool) -> dict[str, Path]:
+    """Find the file for each name in `FILES`, in `folder`, also searched for under `$VISION_ATTN_DATA` and `data/`, or
+    in a folder in it.
+
+    Files of other names are recognised by their headers: images by 28 x 28 bytes, labels by their number, which is that
+    of the images; training or test by a name with "train", "t10k" or "test", or else the larger of two sets is for
+    training. A line says which are taken. Raises ValueError if some are missing and cannot be downloaded, or if it is
+    not clear which they are.
+    """
+    try:
+        place = find(folder)
+    except ValueError:
+        place = Path(os.environ.get("VISION_ATTN_DATA") or "data").expanduser() / Path(folder).expanduser()
+    names = [name for pair in FILES.values() for name in pair]
+    found = {name: file for name in names if (file := _existing(place, name))}
+    hint = ""
+    if missing := [name for name in names if name not in found]:
+        recognised, hint = _recognised(place, found)
+        found |= recognised
+    if not (missing := [name for name in missing if name not in found]):
+        return found
+    if not download:
+        raise ValueError(
+            f"MNIST: {', '.join(missing)} not found in {place}{hint}: put the files there, gzipped or not "
+            "(VISION_ATTN_DATA sets the folder of data sets), or download them with --data.download=true of "
+            "vision-attn train, prepare or eval"
+        )
+    try:
+        fetch(place, missing)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(
+            f"MNIST could not be downloaded: put {', '.join(names)} into {place} yourself ({reason_of(error)})"
+        ) from error
+    return found | {name: place / name for name in missing}
+
+
+def _existing(place: Path, name: str) -> Path | None:
+    """The unpacked file of a name, or else the gzipped one. Some programs unpack each into a folder of its name."""
+    for path in (place / name.removesuffix(".gz"), place / name):
+        if path.exists() and not path.is_dir():
+            return path
+    return None
+
+
+def _recognised(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], str]:
+    """The missing files, found by their headers, in a folder or else in those in it; and for a message, what was found
+    but is not clear."""
+    hint = ""
+    for pattern in ("*", "*/*"):
+        shapes = _shapes([*known.values(), *islice(place.glob(pattern), MOST_FILES)])
+        ways = _ways(place, shapes, known)
+        if len(ways) == 1:
+            (way,) = ways
+            taken = {
+                name: file
+                for part, pair in zip(FILES, way, strict=True)
+                for name, file in zip(FILES[part], pair[:2], strict=True)
+                if name not in known
+            }
+            files = (f"{file.relative_to(place)} as {name.removesuffix('.gz')}" for name, file in taken.items())
+            log.info("%s: taken by their headers: %s", place, printable(", ".join(files)))
+            return taken, ""
+        others = [path for path in shapes if path not in known.values()]
+        if others and not hint:
+            listed = (f"{path.relative_to(place)} ({' x '.join(map(str, shapes[path]))})" for path in others[:8])
+            unclear = "which of these files are meant is not clear" if ways else "these files do not match"
+            hint = printable(f"; {unclear}, rename the right ones: {', '.join(listed)}")
+    return {}, hint
+
+
+def _ways(place: Path, shapes: dict[Path, tuple[int, ...]], known: dict[str, Path]) -> list[tuple[Pair, Pair]]:
+    """The ways in which files may be the training and the test set, two at most."""
+    pairs = (
+        Pair(image, label, count, parts)
+        for image, (count, *sides) in shapes.items()
+        for label, size in shapes.items()
+        if sides == [SIDE, SIDE]
+        and size == (count,)
+        and (parts := _parts(image.relative_to(place)) & _parts(label.relative_to(place)))
+    )
+    pairs = [*islice(pairs, MOST_FILES)]
+    options = [
+        [pair for pair in pairs if part in pair.parts and all(
+            known.get(name, file) == file for name, file in zip(FILES[part], pair[:2], strict=True)
+        )]
+        for part in FILES
+    ]  # fmt: skip
+    ways = (
+        (training, test)
+        for training, test in product(*options)
+        if {*training[:2]}.isdisjoint(test[:2])
+        and (min(len(training.parts), len(test.parts)) == 1 or training.count > test.count)
+    )
+    return [*islice(ways, 2)]
+
+
+def _parts(path: Path) -> frozenset[str]:
+    """The parts that a file may be, by its name and that of its folder."""
+    return frozenset(part for part, said in NAMED.items() if said.search(str(path))) or frozenset(NAMED)
+
+
+def _shapes(paths: Sequence[Path]) -> dict[Path, tuple[int, ...]]:
+    """The shapes in the headers of those files that are in the format of MNIST, of a gzipped and an unpacked one of the
+    same name the unpacked one."""
+    found: dict[Path, tuple[int, ...]] = {}
+    for path in sorted(paths, key=lambda path: (path.suffix == ".gz", path)):
+        if path.with_suffix("") in found and path.suffix == ".gz":
+            continue
+        try:
+            if path.is_file() and not path.name.startswith("."):
+                with _opened(path) as file:
+                    found[path] = _read_shape(path, file)
+        except (ValueError, OSError, EOFError, zlib.error, struct.error):
+            continue
+    return found
+
+
+def fetch(place: Path, names: list[str]) -> None:
+    """Download and verify MNIST with torchvision, and move the files `names` into `place`."""
+    from torchvision import datasets  # slow to import, and rarely needed
+
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=place) as temporary:
+        raw = Path(datasets.MNIST(temporary, download=True).raw_folder)
+        for name in names:
+            os.replace(raw / name, place / name)
+
+
+def read_idx(path: Path) -> UInt8[Tensor, "..."]:
+    """Read a file in the format of MNIST: two zero bytes, type 8 (bytes), number of dimensions, their sizes, data.
+
+    Raises ValueError for anything else. A gzipped file, whatever its name, is unpacked only up to the size in its
+    header.
+    """
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} is not a regular file")
+    try:
+        with _opened(path) as file:
+            shape = _read_shape(path, file)
+            content = bytearray(file.read(prod(shape) + 1))
+    except (OSError, EOFError, zlib.error, struct.error) as error:
+        raise ValueError(f"{path} cannot be read ({error}): it is damaged, download it again") from error
+    if len(content) != prod(shape):
+        raise ValueError(f"{path} is not a complete MNIST file: it is damaged, download it again")
+    return torch.frombuffer(content, dtype=torch.uint8).view(shape)
+
+
+def _opened(path: Path) -> BufferedIOBase | gzip.GzipFile:
+    with open(path, "rb") as file:
+        packed = file.read(len(GZIP)) == GZIP
+    return gzip.open(path) if packed else open(path, "rb")
+
+
+def _read_shape(path: Path, file: BufferedIOBase | gzip.GzipFile) -> tuple[int, ...]:
+    """Read the shape from the header of `file`. Raises ValueError naming `path` if it is not an MNIST header."""
+    zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
+    if (zeros, kind) != (0, 8) or not 1 <= dimensions <= 3:
+        raise ValueError(f"{path} is not an MNIST file: it is damaged, download it again")
+    shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+    if not 0 < prod(shape) <= MAX_BYTES:
+        sizes = " x ".join(map(str, shape))
+        raise ValueError(f"{path} declares {sizes} bytes, unlike any MNIST file: it is damaged, download it again")
+    return shape

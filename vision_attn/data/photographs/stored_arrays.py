@@ -1,0 +1,95 @@
+"""Arrays in files of others: their shapes and types are looked at before any number is read.
+
+A small file may declare any number of numbers, and hold them compressed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedIOBase
+from math import prod
+from typing import Any, NamedTuple
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST = 2**28
+"""Bytes of an array that are read, unpacked: 36,000 vectors of 2,048 numbers fit."""
+HEADER = 2**16
+"""Bytes that the header of an array may have."""
+ZIP = b"PK"
+"""The first bytes of an .npz file."""
+
+
+class Stored(NamedTuple):
+    """An array that is not read yet."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    load: Callable[[], NDArray]
+
+    def read(self) -> NDArray:
+        """Read it. Raises ValueError if it does not hold numbers, or too many of them."""
+        if self.dtype.kind not in "biuf":
+            raise ValueError(f"it holds no numbers, but {self.dtype}")
+        if (size := prod(self.shape) * self.dtype.itemsize) > LARGEST:
+            raise ValueError(f"it declares {size:,} bytes, {self.shape} of {self.dtype}: at most {LARGEST:,} are read")
+        return np.asarray(self.load())
+
+
+class Archive(Mapping[str, Stored]):
+    """The arrays of an .npz file by name."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        try:
+            self.content = ZipFile(file)
+        except BadZipFile as error:
+            raise ValueError("it is no .npz file") from error
+        self.members = {one.filename.removesuffix(".npy"): one for one in self.content.infolist()}
+
+    def __getitem__(self, name: str) -> Stored:
+        member = self.members[name]
+        if member.file_size > LARGEST + HEADER:
+            raise ValueError(f"{name} has {member.file_size:,} bytes unpacked: at most {LARGEST:,} are read")
+
+        def load() -> NDArray:
+            with self.content.open(member) as opened:
+                return np.lib.format.read_array(opened, allow_pickle=False)
+
+        with self.content.open(member) as opened:
+            return Stored(*_header(opened), load)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+def stored_in(file: BufferedIOBase) -> Mapping[str, Stored]:
+    """The arrays of an .npy or .npz file by name; "" in an .npy file. Raises ValueError if it is neither, or a pickle,
+    which could run code."""
+    first = file.read(2)
+    file.seek(0)
+    if first == ZIP:
+        return Archive(file)
+    if first[:1] == b"\x80":
+        raise ValueError("it is a pickle, which could run code when it is read: write numpy.savez's bytes instead")
+
+    def load() -> NDArray:
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+    return {"": Stored(*_header(file), load)}
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """The shape and the type of an array in the format of .npy."""
+    version = np.lib.format.read_magic(file)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"version {version} of numpy's format is not one of plain numbers")
+    shape, _, dtype = readers[version](file)
+    return shape, dtype

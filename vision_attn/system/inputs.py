@@ -1,0 +1,103 @@
+"""What the running command reads and writes: no output may replace an input or another output.
+
+Within `inputs_kept`, everything that reads a file which the user named calls `reads`, and every output whose name is
+known before the work calls `writes`; `check_replaced` is asked before any file is replaced. Files are compared by
+identity: links and other spellings of a name are the same file. Outside of `inputs_kept`, such as in a notebook,
+nothing is checked.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PICTURES = (".png", ".gif")
+"""Endings of the pictures that the package draws."""
+
+
+class _Command:
+    """The files of one command."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[object, str] = {}
+        self.outputs: dict[object, str] = {}
+
+
+_command: _Command | None = None
+
+
+@contextmanager
+def inputs_kept() -> Iterator[None]:
+    """Within this context, which is one command, what `reads` has named is not replaced."""
+    global _command
+    before, _command = _command, _Command()
+    try:
+        yield
+    finally:
+        _command = before
+
+
+def reads(path: str | Path) -> None:
+    """Note a file that is read, or a folder. Raises ValueError if it is also an output."""
+    if _command is None:
+        return
+    key = _identity(path)
+    if key in _command.outputs:
+        raise ValueError(_refusal(path, _command.outputs[key]))
+    _command.inputs.setdefault(key, os.path.abspath(path))
+
+
+def reads_all(folder: str | Path) -> None:
+    """Note the files of a folder, not those of its subfolders."""
+    if _command is not None and os.path.isdir(folder):
+        for entry in os.scandir(folder):
+            if entry.is_file():
+                reads(entry.path)
+
+
+def is_read(path: str | Path) -> bool:
+    """Whether `reads` named an existing file."""
+    return _command is not None and os.path.exists(path) and _identity(path) in _command.inputs
+
+
+def writes(path: str | Path, option: str) -> None:
+    """Note a file that will be written, as `option` says. Raises ValueError if it is an input, or another output."""
+    if _command is None:
+        return
+    check_replaced(path, option)
+    if _identity(path) in _command.outputs:
+        raise ValueError(f"{path} would be written twice: name another place with {option}")
+    _command.outputs[_identity(path)] = option
+
+
+def check_replaced(path: str | Path, option: str | None = None) -> None:
+    """Raise ValueError if what is at `path` is an input, or a folder that holds one, or a picture in a folder of
+    input: it is about to be replaced. option: what named the place; it may not be the output of another option."""
+    if _command is None:
+        return
+    if option and _command.outputs.get(_identity(path), option) != option:
+        raise ValueError(f"{path} would be written twice: name another place with {option}")
+    if not os.path.lexists(path):
+        return
+    drawn = os.path.splitext(path)[1].lower() in PICTURES and _identity(os.path.dirname(path) or ".")
+    if _identity(path) in _command.inputs or drawn in _command.inputs:
+        raise ValueError(_refusal(path, option))
+    if os.path.isdir(path):
+        inside = os.path.join(os.path.realpath(path), "")
+        for name in _command.inputs.values():
+            if os.path.realpath(name).startswith(inside):
+                raise ValueError(_refusal(name, option, folder=path))
+
+
+def _identity(path: str | Path) -> object:
+    """The same for two names of a file; of one that does not exist, its place."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return os.path.normcase(os.path.realpath(path))
+    return status.st_dev, status.st_ino
+
+
+def _refusal(path: str | Path, option: str | None, *, folder: str | Path = "") -> str:
+    where = f"{folder}, which would be replaced, holds {path}" if folder else f"{path} would be replaced"
+    return f"{where}, but this command reads it: name another place" + f" with {option}" * bool(option)

@@ -1,0 +1,68 @@
+"""The address at which the page is served, and the names by which a request may call it."""
+
+import re
+import socket
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at `host`, which may be a name or an address of version 4 or 6, in brackets or not.
+    Raises OSError if it cannot be used, and ValueError for no host at all, which would mean all of them."""
+    if not bare(host):
+        raise ValueError("the host is empty: name an address, such as 127.0.0.1, or 0.0.0.0 for all")
+    found = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
+    family, *_, place = min(found, key=lambda one: one[0] != socket.AF_INET)  # version 4 where there are both
+    mapped = ip_address(place[0]).ipv4_mapped if family == socket.AF_INET6 else None  # ::ffff:127.0.0.1
+    if mapped is not None:
+        family, place = socket.AF_INET, (str(mapped), port)
+    return socket.create_server(place, family=family)
+
+
+def bare(host: str) -> str:
+    """A host without the brackets that an address of version 6 may have."""
+    return host.removeprefix("[").removesuffix("]")
+
+
+def url_of(host: str, port: int) -> str:
+    """The address of the page, for a browser."""
+    return f"http://[{bare(host)}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_foreign(headers: Headers, address: str, name: str) -> bool:
+    """Whether a page of another site asks, also of one that has our address under a name of its own.
+
+    address: the one that the connection was made to. If it is of this machine alone, a request must call it so, or by
+        `name`, which the user gave it: a browser that a foreign name has led here would send that name.
+    """
+    origin, host = headers.get("origin"), headers.get("host", "")
+    try:
+        called = urlsplit(f"//{host}")
+        if called.netloc != host or "@" in host or called.port == 0:  # .port raises for what is none
+            return True
+        if origin is not None and urlsplit(origin).netloc != host:
+            return True
+        return is_local(address) and not (is_local(called.hostname or "") or called.hostname == bare(name).lower())
+    except ValueError:  # no address at all
+        return True
+
+
+def is_local(host: str) -> bool:
+    """Whether a name or an address, written in any way that browsers know, is always of this machine alone."""
+    if host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost"):
+        return True
+    address = numeric(host)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address is not None and (mapped or address).is_loopback
+
+
+def numeric(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that numbers stand for: 127.0.0.1, but also 127.1, 0x7f.1, 2130706433 and ::1. None for names."""
+    try:
+        if re.fullmatch(r"[0-9a-fx.]+", host, re.IGNORECASE):
+            return IPv4Address(socket.inet_aton(host))
+        return ip_address(host)
+    except (ValueError, OSError):
+        return None
