@@ -7,6 +7,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vision_attn.data.films.decode import ENDINGS as FILM_ENDINGS
 from vision_attn.data.images.open import ENDINGS
 from vision_attn.data.table_rows import rows_of
 from vision_attn.system.files import brief
@@ -16,20 +17,21 @@ SEPARATORS = {",": "CSV", ";": "semicolon-separated text", "\t": "TSV", "|": "|-
 ALIASES = {
     "image": (
         "image", "file_name", "filename", "image_name", "image_file", "image_path", "file", "path", "file_path",
-        "filepath", "img", "img_name", "photo", "photograph", "images", "image_paths", "file_names", "filenames",
-        "name", "image_id",
+        "filepath", "img", "img_name", "photo", "photograph", "video", "video_id", "videoid", "clip",
+        "images", "image_paths", "file_names", "filenames", "name", "image_id",
     ),
     "caption": (
         "caption", "captions", "text", "sentence", "sentences", "comment", "description", "raw", "report", "findings",
-        "impression",
+        "impression", "encap",
     ),
     "split": ("split", "subset", "partition"),
 }  # fmt: skip
 """The names under which data sets have a column, the likeliest first."""
 FREE = ("caption", "text")
 """Columns of free text: of a row with more fields than columns, they take those in excess."""
-IMAGE = re.compile(rf"(https?://.*|[^\t|]*(?:{'|'.join(map(re.escape, ENDINGS))})(?:\.\d+)?(?:#\d+)?)", re.IGNORECASE)
-"""A file name or an address of a photograph. Flickr8k's and Flickr30k's files number the captions: `a.jpg#0`."""
+_NAMED = "|".join(map(re.escape, sorted(ENDINGS | FILM_ENDINGS)))
+IMAGE = re.compile(rf"(https?://.*|[^\t|]*(?:{_NAMED})(?:\.\d+)?(?:#\d+)?)", re.IGNORECASE)
+"""A file name or an address of a photograph or a film. Flickr8k's and Flickr30k's files number captions: `a.jpg#0`."""
 SAMPLE = 100
 """Rows from which columns without a name are recognised."""
 SHOWN = 30
@@ -263,7 +265,8 @@ def _unknown(path: Path, text: str, columns: Sequence[str], named: Mapping[str, 
     wanted = " and ".join(f'"{name}"' for name in columns)
     start = text[: len(text) - len(text.lstrip())].count("\n")
     line = next(iter(text.lstrip().split("\n", 1)))
-    hint = "; or name them: --data.columns.image=NAME --data.columns.caption=NAME" if columns[-1] == "caption" else ""
+    hint = "; or name them: --data.columns.image=NAME --data.columns.caption=NAME, or their numbers, as image=1"
+    hint = hint if columns[-1] == "caption" else ""
     return (
         f'{path}: the first row must name the columns {wanted}, and may name "split"{hint}; line {start + 1} is '
         f"{brief(line)}"

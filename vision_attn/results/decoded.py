@@ -57,6 +57,9 @@ class CaptionResult(DecodedResult):
     fit: Fit
     frames: int = 1
     """Of a film."""
+    times: list[float] | None = None
+    """The moments at which the frames of a film are on screen, in seconds from its beginning; None if it has none, such
+    as a folder of frames."""
 
     @cached_property
     def picture(self) -> Image.Image:
@@ -67,8 +70,11 @@ class CaptionResult(DecodedResult):
         )
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """`score` is what captions of an image are ordered by."""
-        return {"caption": self.text, "score": self.described.score, "cut": self.cut} | super().record(maps=maps)
+        """`score` is what captions of an image are ordered by; `times` are those of the frames of a film."""
+        times = {"times": self.times} if self.frames > 1 else {}
+        return (
+            {"caption": self.text, "score": self.described.score, "cut": self.cut} | times | super().record(maps=maps)
+        )
 
     @property
     def page_item(self) -> PageItem:

@@ -10,7 +10,7 @@ import torch
 
 from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
-from vision_attn.data.films.files import read_film
+from vision_attn.data.films.files import film_input, open_film
 from vision_attn.decode import Strategy
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, encoded, whole
@@ -89,22 +89,24 @@ class Model:
             raise ValueError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
         decoding = self.task.decoding.changed(**settings) if settings else None
 
-        def answer(some: Sequence[tuple[str, tuple[Picture, Any]]]) -> list[CaptionResult | ResultList]:
-            pixels = [pixels for _, (_, pixels) in some]
+        def answer(some: Sequence[tuple[str, tuple[Picture, Any, Any]]]) -> list[CaptionResult | ResultList]:
+            pixels = [pixels for _, (_, pixels, _) in some]
             pixels = pixels if self.task.resolution is None else torch.stack(pixels).to(self.device)
             described = self.task.describe(
                 pixels, 1 if captions is None else captions, strategy, decoding, placed=placed
             )
+            kind = self.task.fit, self.task.frames
             results = [
-                ResultList(CaptionResult(file, image, caption, self.task.fit, self.task.frames) for caption in several)
-                for (file, (image, _)), several in zip(some, described, strict=True)
+                ResultList(CaptionResult(file, image, caption, *kind, times) for caption in several)
+                for (file, (image, _, times)), several in zip(some, described, strict=True)
             ]
             return [several[0] for several in results] if captions is None else results
 
-        def read(image: Picture) -> tuple[Picture, Any]:
+        def read(image: Picture) -> tuple[Picture, Any, list[float] | None]:
             if self.task.frames > 1:
-                return image, read_film(image, self.task.frames, self.task.resolution, self.task.fit)
-            return image, encoded(image, self.task.resolution, self.task.fit)
+                film = open_film(image, self.task.frames, self.task.resolution)
+                return image, film_input(film, self.task.resolution, self.task.fit), film.times
+            return image, encoded(image, self.task.resolution, self.task.fit), None
 
         stream = None if seed is None else RandomStream(seed, self.device)
 

@@ -12,9 +12,15 @@ UNSPLIT = ("restval", "unused")
 """Words that captions of photographs have in place of a split: "restval" is for training too, "unused" for nothing."""
 
 
+OTHERS = {
+    "validation": "val", "valid": "val", "validate": "val", "dev": "val", "training": "train", "testing": "test",
+}  # fmt: skip
+"""Other words for the splits."""
+
+
 def split_named(name: Any) -> Any:
     """The split that a word names, in any case; "validation" is val. Other values are returned as they are."""
     if not isinstance(name, str):
         return name
     word = name.strip().lower()
-    return {"validation": "val", "valid": "val", "dev": "val", "training": "train", "testing": "test"}.get(word, word)
+    return OTHERS.get(word, word)

@@ -42,6 +42,14 @@ def on_strip(box: Box, frames: int) -> tuple[float, float, float, float]:
     return left, y0, right, y1
 
 
+def times_of(strip: Image.Image) -> list[str]:
+    """The time of each frame of a film, for people: "2.4 s", or "1:02" after a minute; empty if it is unknown."""
+    return [
+        f"{seconds:.1f} s" if seconds < 60 else "{}:{:02d}".format(*divmod(round(seconds), 60))
+        for seconds in strip.info.get("times") or ()
+    ]
+
+
 def over_time(alpha: Float[Tensor, "T F Y X"]) -> Float[Tensor, "T F"]:
     """The share of each frame in the map of each word."""
     return weights(alpha).sum(dim=(2, 3))
@@ -70,11 +78,14 @@ def film_sheet(
 ) -> Image.Image:
     """Draw the frames, then a row for each word: the frames lit by its map, relative to its brightest frame.
 
-    strip: the frames side by side. boxes: word -> boxes (x0, y0, x1, y1, frame) of what it tells of. log_prob: of each
-    word, in nats. extent: where the regions lie on a frame.
+    strip: the frames side by side; see `times_of`. boxes: word -> boxes (x0, y0, x1, y1, frame) of what it tells of.
+    log_prob: of each word, in nats. extent: where the regions lie on a frame.
     """
     film = [fitted(frame, FRAME) for frame in frames_of(strip, alpha.shape[1])]
     width, height = film[0].size
+    labels = [str(number) for number in range(1, len(film) + 1)]
+    if times := times_of(strip):
+        labels = [f"{label} · {time}" for label, time in zip(labels, times, strict=True)]
     told = BOXES if any((boxes or {}).get(shown(word)) for word in words) else ""
     title = " · ".join(filter(None, (title, told)))
     type_ = Typeface(" ".join([title, *words]))
@@ -99,7 +110,7 @@ def film_sheet(
         for number, frame in enumerate(film):
             left = MARGIN + LABEL + number * (width + GAP)
             if row == 0:
-                draw.text((left, top - 6), str(number + 1), DARK.quiet, type_.font(13), "ls")
+                draw.text((left, top - 6), type_.shortened(labels[number], 13, width), DARK.quiet, type_.font(13), "ls")
             else:
                 here = [box[:4] for box in (boxes or {}).get(told, ()) if int(box[4]) == number]
                 frame = boxed(glowing(frame, lit[row - 1, number], veil), here)

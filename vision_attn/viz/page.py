@@ -18,7 +18,7 @@ from torch import Tensor
 from vision_attn.contracts.places import WHOLE, Extent, cell, centres
 from vision_attn.system.written import gaps, joined, shown
 from vision_attn.viz.attention import SPREAD, check, even, sharpest_word, weights
-from vision_attn.viz.films import on_strip
+from vision_attn.viz.films import on_strip, times_of
 from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted, save_page
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
@@ -141,7 +141,7 @@ def _figure(number: int, item: PageItem, unit: Unit) -> str:
  style="--shape: {item.picture.width / item.picture.height:.3f}; --frames: {item.frames}">
 <img src="{_data(item.picture, drawn, item.frames)}" alt="{escape(caption or item.title)}">
 <div class="boxes"></div>
-</div>{_TIMELINE.format("<i></i>" * item.frames) if item.frames > 1 else ""}
+</div>{_timeline(item)}
 <figcaption>
 <div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{play}</div>
 {_QUESTION.format(escape(item.question)) if item.question else ""}\
@@ -149,6 +149,16 @@ def _figure(number: int, item: PageItem, unit: Unit) -> str:
 <p class="told" aria-live="polite"></p>
 {_dials(item)}{_references(item.references, unit)}</figcaption>
 </figure>"""
+
+
+def _timeline(item: PageItem) -> str:
+    """The line below a film. Its frames are evenly spaced in time, so their bars are."""
+    if item.frames == 1:
+        return ""
+    times = times_of(item.picture)
+    bars = "".join(f'<i title="{time}"></i>' for time in times) or "<i></i>" * item.frames
+    ends = f'\n<div class="ends"><span>{times[0]}</span><span>{times[-1]}</span></div>' if times else ""
+    return f'\n<div class="time" aria-hidden="true">{bars}</div>{ends}'
 
 
 def _dials(item: PageItem) -> str:
@@ -188,7 +198,6 @@ def _encoded(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-_TIMELINE = '\n<div class="time" aria-hidden="true">{}</div>'
 _QUESTION = '<p class="question" dir="auto">{}</p>\n'
 _PLAY = '<button type="button" aria-label="Play one {} after the other">Play</button>'
 
@@ -206,12 +215,13 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
     if item.alpha is None:
         yield from map(escape, map(shown, item.words))
         return
+    times = times_of(item.picture)
     alpha, layers = weights(item.alpha), None if item.layers is None else _layers(item.layers)
     for step, word in enumerate(item.words):
         bits, heads = _encoded(_bytes(alpha[step].flatten()[None])), ""
         if layers is not None:
             heads = f' data-layers="{_encoded(b"".join(_heads(layer[step]) for layer in layers))}"'
-        told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step], item.extent)}"
+        told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step], item.extent, times)}"
         boxes = list((item.boxes or {}).get(shown(word), ()))
         if item.frames > 1:
             boxes = [on_strip(box, item.frames) for box in boxes]
@@ -221,7 +231,7 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
         if item.regions is not None:
             rows, columns = alpha.shape[-2:]
             frame, region = divmod(int(item.regions[step]), rows * columns)
-            told += f" · saw {_where(frame, region, alpha[step], item.extent)}"
+            told += f" · saw {_where(frame, region, alpha[step], item.extent, times)}"
             square = cell(region, rows, columns, item.extent)
             boxes.append(on_strip((*square, frame), item.frames) if item.frames > 1 else square)
         if item.log_prob is not None:
@@ -233,23 +243,24 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
         )
 
 
-def _place(alpha: Float[Tensor, "*F Y X"], extent: Extent) -> str:
+def _place(alpha: Float[Tensor, "*F Y X"], extent: Extent, times: Sequence[str]) -> str:
     """Describe in words where the region with the largest weight is, unless the map is zero or nearly uniform."""
     if not alpha.any():
         return "looks nowhere"
     if even(alpha[None])[0]:
         return "looks nearly everywhere"
     frame, region = divmod(int(alpha.argmax()), alpha.shape[-2] * alpha.shape[-1])
-    return f"looks {_where(frame, region, alpha, extent)}"
+    return f"looks {_where(frame, region, alpha, extent, times)}"
 
 
-def _where(frame: int, region: int, alpha: Float[Tensor, "*F Y X"], extent: Extent) -> str:
-    """Describe in words where a region is, and in which frame of a film."""
+def _where(frame: int, region: int, alpha: Float[Tensor, "*F Y X"], extent: Extent, times: Sequence[str]) -> str:
+    """Describe in words where a region is, and in which frame of a film, at which of its times."""
     *frames, rows, columns = alpha.shape
     ninth = _ninth(region, rows, columns, extent)
     if not frames:
         return ninth
-    return f"at frame {frame + 1} of {frames[0]}" + (f", {ninth}" if rows * columns > 1 else "")
+    when = f" ({times[frame]})" if times else ""
+    return f"at frame {frame + 1} of {frames[0]}{when}" + (f", {ninth}" if rows * columns > 1 else "")
 
 
 def _ninth(region: int, rows: int, columns: int, extent: Extent) -> str:

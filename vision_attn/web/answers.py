@@ -10,10 +10,14 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from vision_attn.data.films.files import SHOWN, open_film
+from vision_attn.data.images.lazy import open_pixels
 from vision_attn.data.images.open import Encoded, open_as_stored
+from vision_attn.data.labelled.labelled_images import LabelledImages
 from vision_attn.kernels.choice import without_loops
 from vision_attn.results.displayable import Displayable
-from vision_attn.results.explainer import Explainer, sees_photographs
+from vision_attn.results.explainer import Explainer, explainer_of_run, sees_photographs
+from vision_attn.results.images import encoded, whole
 from vision_attn.results.model import Model, open_model
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.transcribe import Transcription
@@ -72,6 +76,27 @@ def number_of(text: str, most: int) -> int | None:
     """The number that a client's text is, from 0 to `most`; None for anything else."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else None
     return None if number is None or number > most else number
+
+
+def decode(model: Any, verb: str, file: Encoded) -> None:
+    """Decode an upload in all ways that its answer and its page need, before its turn: meanwhile others are answered.
+    Raises ValueError if it cannot be decoded."""
+    if verb == "digit":
+        open_as_stored(file)
+    elif verb == "look":
+        own = not isinstance(model, Explainer)
+        explainer = explainer_of_run(model.task, model.source, model.name, model.device) if own else model
+        whole(file, at_least=explainer.at_least)
+    elif verb == "classify":
+        model.source.open(file) if isinstance(model.source, LabelledImages) else open_pixels(file)
+    elif model.task.frames > 1:
+        for at_least in (model.task.resolution, SHOWN):
+            open_film(file, model.task.frames, at_least)
+    elif isinstance(model.task, Transcription):
+        whole(file, at_least=None)
+    else:
+        encoded(file, model.task.resolution, model.task.fit)
+        whole(file)
 
 
 def answers(model: Any, verb: str, options: dict[str, list[str]], files: Sequence[Encoded]) -> list[Displayable]:

@@ -11,6 +11,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from vision_attn.data.images.isolated import Decoders
 from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Encoded
 from vision_attn.results.explainer import Explainer
@@ -33,7 +35,7 @@ from vision_attn.system.console import printable
 from vision_attn.system.files import ours
 from vision_attn.web import connections
 from vision_attn.web.addresses import is_foreign, listening, url_of
-from vision_attn.web.answers import OPTIONS, answers, check_served, described, number_of, verbs
+from vision_attn.web.answers import OPTIONS, answers, check_served, decode, described, number_of, verbs
 
 LARGEST = 32_000_000
 """Bytes of an upload."""
@@ -73,6 +75,8 @@ class Server:
         self._worker = ThreadPoolExecutor(1)  # models answer one after the other, always in the same thread
         self._computing: Future | None = None
         self._free = asyncio.Lock()
+        self._decoders = Decoders()
+        self._decoded = asyncio.Semaphore(BATCH)  # uploads that are held as pixels
         self._waiting: dict[tuple, Group] = {}
         self._tasks, self._asked = set[asyncio.Task](), set[asyncio.Task]()
         self._held = 0
@@ -89,8 +93,10 @@ class Server:
         if not self._uvicorn.started:  # or it has closed it
             self.socket.close()
         self._worker.shutdown(wait=False, cancel_futures=True)
+        self._decoders.close()
 
     def serve_forever(self) -> None:
+        self._decoders.start()
         self._uvicorn.run(sockets=[self.socket])
 
     def shutdown(self) -> None:
@@ -138,11 +144,15 @@ class Server:
             verb, options = request.scope["path"][1:], options_of(request)
             number = self.number_of(verb, options)
             name = Path(options.get("name", [""])[0]).name or "this image"
-            file = Encoded(name, await asyncio.wait_for(self.content(request), connections.LONGEST))
+            file = self._decoders.upload(name, await asyncio.wait_for(self.content(request), connections.LONGEST))
             watch = asyncio.create_task(until_gone(request, task))
             key = (number, verb, *(tuple(options.get(name, ())) for name in OPTIONS[verb]))
-            result = await self.together(key, file, partial(answers, self.models[number][1], verb, options))
-            return await run_in_threadpool(answered, result)
+            model = self.models[number][1]
+            async with self._decoded:
+                with suppress(ValueError):  # which is raised again when its turn comes
+                    await asyncio.wrap_future(self._decoders.submit(decode, model, verb, file))
+                result = await self.together(key, file, partial(answers, model, verb, options))
+                return await run_in_threadpool(answered, result)
         except ClientDisconnect:
             return Response()
         except (TimeoutError, asyncio.TimeoutError):  # one and the same from Python 3.11 on

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageFile
 
@@ -56,6 +56,17 @@ class Encoded(NamedTuple):
         return self.content() if callable(self.content) else self.content
 
 
+class Isolated(Encoded):
+    """A file from a stranger, which another process decodes: see `data.isolated`."""
+
+    def opened(self, what: str, *arguments: Any) -> Any:
+        """What a process of its own makes of the file. Raises ValueError naming it if it cannot be used."""
+        raise NotImplementedError
+
+    def read(self) -> bytes:
+        raise AssertionError(f"{self.name} must not be decoded in this process")
+
+
 _budget = Budget(MEMORY)
 
 
@@ -74,6 +85,9 @@ def open_photograph(path: str | Path | Encoded, at_least: int | None = None) -> 
 @contextmanager
 def decoded(path: str | Path | Encoded, at_least: int | None = None) -> Iterator[Image.Image]:
     """Like `open_photograph`, but its memory counts against the budget of all threads until the block ends."""
+    if isinstance(path, Isolated):
+        yield path.opened("photograph", at_least)
+        return
     with ExitStack() as held:
         with _named(path):
             image = _loaded(path, held, at_least)
@@ -85,6 +99,8 @@ def decoded(path: str | Path | Encoded, at_least: int | None = None) -> Iterator
 def open_as_stored(path: str | Path | Encoded) -> Image.Image:
     """Open the first image in `path`, upright, with the mode that it has there, such as RGBA. Raises as
     `open_photograph`."""
+    if isinstance(path, Isolated):
+        return path.opened("stored")
     with ExitStack() as held, _named(path):
         image = _loaded(path, held)
         return upright(image, image.copy())

@@ -6,6 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.photographs.caption_values import Marks, list_in, texts
+from vision_attn.data.photographs.film_shapes import (
+    activitynet,
+    is_activitynet,
+    is_msr_vtt,
+    msr_vtt,
+    msvd_lines,
+    msvd_rows,
+)
 from vision_attn.data.photographs.hub_datasets import is_dataset, read_rows
 from vision_attn.data.photographs.image_lists import coco, coco_by_id, expected, karpathy
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
@@ -157,6 +165,8 @@ def recognised(path: Path) -> Content:
     """Read a file that may hold captions. Records in a JSON object become a list of records; an object in another shape
     is that of COCO or of Karpathy, if it holds captions."""
     content = read_content(path)
+    if content.shape == "table" and (lines := msvd_lines(content.value)):
+        return Content("MSVD's text", lines)
     if isinstance(content.value, dict) and content.value.keys().isdisjoint(("images", "annotations")):
         for shape, fits, records in OBJECTS:
             if fits(content.value):
@@ -173,6 +183,12 @@ def _are(values: Any, kind: type) -> bool:
 
 
 OBJECTS: tuple[tuple[str, Callable[[dict], bool], Callable[[dict], list[dict]]], ...] = (
+    ("MSR-VTT's JSON", is_msr_vtt, msr_vtt),
+    (
+        "ActivityNet's JSON, in which the sentences of a film are its caption",
+        is_activitynet,
+        activitynet,
+    ),
     (
         "JSON of one record",
         lambda value: any(places_of(tuple(value), ("image", "caption"), {})),
@@ -231,6 +247,7 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
     spelled: dict[str, str] = {}
     otherwise: dict[str, str] = {}
     records = read_records(path, "image", "caption", named=columns, content=content)
+    records = records._replace(rows=[*msvd_rows(path, records.rows)])
     for where, images, said, split in entries(path, records):
         names = [*dict.fromkeys(_name(path, where, image, by_id) for image in images)]
         for image in images:

@@ -1,0 +1,208 @@
+"""Decode films from untrusted files, by PyAV. It needs no torch.
+
+A small file may declare a huge film, or be no film at all but a playlist, which names other files, or a description of
+a broadcast, which opens network connections. So only demuxers of films are allowed, which read nothing but the file
+itself, and what they announce is checked before it is decoded.
+"""
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from io import BytesIO
+from pathlib import Path
+from struct import unpack
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from vision_attn.data.films.gifs import MAGIC, film_of_gif
+from vision_attn.data.films.sampling import LARGEST, Film, Limits, SinglePicture, moments, reduced_size
+from vision_attn.data.images.open import Encoded
+
+DEMUXERS = "mov,matroska,avi,mpeg,mpegvideo,mpegts,flv,asf,ogg,yuv4mpegpipe"
+"""The demuxers of FFmpeg that are allowed. Others read playlists, image sequences, devices and networks."""
+FORMATS = "MP4, MOV, MKV, WebM, AVI, GIF, MPEG, FLV, WMV, Ogg, Y4M"
+"""What they read, for messages."""
+ENDINGS = frozenset(
+    (".mp4", ".m4v", ".mov", ".3gp", ".mkv", ".webm", ".avi", ".gif", ".mpg", ".mpeg", ".vob", ".mts", ".m2ts", ".flv",
+     ".wmv", ".asf", ".ogv", ".y4m")
+)  # fmt: skip
+"""File extensions of films, in lower case."""
+BUFFER = 1 << 18
+"""Bytes of a file that are read at once."""
+WIDEST = 8
+"""Pixels are at most this many times as wide as high, or the reverse; of other films they are taken to be squares."""
+TURNS = {
+    (-1, 0, 0, 1): Image.Transpose.FLIP_LEFT_RIGHT, (-1, 0, 0, -1): Image.Transpose.ROTATE_180,
+    (1, 0, 0, -1): Image.Transpose.FLIP_TOP_BOTTOM, (0, 1, 1, 0): Image.Transpose.TRANSPOSE,
+    (0, 1, -1, 0): Image.Transpose.ROTATE_270, (0, -1, -1, 0): Image.Transpose.TRANSVERSE,
+    (0, -1, 1, 0): Image.Transpose.ROTATE_90,
+}  # fmt: skip
+"""The transpose that a display matrix asks for, by the signs of its a, b, c and d: (x, y) -> (a x + c y, b x + d y)."""
+
+
+def decoded_film(path: str | Path | Encoded, frames: int, at_least: int, limits: Limits | None = None) -> Film:
+    """Decode `frames` frames of a film file, evenly spaced in time, upright, reduced to `at_least` pixels on their
+    shorter side; of a film with fewer frames some are repeated. Raises ValueError naming the file if it cannot be read,
+    shows a single picture, or exceeds `limits`."""
+    if not isinstance(path, Encoded) and not Path(path).is_file():
+        raise ValueError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
+    try:
+        with _opened(path) as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            first = file.read(len(MAGIC))
+            if not first:
+                raise ValueError("the file is empty")
+            return (film_of_gif if first == MAGIC else _by_pyav)(file, frames, at_least, limits or Limits(size))
+    except SinglePicture as error:
+        raise ValueError(f"{path}: {error}") from error
+    except ImportError as error:
+        raise ValueError(f"{path}: films need the extra [video]: pip install 'vision_attn[video]'") from error
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise ValueError(f"{path}: not a readable film ({str(error) or type(error).__name__})") from error
+    except OSError as error:
+        raise ValueError(f"{path}: not a readable film ({error.strerror or type(error).__name__})") from error
+
+
+@contextmanager
+def _opened(path: str | Path | Encoded) -> Iterator[Any]:
+    """The bytes of a film, without the name of a file: FFmpeg takes names for addresses and for patterns of names."""
+    if isinstance(path, Encoded):
+        yield BytesIO(path.read())
+        return
+    with open(path, "rb") as file:
+        file.raw.name = "film"
+        yield file
+
+
+def _by_pyav(file: Any, frames: int, at_least: int, limits: Limits) -> Film:
+    """The times of all frames are read first; then those frames are kept that are on screen at evenly spaced moments.
+    Where frames have no times, or times jump back, frames are counted instead."""
+    import av
+
+    try:
+        if (times := _times(file, limits)) is not None:
+            wanted = moments(*times, frames)
+            if (kept := _kept(_decoded(file, limits), wanted, at_least)) is not None:
+                return Film(kept, [moment - times[0][0] for moment in wanted])
+        count = sum(1 for _ in _decoded(file, limits))
+        numbered = (each._replace(start=float(number)) for number, each in enumerate(_decoded(file, limits)))
+        return Film(_kept(numbered, moments([0.0, 1.0, count - 1.0], float(count), frames), at_least) or ())
+    except av.FFmpegError as error:
+        raise ValueError(error.strerror or type(error).__name__) from error
+
+
+@contextmanager
+def _stream(file: Any) -> Iterator[tuple[Any, Any]]:
+    """The container in a file, and its film. Raises ValueError if it has none, or is of another format."""
+    import av
+
+    # Not as `options`: with these, old versions of PyAV crash on containers whose streams are found later.
+    allowed = {"format_whitelist": DEMUXERS, "protocol_whitelist": "none"}
+    settings = {"container_options": allowed, "io_open": _refused, "buffer_size": BUFFER, "metadata_errors": "replace"}
+    file.seek(0)
+    try:
+        container = av.open(file, **settings)
+    except av.FFmpegError as error:
+        if error.errno == errno.EINVAL:
+            raise ValueError(f"none of the formats that are read: {FORMATS}") from error
+        raise
+    with container:
+        if (stream := container.streams.best("video")) is None:
+            raise ValueError("it has no pictures")
+        if stream.codec_context is None:
+            raise ValueError("FFmpeg does not know how its pictures are encoded")
+        yield container, stream
+
+
+def _refused(*_: Any) -> None:
+    """Called by FFmpeg to open one more file."""
+    raise ValueError("it names other files")
+
+
+def _times(file: Any, limits: Limits) -> tuple[list[float], float] | None:
+    """When each frame of a film appears, and when the last one disappears, in seconds, by what the container says,
+    without decoding any; None if that is not known of all."""
+    starts, lengths, before = [], {}, None
+    with _stream(file) as (container, stream):
+        for packet in container.demux(stream):
+            if not packet.size or packet.is_discard:
+                continue
+            if packet.pts is None or (None not in (before, packet.dts) and packet.dts < before):
+                return None
+            before = packet.dts
+            starts.append(packet.pts)
+            lengths[packet.pts] = packet.duration or 0
+            limits.check(stream.width, stream.height, len(starts))
+        unit = float(stream.time_base)
+    starts.sort()
+    if len(starts) < 2 or starts[0] == starts[-1]:
+        return None
+    end = starts[-1] + (lengths[starts[-1]] or starts[-1] - starts[-2])
+    return [start * unit for start in starts], end * unit
+
+
+class _Shown(NamedTuple):
+    """A decoded frame."""
+
+    start: float | None
+    """When it appears, in seconds, if that is known."""
+    frame: Any
+    aspect: float
+    """How many times as wide as high its pixels are."""
+
+
+def _decoded(file: Any, limits: Limits) -> Iterator[_Shown]:
+    """Yield the frames of a film."""
+    with _stream(file) as (container, stream):
+        limits.check(stream.width, stream.height)
+        stream.thread_type = "AUTO"
+        stream.codec_context.options = {"max_pixels": str(LARGEST)}
+        aspect = float(stream.sample_aspect_ratio or 1) or 1.0
+        aspect = aspect if 1 / WIDEST <= aspect <= WIDEST else 1.0
+        for number, frame in enumerate(container.decode(stream), start=1):
+            limits.check(frame.width, frame.height, number)
+            yield _Shown(None if frame.pts is None else float(frame.pts * frame.time_base), frame, aspect)
+
+
+def _kept(shown: Iterator[_Shown], wanted: Sequence[float], at_least: int) -> list[Image.Image] | None:
+    """The frames on screen at these moments; None if a frame has no time."""
+    kept: list[Image.Image] = []
+    last, count = None, 0
+    with closing(shown):
+        for each in shown:
+            if each.start is None:
+                return None
+            while last is not None and len(kept) < len(wanted) and wanted[len(kept)] < each.start:
+                kept.append(_picture(last, at_least))
+            last, count = each, count + 1
+    if last is None:
+        raise ValueError("it has no frames")
+    if count == 1:
+        raise SinglePicture
+    kept += [_picture(last, at_least)] * (len(wanted) - len(kept))
+    size = kept[0].size  # which may change within a film
+    return [frame if frame.size == size else frame.resize(size, Image.Resampling.BICUBIC) for frame in kept]
+
+
+def _picture(shown: _Shown, at_least: int) -> Image.Image:
+    """A frame as it is to be seen: upright, with square pixels, reduced."""
+    frame, wide = shown.frame, max(1.0, shown.aspect)
+    width, height = reduced_size(round(frame.width * wide), round(frame.height * wide / shown.aspect), at_least)
+    picture = frame.to_image(width=width, height=height)
+    turn = _turn(frame)
+    return picture if turn is None else picture.transpose(turn)
+
+
+def _turn(frame: Any) -> Image.Transpose | None:
+    """How a frame is brought upright: by the display matrix that a camera held on its side writes, to right angles."""
+    matrix = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
+    if matrix is None or len(content := bytes(matrix)) < 20:
+        return None
+    a, b, _, c, d = unpack("=5i", content[:20])
+    if abs(a) + abs(d) >= abs(b) + abs(c):
+        b = c = 0
+    else:
+        a = d = 0
+    return TURNS.get(tuple((number > 0) - (number < 0) for number in (a, b, c, d)))

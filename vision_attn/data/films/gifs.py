@@ -1,0 +1,89 @@
+"""GIFs as films, by Pillow: of one without times, PyAV reads the first frame alone."""
+
+from collections.abc import Iterator
+from io import BufferedIOBase
+
+import numpy as np
+from PIL import Image
+
+from vision_attn.data.films.sampling import Film, Limits, SinglePicture, moments, reduced_size
+
+MAGIC = b"GIF8"
+"""The first bytes of a GIF."""
+PIXELS = 4_000_000_000
+"""Pixels of all frames together: Pillow takes half a minute for these."""
+SHORTEST, SHOWN = 0.011, 0.1
+"""A frame with a shorter time than the first, or with none, is shown for the second, as in browsers; in seconds."""
+
+
+def film_of_gif(file: BufferedIOBase, frames: int, at_least: int, limits: Limits) -> Film:
+    """`frames` frames of a GIF, evenly spaced in time, reduced to `at_least` pixels on their shorter side. Raises
+    ValueError if it cannot be read, or exceeds `limits`."""
+    limits.most = min(limits.most, PIXELS)
+    times = [*_times(file, limits)]
+    if len(times) == 1:
+        raise SinglePicture
+    starts = np.cumsum([0.0, *times])
+    wanted = moments(starts[:-1].tolist(), starts[-1], frames) if times else [0.0]  # Pillow says what is damaged
+    places = np.searchsorted(starts[:-1], wanted, side="right") - 1
+    try:
+        file.seek(0)
+        with Image.open(file, formats=["GIF"]) as film:
+            kept = _pictures(film, {*places.tolist()}, at_least, limits)
+    except Exception as error:  # a damaged file can make Pillow raise almost anything
+        raise ValueError(str(error) if type(error) is ValueError else type(error).__name__) from error
+    return Film([kept[place] for place in places], wanted)
+
+
+def _pictures(film: Image.Image, places: set[int], at_least: int, limits: Limits) -> dict[int, Image.Image]:
+    """The frames of these numbers."""
+    found = {}
+    for number in range(max(places) + 1):
+        film.seek(number)
+        limits.check(*film.size, number + 1)
+        if number in places:
+            size = reduced_size(*film.size, at_least)
+            found[number] = film.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+    return found
+
+
+def _times(file: BufferedIOBase, limits: Limits) -> Iterator[float]:
+    """Yield how long each frame is shown, in seconds, without decoding any. Raises ValueError if they are too many or
+    too large."""
+    file.seek(6)
+    width, height = _size(header := file.read(7))
+    _skip_colours(file, header[4:5])
+    time, number = 0, 0
+    while (kind := file.read(1)) not in (b"", b";"):
+        if kind == b"!":
+            control = file.read(1) == b"\xf9"
+            for block in _blocks(file):
+                if control and len(block) >= 4:
+                    time, control = int.from_bytes(block[1:3], "little"), False
+        elif kind == b",":
+            left, top = _size(place := file.read(9))
+            across, down = _size(place[4:])
+            width, height, number = max(width, left + across), max(height, top + down), number + 1
+            limits.check(width, height, number)
+            _skip_colours(file, place[8:])
+            file.seek(1, 1)
+            for _ in _blocks(file):
+                pass
+            yield time / 100 if time / 100 >= SHORTEST else SHOWN
+            time = 0
+
+
+def _size(content: bytes) -> tuple[int, int]:
+    return int.from_bytes(content[:2], "little"), int.from_bytes(content[2:4], "little")
+
+
+def _skip_colours(file: BufferedIOBase, flags: bytes) -> None:
+    """Skip the table of colours that the flags of a GIF or of a frame announce."""
+    if flags and flags[0] & 0x80:
+        file.seek(3 << (flags[0] & 7) + 1, 1)
+
+
+def _blocks(file: BufferedIOBase) -> Iterator[bytes]:
+    """Yield the blocks of data up to the empty one."""
+    while (length := file.read(1)) not in (b"", b"\0"):
+        yield file.read(length[0])

@@ -1,0 +1,70 @@
+"""Which frames of a film are kept, evenly spaced in time, and the limits within which it is decoded."""
+
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+
+import numpy as np
+from PIL import Image
+
+LARGEST, LONGEST = 4096 * 4096, 200_000
+"""Pixels of a frame, and frames of a film."""
+PIXELS = 400_000_000_000
+"""Pixels of all frames together: two hours of Full HD."""
+SECONDS, SECONDS_PER_MB = 60, 30
+"""The time that decoding a film may take: so many seconds, and for each megabyte of its file so many more. A small file
+that takes long is made to do so; ordinary films take a tenth of this."""
+
+
+class Film(list[Image.Image]):
+    """The frames of a film that a model sees."""
+
+    def __init__(self, frames: Iterable[Image.Image], times: Sequence[float] | None = None) -> None:
+        super().__init__(frames)
+        self.times = None if times is None else [round(time, 3) for time in times]
+        """The evenly spaced moments at which the frames are on screen, in seconds from the beginning of the film; None
+        if they are unknown, as those of a folder of frames."""
+
+
+class SinglePicture(ValueError):
+    """A file shows one picture, in which nothing happens."""
+
+    def __init__(self) -> None:
+        super().__init__("a single picture, and this model takes films: give a film, or a folder of frames")
+
+
+class Limits:
+    """Counts what is decoded of one film.
+
+    size: of its file, in bytes. pixels: of all frames together. clock: the time in seconds.
+    """
+
+    def __init__(self, size: int, *, pixels: int = PIXELS, clock: Callable[[], float] = monotonic) -> None:
+        self.most, self.clock = pixels, clock
+        self.seconds = round(SECONDS + SECONDS_PER_MB * size / 1e6)
+        self.end = clock() + self.seconds
+
+    def check(self, width: int, height: int, frames: int = 1) -> None:
+        """Raise ValueError if a film of this many frames of this size is too large, or has taken too long."""
+        if width * height > LARGEST:
+            raise ValueError(f"it has more than {LARGEST:,} pixels in a frame")
+        if frames > LONGEST:
+            raise ValueError(f"it has more than {LONGEST:,} frames")
+        if frames * width * height > self.most:
+            raise ValueError(f"its frames have more than {self.most:,} pixels together")
+        if self.clock() > self.end:
+            raise ValueError(f"decoding it takes more than {self.seconds} seconds")
+
+
+def moments(starts: Sequence[float], end: float, frames: int) -> list[float]:
+    """`frames` evenly spaced moments, from the middle of the first frame of a film to the middle of its last.
+
+    starts: when each frame appears, at least two, in order. end: when the last one disappears. If all frames are shown
+    for the same time, the frames on screen are those whose numbers are evenly spaced from the first to the last.
+    """
+    return np.linspace((starts[0] + starts[1]) / 2, (starts[-1] + end) / 2, frames).tolist()
+
+
+def reduced_size(width: int, height: int, at_least: int) -> tuple[int, int]:
+    """The size of a picture whose shorter side is reduced to `at_least` pixels, if it has more."""
+    scale = min(1.0, at_least / min(width, height))
+    return max(1, round(width * scale)), max(1, round(height * scale))

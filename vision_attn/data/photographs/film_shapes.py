@@ -1,0 +1,71 @@
+"""Captions of films in the shapes in which MSR-VTT, MSVD and ActivityNet publish them; VATEX's is a list of records."""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+CLIP = re.compile(r"([\w-]{11}_\d+_\d+)[ \t]+(\S.*)")
+"""A line of MSVD's text: a part of a film of YouTube, by its address, first and last second, and what happens there."""
+PART = ("videoid", "start", "end")
+"""Columns of MSVD's table, which name a part of a film together."""
+
+
+def is_msr_vtt(value: dict[str, Any]) -> bool:
+    return all(
+        isinstance(part := value.get(name), list) and part and all(isinstance(each, dict) for each in part)
+        for name in ("videos", "sentences")
+    )
+
+
+def msr_vtt(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """A record for each sentence. The splits are those of the films."""
+    splits = {film.get("video_id"): film.get("split") for film in value["videos"]}
+    found = [
+        {"image": said.get("video_id"), "caption": said.get("caption"), "split": splits.get(said.get("video_id"))}
+        for said in value["sentences"]
+    ]
+    return found if any(splits.values()) else [{**record, "split": None} for record in found]
+
+
+def is_activitynet(value: dict[str, Any]) -> bool:
+    return bool(value) and all(
+        isinstance(film, dict) and isinstance(film.get("sentences"), list) and "timestamps" in film
+        for film in value.values()
+    )
+
+
+def activitynet(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """A record for each film. Each of its sentences tells of a part of it, so all together are its caption."""
+    return [
+        {"image": name, "caption": " ".join(str(sentence).strip() for sentence in film["sentences"])}
+        for name, film in value.items()
+    ]
+
+
+def msvd_lines(text: str) -> list[dict[str, Any]] | None:
+    """The records of MSVD's text, in which lines with # are remarks; None if it is another one."""
+    records = []
+    for line in map(str.strip, text.split("\n")):
+        if not line or line.startswith("#"):
+            continue
+        if (found := CLIP.fullmatch(line)) is None:
+            return None
+        records.append({"image": found[1], "caption": found[2]})
+    return records or None
+
+
+def msvd_rows(path: Path, rows: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a table. Those of MSVD get the names of parts of films, and other languages are left out."""
+    others = 0
+    for where, row in rows:
+        if all(row.get(column) for column in PART):
+            if str(row.get("language", "English")).strip().lower() != "english":
+                others += 1
+                continue
+            row = row | {"image": "_".join(str(row[column]).strip() for column in PART)}
+        yield where, row
+    if others:
+        log.info("%s: captions in other languages than English, which are left out: %d", path, others)
