@@ -6,7 +6,7 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 __all__ = ["load"]
 
 
