@@ -1,0 +1,130 @@
+"""Whether the cells of a map see the places where it is drawn, measured: a square of a picture is changed, and the map
+must change there. Attention over channels, latents without a place and patches in another order do not pass."""
+
+import re
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import lru_cache
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision_attn.contracts.fields import marked, noise
+from vision_attn.explain.record import record_attention
+
+SIDE = 240
+"""Pixels of the longer side of the pictures."""
+SQUARE = 14
+"""The sides of a picture over those of a square that is changed."""
+REGIONS = 3
+"""Rows and columns of the regions of a picture, each of which has a square in its middle."""
+ENOUGH, AT_LEAST, PICTURES = 7, 5, 3
+"""Squares, of 9, that must be found: `ENOUGH` in the first picture, or `AT_LEAST` on average over `PICTURES`. Where
+places say nothing, at least 5 are found in one of 700 cases."""
+NOTHING = 1e-6
+"""A change relative to the largest value that rounding explains."""
+UNSTEADY = 0.01
+"""A difference between two calls, relative to the largest value, that the order of sums does not explain."""
+RANDOM = (
+    "this model gives the same image another answer each time (it hides or shuffles patches, or drops out at random), so "
+    "a map of it means nothing"
+)
+
+MapOf = Callable[[Image.Image], Float[Tensor, "D rows columns"]]
+"""From a picture to what the cells of a map hold of it."""
+_known: WeakKeyDictionary[nn.Module, dict[Hashable, bool]] = WeakKeyDictionary()
+
+
+def once(module: nn.Module, key: Hashable, find: Callable[[], bool]) -> bool:
+    """What `find` returned for a module when it was first asked: places depend on what a model is made of, not on its
+    weights."""
+    known = _known.setdefault(module, {})
+    if key not in known:
+        known[key] = find()
+    return known[key]
+
+
+@torch.no_grad()
+def in_place(map_of: MapOf, size: tuple[int, int] = (SIDE, SIDE)) -> bool:
+    """Return whether the cells of a map see the places where the map is drawn.
+
+    Of squares in 9 regions of a picture, the region of the map that changes most for each must be its own, where each
+    region's changes are taken relative to how much it changes for all squares, and each square's to how much it changes
+    all regions. True for maps of one cell, and for those that nothing changes. size: width and height of the pictures.
+
+    Raises ValueError if the map of a picture differs from one call to the next.
+    """
+    number, found = REGIONS**2, torch.zeros(REGIONS**2, REGIONS**2)
+    for seed in range(PICTURES):
+        plain, *others = marked_pictures(size, seed)
+        before = map_of(plain)
+        if not seed:
+            if before[0].numel() == 1:
+                return True
+            if unsteady(before, map_of(plain)):
+                raise ValueError(RANDOM)
+        changes = torch.stack([_by_region((map_of(other) - before).float().square().sum(dim=0).sqrt()) for other in others])
+        if changes.max() <= NOTHING * before.abs().max() or not changes.isfinite().all():
+            return True
+        changes = changes / changes.mean(dim=1, keepdim=True).clamp(min=1e-30)
+        found += changes / changes.mean(dim=0).clamp(min=1e-30)
+        right = int((found.argmax(dim=1) == torch.arange(number)).sum())
+        if right >= ENOUGH:
+            return True
+    return right >= AT_LEAST
+
+
+def unsteady(one: Tensor, other: Tensor) -> bool:
+    """Whether two results differ by more than rounding."""
+    return one.shape != other.shape or bool((one - other).abs().max() > UNSTEADY * one.abs().max())
+
+
+@lru_cache(maxsize=8)
+def marked_pictures(size: tuple[int, int], seed: int) -> list[Image.Image]:
+    """A picture of noise, width x height, and copies with a small square in the middle of each of 3 x 3 regions, row by
+    row: each channel is black where it was bright, and else white."""
+    columns, rows = (max(SQUARE, round(SIDE * side / max(size))) for side in size)
+    plain = noise(1, (rows, columns), torch.Generator().manual_seed(seed))
+    middles = torch.tensor([
+        (round((2 * y + 1) * rows / (2 * REGIONS)), round((2 * x + 1) * columns / (2 * REGIONS)))
+        for y in range(REGIONS)
+        for x in range(REGIONS)
+    ])  # fmt: skip
+    half = [max(1, round(side / SQUARE / 2)) for side in (rows, columns)]
+    changed = marked(plain.expand(len(middles), -1, -1, -1), middles, half)
+    pictures = [Image.fromarray(one.permute(1, 2, 0).contiguous().numpy()) for one in torch.cat([plain, changed])]
+    return [one if one.size == size else one.resize(size, Image.Resampling.BICUBIC) for one in pictures]
+
+
+def first_attention(module: nn.Module, name: str, call: Callable[[], object]) -> Float[Tensor, "B Q N"]:
+    """The first attention that the layer `name` computes within `call`, the mean over its heads. The call is ended after
+    that layer."""
+
+    def end(*_: object) -> None:
+        raise _Ended
+
+    layer = dict(module.named_modules())[name]
+    with record_attention(module, queries="all", layers=f"^{re.escape(name)}$", mean=True) as record:
+        hook = layer.register_forward_hook(end)
+        try:
+            with suppress(_Ended):
+                call()
+        finally:
+            hook.remove()
+    return record[0].maps[:, 0]
+
+
+class _Ended(Exception):
+    """What was looked for has been computed."""
+
+
+def _by_region(change: Float[Tensor, "rows columns"]) -> Float[Tensor, "regions"]:
+    """The mean of each region, row by row; maps with fewer cells than regions are drawn larger first."""
+    sides = [max(side, 2 * REGIONS) for side in change.shape]
+    if sides != list(change.shape):
+        change = F.interpolate(change[None, None], sides, mode="bilinear")[0, 0]
+    return F.adaptive_avg_pool2d(change[None], REGIONS).flatten().cpu()
