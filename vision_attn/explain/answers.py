@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vision_attn.contracts.places import Extent
 from vision_attn.explain.explanation import chosen
-from vision_attn.explain.in_place import RANDOM, first_attention, in_place, once, unsteady
+from vision_attn.explain.in_place import RANDOM, keys_of, in_place, once, unsteady
 from vision_attn.explain.models import Model
 from vision_attn.explain.places import extent_of_map, extent_of_picture, extent_of_tokens
 from vision_attn.explain.record import record_attention
@@ -136,7 +136,7 @@ def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
 
     def tokens_in_place(one: Attention, grid: Grid) -> bool:
         def map_of(picture: Image.Image) -> Tensor:
-            maps = first_attention(model.module, one.name, lambda: model.module(**on(picture)))
+            maps = keys_of(model.module, one.name, lambda: model.module(**on(picture)))
             return grid.picture(maps)[0]
 
         return once(model.module, (one.name, grid), lambda: in_place(map_of))
@@ -177,16 +177,20 @@ def _tensors(output: Any) -> list[Tensor]:
 
 
 def called(model: Model, inputs: dict[str, Tensor]) -> Any:
-    """The output of the model. Raises ValueError if a model of the user's refuses images of this size."""
+    """The output of the model. Raises ValueError if it refuses images of this size, or fails otherwise."""
+    rows, columns = next((value.shape[-2:] for value in inputs.values() if value.dim() == 4), (0, 0))
+    hint = (
+        ": if it takes another size, set its attribute `resolution`, a number of pixels or (rows, columns)"
+        if model.own
+        else ""
+    )
     try:
         return model.module(**inputs)
-    except (AssertionError, RuntimeError, ValueError) as error:
-        if not model.own or isinstance(error, torch.OutOfMemoryError):
-            raise
-        rows, columns = next(value.shape[-2:] for value in inputs.values() if value.dim() == 4)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
         raise ValueError(
-            f"the model fails on an image of {rows} x {columns} pixels ({reason_of(error)}): if it takes another size, "
-            "set its attribute `resolution`, a number of pixels or (rows, columns)"
+            f"the model fails on an image of {rows} x {columns} pixels ({reason_of(error)}){hint}"
         ) from error
 
 

@@ -100,22 +100,29 @@ def marked_pictures(size: tuple[int, int], seed: int) -> list[Image.Image]:
     return [one if one.size == size else one.resize(size, Image.Resampling.BICUBIC) for one in pictures]
 
 
-def first_attention(module: nn.Module, name: str, call: Callable[[], object]) -> Float[Tensor, "B Q N"]:
-    """The first attention that the layer `name` computes within `call`, the mean over its heads. The call is ended after
-    that layer."""
+def keys_of(module: nn.Module, name: str, call: Callable[[], object]) -> Float[Tensor, "B D N"]:
+    """What is known of the keys of the first attention that the layer `name` computes within `call`, which is ended
+    after that layer: their weight for each query, the mean over heads; where queries are others than the keys, and may
+    be few, the vectors from which the layer makes its keys, if it is given them."""
+    given: list[Tensor] = []
 
-    def end(*_: object) -> None:
+    def end(_: nn.Module, args: tuple, named: dict, __: object) -> None:
+        given.extend(one for one in (*args, *named.values()) if isinstance(one, Tensor) and one.dim() == 3)
         raise _Ended
 
     layer = dict(module.named_modules())[name]
     with record_attention(module, queries="all", layers=f"^{re.escape(name)}$", mean=True) as record:
-        hook = layer.register_forward_hook(end)
+        hook = layer.register_forward_hook(end, with_kwargs=True)
         try:
             with suppress(_Ended):
                 call()
         finally:
             hook.remove()
-    return record[0].maps[:, 0]
+    maps = record[0].maps[:, 0]
+    if maps.shape[1] != maps.shape[2]:
+        vectors = (one for one in given if one.shape[:2] == (len(maps), maps.shape[2]) and one.is_floating_point())
+        return next((one.detach().float().mT for one in vectors), maps)
+    return maps
 
 
 class _Ended(Exception):

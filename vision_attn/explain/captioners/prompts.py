@@ -1,6 +1,6 @@
 """Pictures and prompts as inputs of a captioner of transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,15 +23,29 @@ def default_prompt(model: Model) -> str:
     return PROMPTS.get(model.module.config.model_type, INSTRUCTION if chats else "")
 
 
-def inputs_of(model: Model, pictures: Sequence[Image.Image], prompt: str = "") -> dict[str, Tensor]:
+class Inputs(dict[str, Tensor]):
+    """The arguments of `generate` for pictures, which know how those of another picture are made.
+
+    of: from a picture to its arguments, with the same prompt. size: width and height of the first picture.
+    """
+
+    def __init__(
+        self, arguments: Mapping[str, Tensor], of: Callable[[Image.Image], "Inputs"], size: tuple[int, int]
+    ) -> None:
+        super().__init__(arguments)
+        self.of, self.size = of, size
+
+
+def inputs_of(model: Model, pictures: Sequence[Image.Image], prompt: str = "") -> Inputs:
     """The arguments of `generate` for pictures, and the text that begins their captions, or asks for them: on the
     device of the model, and in its precision."""
     inputs = _processed(model, [picture.convert("RGB") for picture in pictures], prompt)
     weights = next(weight for weight in model.module.parameters() if not weight.is_meta)
-    return {
+    arguments = {
         name: value.to(weights.device, model.module.dtype if value.is_floating_point() else None)
         for name, value in inputs.items()
     }
+    return Inputs(arguments, lambda picture: inputs_of(model, [picture], prompt), pictures[0].size)
 
 
 def _processed(model: Model, pictures: list[Image.Image], prompt: str) -> dict[str, Tensor]:
