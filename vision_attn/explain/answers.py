@@ -13,6 +13,7 @@ from vision_attn.contracts.places import Extent
 from vision_attn.explain.explanation import chosen
 from vision_attn.explain.in_place import RANDOM, keys_of, in_place, once, unsteady
 from vision_attn.explain.models import Model
+from vision_attn.explain.opened import one_line
 from vision_attn.explain.places import extent_of_map, extent_of_picture, extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.recorder import Attention, Record
@@ -205,7 +206,8 @@ def texts_of(model: Model, texts: Sequence[str]) -> dict[str, Tensor]:
     """The inputs of a matcher besides the image; none of others."""
     if model.kind != "matcher":
         return {}
-    tokens = model.processor.tokenizer(list(texts), return_tensors="pt", padding="max_length", truncation=True)
+    with one_line("the model's tokenizer fails"):
+        tokens = model.processor.tokenizer(list(texts), return_tensors="pt", padding="max_length", truncation=True)
     return {key: tokens[key] for key in ("input_ids", "attention_mask") if key in tokens}
 
 

@@ -21,10 +21,10 @@ SIDE = 240
 SQUARE = 14
 """The sides of a picture over those of a square that is changed."""
 REGIONS = 3
-"""Rows and columns of the regions of a picture, each of which has a square in its middle."""
-ENOUGH, AT_LEAST, PICTURES = 7, 5, 3
-"""Squares, of 9, that must be found: `ENOUGH` in the first picture, or `AT_LEAST` on average over `PICTURES`. Where
-places say nothing, at least 5 are found in one of 700 cases."""
+"""Rows and columns of the regions of a picture, each of which has a square in its middle; fewer for maps of fewer."""
+PICTURES = 3
+"""Pictures on which it is tried before a map is refused: three quarters of the squares must be found in the first one,
+or more than half of them on average. Where places say nothing, 5 of 9 are found in one of 700 cases."""
 NOTHING = 1e-6
 """A change relative to the largest value that rounding explains."""
 UNSTEADY = 0.01
@@ -52,30 +52,36 @@ def once(module: nn.Module, key: Hashable, find: Callable[[], bool]) -> bool:
 def in_place(map_of: MapOf, size: tuple[int, int] = (SIDE, SIDE)) -> bool:
     """Return whether the cells of a map see the places where the map is drawn.
 
-    Of squares in 9 regions of a picture, the region of the map that changes most for each must be its own, where each
-    region's changes are taken relative to how much it changes for all squares, and each square's to how much it changes
-    all regions. True for maps of one cell, and for those that nothing changes. size: width and height of the pictures.
+    Of squares in up to 9 regions of a picture, the region of the map that changes most for each must be its own, where
+    each region's changes are taken relative to how much it changes for all squares, and each square's to how much it
+    changes all regions. True for maps of one cell, and for those that nothing changes. size: width and height of the
+    pictures.
 
     Raises ValueError if the map of a picture differs from one call to the next.
     """
-    number, found = REGIONS**2, torch.zeros(REGIONS**2, REGIONS**2)
+    found: Tensor | float = 0.0
     for seed in range(PICTURES):
-        plain, *others = marked_pictures(size, seed)
+        plain = marked_pictures(size, seed, (REGIONS, REGIONS))[0]
         before = map_of(plain)
+        rows, columns = (min(REGIONS, side) for side in before.shape[1:])
         if not seed:
             if before[0].numel() == 1:
                 return True
             if unsteady(before, map_of(plain)):
                 raise ValueError(RANDOM)
-        changes = torch.stack([_by_region((map_of(other) - before).float().square().sum(dim=0).sqrt()) for other in others])
+        others = marked_pictures(size, seed, (rows, columns))[1:]
+        changes = torch.stack([
+            _by_region((map_of(other) - before).float().square().sum(dim=0).sqrt(), (rows, columns)) for other in others
+        ])  # fmt: skip
         if changes.max() <= NOTHING * before.abs().max() or not changes.isfinite().all():
             return True
         changes = changes / changes.mean(dim=1, keepdim=True).clamp(min=1e-30)
-        found += changes / changes.mean(dim=0).clamp(min=1e-30)
+        found = found + changes / changes.mean(dim=0).clamp(min=1e-30)
+        number = len(found)
         right = int((found.argmax(dim=1) == torch.arange(number)).sum())
-        if right >= ENOUGH:
+        if 4 * right >= 3 * number:
             return True
-    return right >= AT_LEAST
+    return 2 * right > number
 
 
 def unsteady(one: Tensor, other: Tensor) -> bool:
@@ -84,15 +90,15 @@ def unsteady(one: Tensor, other: Tensor) -> bool:
 
 
 @lru_cache(maxsize=8)
-def marked_pictures(size: tuple[int, int], seed: int) -> list[Image.Image]:
-    """A picture of noise, width x height, and copies with a small square in the middle of each of 3 x 3 regions, row by
-    row: each channel is black where it was bright, and else white."""
+def marked_pictures(size: tuple[int, int], seed: int, regions: tuple[int, int]) -> list[Image.Image]:
+    """A picture of noise, width x height, and copies with a small square in the middle of each of its regions (rows and
+    columns of them), row by row: each channel is black where it was bright, and else white."""
     columns, rows = (max(SQUARE, round(SIDE * side / max(size))) for side in size)
     plain = noise(1, (rows, columns), torch.Generator().manual_seed(seed))
     middles = torch.tensor([
-        (round((2 * y + 1) * rows / (2 * REGIONS)), round((2 * x + 1) * columns / (2 * REGIONS)))
-        for y in range(REGIONS)
-        for x in range(REGIONS)
+        (round((2 * y + 1) * rows / (2 * regions[0])), round((2 * x + 1) * columns / (2 * regions[1])))
+        for y in range(regions[0])
+        for x in range(regions[1])
     ])  # fmt: skip
     half = [max(1, round(side / SQUARE / 2)) for side in (rows, columns)]
     changed = marked(plain.expand(len(middles), -1, -1, -1), middles, half)
@@ -129,9 +135,7 @@ class _Ended(Exception):
     """What was looked for has been computed."""
 
 
-def _by_region(change: Float[Tensor, "rows columns"]) -> Float[Tensor, "regions"]:
-    """The mean of each region, row by row; maps with fewer cells than regions are drawn larger first."""
-    sides = [max(side, 2 * REGIONS) for side in change.shape]
-    if sides != list(change.shape):
-        change = F.interpolate(change[None, None], sides, mode="bilinear")[0, 0]
-    return F.adaptive_avg_pool2d(change[None], REGIONS).flatten().cpu()
+def _by_region(change: Float[Tensor, "rows columns"], regions: tuple[int, int]) -> Float[Tensor, "regions"]:
+    """The mean of each region, row by row; cells that lie in several are divided among them."""
+    divided = F.interpolate(change[None, None], scale_factor=REGIONS, mode="nearest")[0]
+    return F.adaptive_avg_pool2d(divided, regions).flatten().cpu()

@@ -146,7 +146,7 @@ class ImageAttention:
         self.in_stages = any(known_grid(one.num_queries, shapes) is not None for one in others)
         """Whether other layers attend over other tokens, so that products over all layers are not defined."""
 
-    def answer(self, rows: Float[Tensor, "*rest N N"]) -> Float[Tensor, "*rest Y X"]:
+    def answer(self, rows: Float[Tensor, "*rest Q N"]) -> Float[Tensor, "*rest Y X"]:
         """The map of the answer, of weights between all tokens."""
         return self.grid.picture(rows[..., 0, :] if self.grid.prefix else rows.mean(dim=-2))
 

@@ -17,9 +17,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.explain.captioners.image_tokens import ImageTokens, find_tokens
-from vision_attn.explain.captioners.prompts import Inputs, image_token, num_queries
+from vision_attn.explain.captioners.prompts import Inputs, generated, image_token, num_queries
 from vision_attn.explain.in_place import keys_of, in_place, once
 from vision_attn.explain.models import Model
+from vision_attn.explain.opened import one_line
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.tokens import Grid, MapShapes, Tiles, grid_of, map_shapes
@@ -153,7 +154,7 @@ def _generated(model: Model, inputs: dict[str, Tensor], mean: bool, **options: A
         map_shapes(model.module) as shapes,
         record_attention(model.module, queries=-1, mean=mean) as record,
     ):
-        result = model.module.generate(**inputs, **options, return_dict_in_generate=True, output_logits=True)
+        result = generated(model, inputs, **options, return_dict_in_generate=True, output_logits=True)
     return result, record, shapes
 
 
@@ -167,11 +168,13 @@ def _written(
 ) -> Written:
     """The caption of the token ids that were generated, each in a row of the record."""
     tokenizer = model.processor.tokenizer
-    special = set(tokenizer.all_special_ids)
+    with one_line("the model's tokenizer fails"):
+        special = set(tokenizer.all_special_ids)
     content = max((step + 1 for step, token in enumerate(ids) if token not in special), default=0)
     cut, ids = content == len(ids), ids[: content + 1]
-    words, groups = words_of(tokenizer, ids)
-    text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+    with one_line("the model's tokenizer fails"):
+        words, groups = words_of(tokenizer, ids)
+        text = tokenizer.decode(ids, skip_special_tokens=True).strip()
     written = Written(text, words, groups, log_prob[: len(ids)], cut, None)
     if tokens is None:
         return written
@@ -253,5 +256,5 @@ def _patches_of_queries(model: Model, inputs: dict[str, Tensor]) -> tuple[Grid, 
 def _reading_queries(model: Model, inputs: dict[str, Tensor]) -> list[Attention]:
     """The attention of learned queries to an image, in each layer of the Q-Former."""
     with torch.no_grad(), record_attention(model.module, queries="all", layers="crossattention") as record:
-        model.module.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=1)
+        generated(model, inputs, num_beams=1, do_sample=False, max_new_tokens=1)
     return [one for one in record if one.num_queries == num_queries(model)]
