@@ -18,6 +18,8 @@ from vision_attn.explain.models import Model, Reader
 
 REGIONS = 3
 """Rows and columns of squares that are changed."""
+ENOUGH = 6
+"""Of 9 squares; by chance, so many change their own region most in one of 7,000 cases."""
 WHOLE = ("attention", "rollout", "attention-gradient", "relevance")
 CAMS = ("grad-cam", "layer-cam")
 ALL = (*WHOLE, *CAMS)
@@ -85,9 +87,9 @@ def awake(module: nn.Module, side: int) -> nn.Module:
     return module.eval()
 
 
-def squares(size: int = 240) -> list[Image.Image]:
+def squares(size: int = 240, seed: int = 0) -> list[Image.Image]:
     """An image of coloured blocks, and copies in each of which one of 9 small squares is inverted, row by row."""
-    blocks = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+    blocks = np.random.default_rng(seed).integers(0, 256, (12, 12, 3), dtype=np.uint8)
     plain = np.asarray(Image.fromarray(blocks).resize((size, size), Image.Resampling.BILINEAR))
     images, step = [plain], size // REGIONS
     for row in range(REGIONS):
@@ -100,32 +102,33 @@ def squares(size: int = 240) -> list[Image.Image]:
     return [Image.fromarray(image) for image in images]
 
 
-def found(maps: list[Tensor], extent: Extent) -> int:
-    """Of the 9 squares, how many change the map (D, rows, columns) most in their own region: compared with how much
-    that region changes for the other squares."""
+def changes(maps: list[Tensor], extent: Extent) -> Tensor:
+    """How much each square changes the map (D, rows, columns) in each of 9 regions, compared with what the square
+    changes elsewhere, and with how much other squares change the region."""
     rows, columns = maps[0].shape[1:]
     y, x = (
         (low + (torch.arange(cells) + 0.5) / cells * (high - low) + 1) / 2
         for cells, low, high in ((rows, extent.y0, extent.y1), (columns, extent.x0, extent.x1))
     )
-    changes = []
-    for other in maps[1:]:
-        change = (other - maps[0]).double().norm(dim=0)
-        near = [
-            (-((y[:, None] - (row + 0.5) / REGIONS) ** 2 + (x - (column + 0.5) / REGIONS) ** 2) / 0.02).exp()
-            for row in range(REGIONS)
-            for column in range(REGIONS)
-        ]
-        changes.append(torch.stack([(change * weight).sum() / weight.sum() for weight in near]))
-    table = torch.stack(changes)
-    table = table / table.mean(dim=1, keepdim=True).clamp(min=1e-30)
-    table = table / table.mean(dim=0, keepdim=True).clamp(min=1e-30)
-    return int((table.argmax(dim=1) == torch.arange(len(table))).sum())
+    near = [
+        (-((y[:, None] - (row + 0.5) / REGIONS) ** 2 + (x - (column + 0.5) / REGIONS) ** 2) / 0.02).exp()
+        for row in range(REGIONS)
+        for column in range(REGIONS)
+    ]
+    each = [(other - maps[0]).double().norm(dim=0) for other in maps[1:]]
+    found = torch.stack([torch.stack([(change * weight).sum() / weight.sum() for weight in near]) for change in each])
+    found = found / found.mean(dim=1, keepdim=True).clamp(min=1e-30)
+    return found / found.mean(dim=0, keepdim=True).clamp(min=1e-30)
 
 
-def squares_found(model: Model, method: str) -> int:
-    """The number of squares that the maps of a method find; of CAMs, the map of features that they weight."""
-    pictures = squares()
+def right(found: Tensor) -> int:
+    """How many of the 9 squares change their own region most."""
+    return int((found.argmax(dim=1) == torch.arange(len(found))).sum())
+
+
+def of_method(model: Model, method: str, seed: int = 0) -> Tensor:
+    """The `changes` of the maps of a method; of CAMs, those of the map of features that they weight."""
+    pictures = squares(seed=seed)
     first = look(model, pictures[0], method=method)
     if method in CAMS:
         maps = []
@@ -133,9 +136,9 @@ def squares_found(model: Model, method: str) -> int:
             seen = recorded(model, model.inputs(picture))
             seen.explain(0)
             maps.append(seen.features()[0][0].detach())
-        return found(maps, first.extent)
+        return changes(maps, first.extent)
     texts = first.words if model.kind == "classifier" else ()
-    return found([look(model, one, texts=texts, method=method).alpha[:1] for one in pictures], first.extent)
+    return changes([look(model, one, texts=texts, method=method).alpha[:1] for one in pictures], first.extent)
 
 
 SMALL = {"img_size": 64, "patch_size": 8, "depth": 2, "embed_dim": 48, "num_heads": 4}
@@ -165,24 +168,24 @@ KINDS: dict[str, Kind] = {
     "timm: DaViT": Kind(timm_kind("davit_tiny", 64, depths=(1, 1), embed_dims=(32, 64), num_heads=(2, 4), window_size=4), CAMS),
     "timm: EdgeNeXt": Kind(timm_kind("edgenext_xx_small", 128), CAMS, quick=True),
     "timm: MaxViT": Kind(timm_kind("maxvit_pico_rw_256", 128, img_size=128), CAMS),
-    "timm: CoAtNet": Kind(timm_kind("coatnet_nano_rw_224", 128, img_size=128), CAMS),
+    "timm: CoAtNet": Kind(timm_kind("coatnet_nano_rw_224", 128, img_size=128), STAGED),
     "timm: EfficientFormer": Kind(timm_kind("efficientformer_l1", 224), ALL),
     "timm: EfficientFormerV2": Kind(timm_kind("efficientformerv2_s0", 224), CAMS),
-    "timm: PVT v2": Kind(timm_kind("pvt_v2_b0", 128), CAMS),
+    "timm: PVT v2": Kind(timm_kind("pvt_v2_b0", 128), STAGED),
     "timm: Twins": Kind(timm_kind("twins_svt_small", 128, img_size=128), CAMS),
     "timm: VOLO": Kind(timm_kind("volo_d1_224", 128, img_size=128), CAMS),
     "timm: NesT": Kind(timm_kind("nest_tiny", 64, img_size=64), CAMS),
     "timm: GC ViT": Kind(timm_kind("gcvit_xxtiny", 224), CAMS),
     "timm: Hiera": Kind(timm_kind("hiera_tiny_224", 128, img_size=128), CAMS),
-    "timm: MobileViT": Kind(timm_kind("mobilevit_xxs", 128), CAMS),
-    "timm: CAFormer": Kind(timm_kind("caformer_s18", 128, depths=(1, 1, 1, 1)), CAMS),
-    "timm: FastViT": Kind(timm_kind("fastvit_sa12", 128), CAMS),
-    "timm: Visformer": Kind(timm_kind("visformer_tiny", 128, img_size=128), CAMS),
-    "timm: TinyViT": Kind(timm_kind("tiny_vit_5m_224", 128, img_size=128), CAMS),
-    "timm: BoTNet": Kind(timm_kind("botnet26t_256", 128, img_size=128), CAMS),
-    "timm: FocalNet": Kind(timm_kind("focalnet_tiny_srf", 128, depths=(1, 1, 1, 1)), CAMS),
+    "timm: MobileViT": Kind(timm_kind("mobilevit_xxs", 256), CAMS),
+    "timm: CAFormer": Kind(timm_kind("caformer_s18", 128), STAGED),
+    "timm: FastViT": Kind(timm_kind("fastvit_sa12", 256), ALL),
+    "timm: Visformer": Kind(timm_kind("visformer_tiny", 128, img_size=128), STAGED),
+    "timm: TinyViT": Kind(timm_kind("tiny_vit_5m_224", 224), CAMS),
+    "timm: BoTNet": Kind(timm_kind("botnet26t_256", 256), CAMS),
+    "timm: FocalNet": Kind(timm_kind("focalnet_tiny_srf", 128), CAMS),
     "timm: Sequencer": Kind(timm_kind("sequencer2d_s", 128, img_size=128, layers=(1, 1, 1, 1)), CAMS),
-    "timm: MLP-Mixer": Kind(timm_kind("mixer_s32_224", 64, img_size=64, patch_size=8), CAMS),
+    "timm: MLP-Mixer": Kind(timm_kind("mixer_s32_224", 128, img_size=128), CAMS),
     "timm: SAM's ViT": Kind(timm_kind("samvit_base_patch16_224", **SMALL | {"window_size": 4}), CAMS),
     "timm: ResNet-50 of CLIP": Kind(timm_kind("resnet50_clip", 224), CAMS),
     "timm: ConvNeXt": Kind(timm_kind("convnext_atto", 128), CAMS),
@@ -274,13 +277,16 @@ def check(kind: Kind) -> None:
     seen.explain(0)
     assert tuple(seen.methods()) == kind.methods
     for method in ALL:
-        if method in ("attention-gradient", "layer-cam") and method in kind.methods:
-            continue  # of the same layers as relevance and Grad-CAM
-        if method in kind.methods:
-            assert squares_found(model, method) >= 6, method
-        else:
+        if method not in kind.methods:
             with pytest.raises(ValueError, match="no |explains an answer"):
                 look(model, squares()[0], method=method)
+        elif method not in ("attention-gradient", "layer-cam"):  # of the same layers as relevance and Grad-CAM
+            found: Tensor | float = 0.0
+            for seed in range(4):  # weights that are random mix places, so that one image may not suffice
+                found = found + of_method(model, method, seed)
+                if right(found) >= ENOUGH:
+                    break
+            assert right(found) >= ENOUGH, method
 
 
 def table() -> str:

@@ -22,9 +22,10 @@ SQUARE = 14
 """The sides of a picture over those of a square that is changed."""
 REGIONS = 3
 """Rows and columns of the regions of a picture, each of which has a square in its middle; fewer for maps of fewer."""
+FOLLOWS = 0.8
+"""The correlation, along each axis, of the centre of the changes with the place of the square."""
 PICTURES = 3
-"""Pictures on which it is tried before a map is refused: three quarters of the squares must be found in the first one,
-or more than half of them on average. Where places say nothing, 5 of 9 are found in one of 700 cases."""
+"""Pictures on which it is tried before a map is refused."""
 NOTHING = 1e-6
 """A change relative to the largest value that rounding explains."""
 UNSTEADY = 0.01
@@ -52,10 +53,11 @@ def once(module: nn.Module, key: Hashable, find: Callable[[], bool]) -> bool:
 def in_place(map_of: MapOf, size: tuple[int, int] = (SIDE, SIDE)) -> bool:
     """Return whether the cells of a map see the places where the map is drawn.
 
-    Of squares in up to 9 regions of a picture, the region of the map that changes most for each must be its own, where
-    each region's changes are taken relative to how much it changes for all squares, and each square's to how much it
-    changes all regions. True for maps of one cell, and for those that nothing changes. size: width and height of the
-    pictures.
+    Of squares in up to 9 regions of a picture, three quarters must change their own region of the map most, where each
+    region's changes are taken relative to how much it changes for all squares, and each square's to how much it changes
+    all regions. Or the centre of the changes must follow the squares from left to right and from top to bottom, as in
+    coarse maps that lie a little aside. True for maps of one cell, and for those that nothing changes. size: width and
+    height of the pictures.
 
     Raises ValueError if the map of a picture differs from one call to the next.
     """
@@ -81,7 +83,7 @@ def in_place(map_of: MapOf, size: tuple[int, int] = (SIDE, SIDE)) -> bool:
         right = int((found.argmax(dim=1) == torch.arange(number)).sum())
         if 4 * right >= 3 * number:
             return True
-    return 2 * right > number
+    return _follows(found, (rows, columns))
 
 
 def unsteady(one: Tensor, other: Tensor) -> bool:
@@ -133,6 +135,14 @@ def keys_of(module: nn.Module, name: str, call: Callable[[], object]) -> Float[T
 
 class _Ended(Exception):
     """What was looked for has been computed."""
+
+
+def _follows(found: Float[Tensor, "squares regions"], regions: tuple[int, int]) -> bool:
+    """Whether the centre of the changes of each square follows its place, along each axis."""
+    centres = found / found.sum(dim=1, keepdim=True)
+    places = torch.cartesian_prod(*(torch.arange(side, dtype=found.dtype) for side in regions))
+    pairs = [torch.stack([centres @ axis, axis]) for axis in places.unbind(1) if axis.any()]
+    return all(float(torch.corrcoef(pair)[0, 1]) > FOLLOWS for pair in pairs)
 
 
 def _by_region(change: Float[Tensor, "rows columns"], regions: tuple[int, int]) -> Float[Tensor, "regions"]:
