@@ -4,7 +4,7 @@ Arithmetic of strides and paddings alone is not enough: the weights count too. T
 MobileNetV2 look 6% of the image's side to the upper left of their places in an even grid, where arithmetic says 3.5%.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -65,14 +65,14 @@ def measured_extent(maps: Maps, size: tuple[int, int]) -> tuple[Extent, tuple[in
     nothing changes.
     """
     generator = torch.Generator().manual_seed(0)
-    rows, columns = grid = tuple(maps(_noise(1, size, generator)).shape[2:])
+    rows, columns = grid = tuple(maps(noise(1, size, generator)).shape[2:])
     least = FINE if min((side for side in grid if side > 1), default=0) >= CELLS else COARSE
     number = max(least, min(MOST, PIXELS // (size[0] * size[1])))
-    plain = _noise(number, size, generator)
+    plain = noise(number, size, generator)
     strides = [stride(pixels, cells) for pixels, cells in zip(size, grid, strict=True)]
     places = torch.stack([_places(number, *axis, generator) for axis in zip(size, grid, strides, strict=True)], dim=1)
-    marked = _marked(plain, places, [max(1, round(step / 4)) for step in strides])
-    batches = zip(plain.split(AT_ONCE), marked.split(AT_ONCE), strict=True)
+    changed = marked(plain, places, [max(1, round(step / 4)) for step in strides])
+    batches = zip(plain.split(AT_ONCE), changed.split(AT_ONCE), strict=True)
     pairs = [(maps(before).float(), maps(after).float()) for before, after in batches]
     change = torch.cat([(after - before).square().sum(dim=1) for before, after in pairs]).double().cpu()
     change = (change - change.flatten(1).median(dim=1).values[:, None, None]).clamp(min=0)  # what changes everywhere
@@ -99,13 +99,13 @@ def stride(pixels: int, cells: int) -> float:
     return pixels / cells
 
 
-def _noise(number: int, size: tuple[int, int], generator: torch.Generator) -> UInt8[Tensor, "B 3 Y X"]:
+def noise(number: int, size: tuple[int, int], generator: torch.Generator) -> UInt8[Tensor, "B 3 Y X"]:
     """Images of smooth noise in all sizes, like photographs in contrast and spectrum."""
     images = torch.zeros(number, 3, *size)
     for parts in (4, 8, 16, 32, 64):
         coarse = [max(2, round(parts * side / max(size))) for side in size]
-        noise = torch.randn(number, 3, *coarse, generator=generator)
-        images += F.interpolate(noise, size, mode="bicubic", align_corners=False) * (4 / parts) ** 0.7
+        grains = torch.randn(number, 3, *coarse, generator=generator)
+        images += F.interpolate(grains, size, mode="bicubic", align_corners=False) * (4 / parts) ** 0.7
     return (images / images.std() * 55 + 115).round().clamp(0, 255).to(torch.uint8)
 
 
@@ -117,7 +117,7 @@ def _places(number: int, pixels: int, cells: int, step: float, generator: torch.
     return (pixels / 2 + even * span).round().long()
 
 
-def _marked(images: UInt8[Tensor, "N 3 Y X"], places: Int[Tensor, "N 2"], half: list[int]) -> UInt8[Tensor, "N 3 Y X"]:
+def marked(images: UInt8[Tensor, "N 3 Y X"], places: Int[Tensor, "N 2"], half: Sequence[int]) -> UInt8[Tensor, "N 3 Y X"]:
     """Images with a square of half a cell at its place: each channel is black where it was bright, and else white."""
     images = images.clone()
     for image, (y, x) in zip(images, places.tolist(), strict=True):

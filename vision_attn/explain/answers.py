@@ -1,21 +1,24 @@
 """A model's answers to one image, recorded: its scores, and the maps that its own attention and layers give of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts.places import Extent
 from vision_attn.explain.explanation import chosen
+from vision_attn.explain.in_place import RANDOM, keys_of, in_place, once, unsteady
 from vision_attn.explain.models import Model
+from vision_attn.explain.opened import one_line
 from vision_attn.explain.places import extent_of_map, extent_of_picture, extent_of_tokens
 from vision_attn.explain.record import record_attention
-from vision_attn.explain.recorder import Record
+from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam, layer_cam
-from vision_attn.explain.tokens import NO_PRODUCT, ImageAttention, MapShapes, map_shapes
+from vision_attn.explain.tokens import NO_PRODUCT, Grid, ImageAttention, MapShapes, map_shapes
 from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts
 from vision_attn.system.console import reason_of, suggest
 
@@ -40,6 +43,8 @@ class Pass(NamedTuple):
     """Puts an activation into the order (B, C, Y, X)."""
     shapes: MapShapes
     layouts: dict[str, Windows]
+    has_features: Callable[[], bool]
+    """Whether the cells of that map see the places where it is drawn."""
 
     def explain(self, answer: int) -> None:
         """Compute the gradients of the score `answer`."""
@@ -58,7 +63,7 @@ class Pass(NamedTuple):
             return "attention"
         if not self.attention.in_stages:
             return "relevance"
-        return "attention" if self.activation.gradient is None else "grad-cam"
+        return "grad-cam" if self._has_cams() else "attention"
 
     def methods(self) -> list[Method]:
         """The methods of which this model has maps, after `explain`."""
@@ -66,12 +71,20 @@ class Pass(NamedTuple):
         found: list[Method] = ["attention"] if self.attention is not None else []
         if isinstance(self.attention, ImageAttention) and not self.attention.in_stages:
             found += ["rollout", *(["attention-gradient", "relevance"] if answers else [])]
-        return found + (["grad-cam", "layer-cam"] if self.activation.gradient is not None else [])
+        return found + (["grad-cam", "layer-cam"] if self._has_cams() else [])
+
+    def _has_cams(self) -> bool:
+        return self.activation.gradient is not None and self.has_features()
 
     def features(self) -> tuple[Float[Tensor, "1 C Y X"], Float[Tensor, "1 C Y X"]]:
         """The map that Grad-CAM takes and its gradient, after `explain`. Raises ValueError if there is none."""
         if self.activation.output is None or self.activation.gradient is None:
             raise ValueError("no layer of this model gives a map (B, C, Y, X) that its answer depends on: no Grad-CAM")
+        if not self.has_features():
+            raise ValueError(
+                "the last layer of this model that gives a map (B, C, Y, X) does not change where the image does, so it "
+                "has no Grad-CAM: choose occlusion"
+            )
         return self.place(self.activation.output), self.place(self.activation.gradient)
 
     def map(self, method: Method, layer: int | None = None, head: int | None = None) -> Float[Tensor, "1 Y X"]:
@@ -105,38 +118,80 @@ class Pass(NamedTuple):
 
 
 def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
-    """Run the model on one image, and record what maps are made of."""
+    """Run the model on one image, and record what maps are made of. When a model is first seen, it is measured whether
+    its maps lie where they are drawn. Raises ValueError if it gives the same image another answer each time."""
     block = last_tokens(model.module)
     with (
         torch.enable_grad(),
-        map_shapes(model.module) as shapes,
+        map_shapes(model.module, 1) as shapes,
         window_layouts(model.module) as layouts,
         activation_of(model.module, block) as activation,
         record_attention(model.module, queries="all", gradients=True) as record,
     ):
-        output = scores_of(called(model, inputs))
+        raw = called(model, inputs)
+    once(model.module, "steady", lambda: _steady(model, inputs, raw))
+    output = scores_of(raw)
+
+    def on(picture: Image.Image) -> dict[str, Tensor]:
+        return inputs | model.inputs(picture)
+
+    def tokens_in_place(one: Attention, grid: Grid) -> bool:
+        def map_of(picture: Image.Image) -> Tensor:
+            maps = keys_of(model.module, one.name, lambda: model.module(**on(picture)))
+            return grid.picture(maps)[0]
+
+        return once(model.module, (one.name, grid), lambda: in_place(map_of))
+
+    def features_in_place() -> bool:
+        def map_of(picture: Image.Image) -> Tensor:
+            with activation_of(model.module, block) as held:
+                model.module(**on(picture))
+            return place(held.output)[0]
+
+        of_image = activation.output is not None and len(activation.output) == 1  # in TNT, of each patch by itself
+        return of_image and once(model.module, "features", lambda: in_place(map_of))
+
     attention: ImageAttention | WindowAttention | None = None
     if layouts:
         attention = WindowAttention(record, layouts)
     else:
         with suppress(ValueError):
-            attention = ImageAttention(record, shapes, 1)
+            attention = ImageAttention(record, shapes, 1, tokens_in_place)
     place = channels_first if block is None else layouts[block].picture
     scores = None if model.kind == "encoder" else output  # the features of an encoder are no answer
-    return Pass(model, scores, record, attention, activation, place, shapes, layouts)
+    return Pass(model, scores, record, attention, activation, place, shapes, layouts, features_in_place)
+
+
+def _steady(model: Model, inputs: dict[str, Tensor], output: Any) -> bool:
+    """True for a model that gives the same image the same output again. Raises ValueError for any other."""
+    with torch.no_grad(), torch.random.fork_rng():
+        again = model.module(**inputs)
+    if any(unsteady(*pair) for pair in zip(_tensors(output), _tensors(again), strict=False)):
+        raise ValueError(RANDOM)
+    return True
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """The floating-point tensors of an output: one, or those of a sequence or a mapping."""
+    values = [output] if isinstance(output, Tensor) else output.values() if isinstance(output, Mapping) else output
+    return [one.detach() for one in values if isinstance(one, Tensor) and one.is_floating_point() and one.numel()]
 
 
 def called(model: Model, inputs: dict[str, Tensor]) -> Any:
-    """The output of the model. Raises ValueError if a model of the user's refuses images of this size."""
+    """The output of the model. Raises ValueError if it refuses images of this size, or fails otherwise."""
+    rows, columns = next((value.shape[-2:] for value in inputs.values() if value.dim() == 4), (0, 0))
+    hint = (
+        ": if it takes another size, set its attribute `resolution`, a number of pixels or (rows, columns)"
+        if model.own
+        else ""
+    )
     try:
         return model.module(**inputs)
-    except (AssertionError, RuntimeError, ValueError) as error:
-        if not model.own or isinstance(error, torch.OutOfMemoryError):
-            raise
-        rows, columns = next(value.shape[-2:] for value in inputs.values() if value.dim() == 4)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
         raise ValueError(
-            f"the model fails on an image of {rows} x {columns} pixels ({reason_of(error)}): if it takes another size, "
-            "set its attribute `resolution`, a number of pixels or (rows, columns)"
+            f"the model fails on an image of {rows} x {columns} pixels ({reason_of(error)}){hint}"
         ) from error
 
 
@@ -151,7 +206,8 @@ def texts_of(model: Model, texts: Sequence[str]) -> dict[str, Tensor]:
     """The inputs of a matcher besides the image; none of others."""
     if model.kind != "matcher":
         return {}
-    tokens = model.processor.tokenizer(list(texts), return_tensors="pt", padding="max_length", truncation=True)
+    with one_line("the model's tokenizer fails"):
+        tokens = model.processor.tokenizer(list(texts), return_tensors="pt", padding="max_length", truncation=True)
     return {key: tokens[key] for key in ("input_ids", "attention_mask") if key in tokens}
 
 

@@ -1,12 +1,14 @@
 """Models of transformers, from a folder or by the name of a repository of the Hugging Face Hub."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.explain.opened import Model, reached
+from vision_attn.explain.opened import Model, one_line, reached
 from vision_attn.system.console import reason_of
 
 FILES = "config.json, model.safetensors, preprocessor_config.json and, for texts, tokenizer.json"
@@ -46,10 +48,10 @@ def open_transformers(
         hint += " (a file of weights in several parts comes with model.safetensors.index.json), as "
         hint += f"`hf download {name} --local-dir FOLDER` makes it where there is a network"
     config = reached(lambda: _config(transformers, name, **folder), title, hint)
-    made = (getattr(config, "architectures", None) or ["none"])[0]
+    made = _architecture(config, title)
     constructor = _constructor(transformers, config, made, name, trust)
     if random:
-        model = constructor(config)
+        model = reached(lambda: constructor(config), title)
     else:
         options = {"use_safetensors": True, "attn_implementation": "sdpa", "dtype": dtype, **folder}
         options |= {"device_map": device_map} if device_map else {}
@@ -60,8 +62,10 @@ def open_transformers(
                 raise
             options["attn_implementation"] = "eager"
             model = reached(lambda: constructor.from_pretrained(name, **options), title, hint)
-    kind = "encoder"
-    if made.endswith("ForImageClassification"):
+    kind, rest = "encoder", dict[str, Tensor]()
+    if getattr(config, "model_type", "") == "vit_mae":
+        model, rest = _masked_autoencoder(model)
+    elif made.endswith("ForImageClassification"):
         kind = "classifier"
     elif hasattr(model, "get_text_features"):
         kind = "matcher"
@@ -69,18 +73,55 @@ def open_transformers(
         kind = "captioner"
     reads = transformers.AutoImageProcessor if kind in ("classifier", "encoder") else transformers.AutoProcessor
     processor = reached(lambda: reads.from_pretrained(name, **folder), title, hint)
-    if kind == "captioner" and not hasattr(processor, "image_processor"):  # a tokenizer, where there are only both
+    both = hasattr(processor, "image_processor") and hasattr(processor, "tokenizer")
+    if kind in ("captioner", "matcher") and not both:  # one of both, where there is no processor that holds them
         images = reached(lambda: transformers.AutoImageProcessor.from_pretrained(name, **folder), title, hint)
         tokens = reached(lambda: transformers.AutoTokenizer.from_pretrained(name, **folder), title, hint)
         processor = Processors(images, tokens)
-    labels = getattr(config, "id2label", None) or {}
-
     def inputs(picture: Image.Image) -> dict[str, Tensor]:
         images = getattr(processor, "image_processor", processor)
-        return {"pixel_values": images(images=picture.convert("RGB"), return_tensors="pt")["pixel_values"]}
+        with one_line(f"the processor of {title} fails on a picture"):
+            made = images(images=picture.convert("RGB"), return_tensors="pt")
+        return {"pixel_values": pixels_of(made, config, title)} | rest
 
-    classes = [labels[index] for index in sorted(labels)] if kind == "classifier" else []
+    classes = _classes(config, title) if kind == "classifier" else []
     return Model(model.eval(), kind, inputs, classes, processor)
+
+
+def pixels_of(made: Mapping[str, Tensor], config: Any, title: str) -> Tensor:
+    """The image among what a processor made of a picture. Raises ValueError if there is none, as of pix2struct."""
+    if "pixel_values" not in made:
+        raise ValueError(
+            f"{title} reads {', '.join(made) or 'nothing'} in the place of images (pixel_values): models of this kind "
+            f"({config.model_type}) are not taken"
+        )
+    return made["pixel_values"]
+
+
+def _masked_autoencoder(model: Any) -> tuple[Any, dict[str, Tensor]]:
+    """The encoder of a masked autoencoder (ViTMAE), and inputs with which it sees all patches in their order: by itself
+    it hides most of them at random, and shuffles the rest, in evaluation too."""
+    encoder = model.base_model
+    encoder.config.mask_ratio = 0.0
+    num_patches = encoder.embeddings.position_embeddings.shape[1] - 1
+    return encoder, {"noise": torch.linspace(0, 1, num_patches)[None]}
+
+
+def _architecture(config: Any, title: str) -> str:
+    """The class of the model that a config names first. Raises ValueError if it names none."""
+    names = getattr(config, "architectures", None) or ["none"]
+    if not isinstance(names, list) or not isinstance(names[0], str):
+        raise ValueError(f"{title}: architectures in its config.json must be a list of names, not {names!r:.80}")
+    return names[0]
+
+
+def _classes(config: Any, title: str) -> list[str]:
+    """The names of the classes, by number. Raises ValueError for names that are none."""
+    labels = getattr(config, "id2label", None) or {}
+    for label in labels.values():
+        if not isinstance(label, str | int | float):
+            raise ValueError(f"{title}: id2label in its config.json must give each class a name, not {label!r:.80}")
+    return [str(labels[index]) for index in sorted(labels)]
 
 
 def _config(transformers: Any, name: str, **options: Any) -> Any:
@@ -96,7 +137,9 @@ def _constructor(transformers: Any, config: Any, made: str, name: str, trust: bo
     constructor = getattr(transformers, made, None)
     if isinstance(constructor, type) and issubclass(constructor, transformers.PreTrainedModel):
         return constructor
-    code = next((path for path in getattr(config, "auto_map", {}).values() if path.endswith(f".{made}")), None)
+    classes = getattr(config, "auto_map", None)
+    paths = classes.values() if isinstance(classes, dict) else ()
+    code = next((path for path in paths if isinstance(path, str) and path.endswith(f".{made}")), None)
     if code is not None and trust:
         from transformers.dynamic_module_utils import get_class_from_dynamic_module
 

@@ -1,6 +1,7 @@
 """A model of another library, opened: what it is, and how to call it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +41,18 @@ class Model(NamedTuple):
             return {name: value.to(weight.device, weight.dtype) for name, value in prepare(picture).items()}
 
         return self._replace(inputs=inputs)
+
+
+@contextmanager
+def one_line(what: str) -> Iterator[None]:
+    """Turn whatever another library raises within this context into a ValueError of one line, which says `what` failed.
+    Memory that runs out stays what it is."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{what}: {reason_of(error)}") from error
 
 
 def reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 from vision_attn.contracts import Fit
 from vision_attn.contracts.places import Extent
 from vision_attn.explain.captioners.generation import Generation, generate
-from vision_attn.explain.captioners.prompts import inputs_of, num_queries
+from vision_attn.explain.captioners.prompts import Inputs, inputs_of, num_queries
 from vision_attn.explain.captioners.word_maps import relevance_of_steps, teacher_forced
 from vision_attn.explain.models import Model
 from vision_attn.explain.places import extent_of_tokens
@@ -41,7 +41,8 @@ class GeneratedWords(Subject):
 
     def __init__(self, model: Model, prompt: str = "") -> None:
         self.model, self.module, self.random = model, model.module, model.random
-        self.rest = inputs_of(model, [Image.new("RGB", (256, 256))], prompt)
+        self.whole = inputs_of(model, [Image.new("RGB", (256, 256))], prompt)
+        self.rest = dict(self.whole)
         if self.rest.pop("pixel_values").dim() != 4 or "image_grid_thw" in self.rest:
             raise ValueError("this model takes an image in several pieces, which cannot be changed region by region")
         self._placed: Extent | None = None
@@ -89,6 +90,6 @@ class GeneratedWords(Subject):
         maps = [tokens.picture(one.maps[0][:, rows]).mean(dim=(0, 1)) for one in layers]
         return Map(torch.stack(maps).mean(dim=0), self._placed)
 
-    def _inputs(self, images: Float[Tensor, "N 3 Y X"]) -> dict[str, Any]:
+    def _inputs(self, images: Float[Tensor, "N 3 Y X"]) -> Inputs:
         rest = {name: value.expand(len(images), *value.shape[1:]) for name, value in self.rest.items()}
-        return {"pixel_values": images, **rest}
+        return Inputs({"pixel_values": images, **rest}, self.whole.of, self.whole.size)

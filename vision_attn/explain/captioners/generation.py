@@ -13,14 +13,23 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
+from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.explain.captioners.image_tokens import ImageTokens, find_tokens
-from vision_attn.explain.captioners.prompts import image_token, num_queries
+from vision_attn.explain.captioners.prompts import Inputs, generated, image_token, num_queries
+from vision_attn.explain.in_place import keys_of, in_place, once
 from vision_attn.explain.models import Model
+from vision_attn.explain.opened import one_line
 from vision_attn.explain.record import record_attention
-from vision_attn.explain.recorder import Record
+from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.tokens import Grid, MapShapes, Tiles, grid_of, map_shapes
+
+
+NO_PLACES = (
+    "the tokens of the image that this model's words attend to do not change where the image does (latents of a "
+    "resampler, for example, stand for no place), so its words have no map"
+)
 
 
 class Written(NamedTuple):
@@ -79,7 +88,7 @@ class Generation(NamedTuple):
         return layer, call
 
 
-def generate(model: Model, inputs: dict[str, Tensor], *, mean: bool = False, **options: Any) -> Generation:
+def generate(model: Model, inputs: Inputs, *, mean: bool = False, **options: Any) -> Generation:
     """Generate captions, and record the attention of each step. Through a beam search, the maps of a caption are those
     of the beams that it came from.
 
@@ -97,8 +106,10 @@ def generate(model: Model, inputs: dict[str, Tensor], *, mean: bool = False, **o
             tokens = find_tokens(two, shapes, 2, **known)
         else:
             tokens = find_tokens(record, shapes, steps, **known)
+        if not _in_place(model, inputs, tokens):
+            tokens, why_not = None, NO_PLACES
     except ValueError as error:
-        why_not = str(error)
+        tokens, why_not = None, str(error)
     number = len(result.sequences) // num_pictures(inputs)
     chosen = getattr(result, "beam_indices", None)
     rows = torch.arange(len(result.sequences))[:, None].expand(-1, steps) if chosen is None else chosen.cpu().long()
@@ -118,6 +129,24 @@ def generate(model: Model, inputs: dict[str, Tensor], *, mean: bool = False, **o
     return Generation(captions, result.sequences, steps, tokens, shapes, why_not)
 
 
+def _in_place(model: Model, inputs: Inputs, tokens: ImageTokens) -> bool:
+    """Whether the tokens of the image change where the image does; measured once for each kind of grid. Raises
+    ValueError if they differ from one call to the next."""
+    name, grid, picture_of = tokens.layers[0], tokens.grid, tokens.picture
+    if tokens.mixing is not None:
+        name, picture_of = _reading_queries(model, inputs)[0].name, grid.picture
+
+    def map_of(picture: Image.Image) -> Float[Tensor, "Q Y X"]:
+        given = inputs.of(picture)
+        maps = keys_of(
+            model.module, name, lambda: model.module.generate(**given, max_new_tokens=1, num_beams=1, do_sample=False)
+        )
+        return picture_of(maps[0])
+
+    key = name, type(grid), grid.rows == grid.columns
+    return once(model.module, key, lambda: in_place(map_of, inputs.size))
+
+
 def _generated(model: Model, inputs: dict[str, Tensor], mean: bool, **options: Any) -> tuple[Any, Record, MapShapes]:
     """What `generate` returns, the attention of the last query of each call, and the shapes of maps on the way."""
     with (
@@ -125,7 +154,7 @@ def _generated(model: Model, inputs: dict[str, Tensor], mean: bool, **options: A
         map_shapes(model.module) as shapes,
         record_attention(model.module, queries=-1, mean=mean) as record,
     ):
-        result = model.module.generate(**inputs, **options, return_dict_in_generate=True, output_logits=True)
+        result = generated(model, inputs, **options, return_dict_in_generate=True, output_logits=True)
     return result, record, shapes
 
 
@@ -139,11 +168,13 @@ def _written(
 ) -> Written:
     """The caption of the token ids that were generated, each in a row of the record."""
     tokenizer = model.processor.tokenizer
-    special = set(tokenizer.all_special_ids)
+    with one_line("the model's tokenizer fails"):
+        special = set(tokenizer.all_special_ids)
     content = max((step + 1 for step, token in enumerate(ids) if token not in special), default=0)
     cut, ids = content == len(ids), ids[: content + 1]
-    words, groups = words_of(tokenizer, ids)
-    text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+    with one_line("the model's tokenizer fails"):
+        words, groups = words_of(tokenizer, ids)
+        text = tokenizer.decode(ids, skip_special_tokens=True).strip()
     written = Written(text, words, groups, log_prob[: len(ids)], cut, None)
     if tokens is None:
         return written
@@ -212,15 +243,18 @@ def tiles_of(tokens: int, text: str) -> Tiles | None:
 def _patches_of_queries(model: Model, inputs: dict[str, Tensor]) -> tuple[Grid, Float[Tensor, "B Q N"]]:
     """The grid of the image's patches, and the attention of each query to its N tokens: the mean over layers and heads
     of the cross-attention of the Q-Former. Raises ValueError if there is none."""
-    number = num_queries(model)
-    with (
-        torch.no_grad(),
-        map_shapes(model.module) as shapes,
-        record_attention(model.module, queries="all", layers="crossattention") as record,
-    ):
-        model.module.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=1)
-    maps = [one.maps.mean(dim=1) for one in record if one.num_queries == number]
+    with map_shapes(model.module) as shapes:
+        maps = [one.maps.mean(dim=1) for one in _reading_queries(model, inputs)]
     grid = grid_of(maps[0].shape[-1], shapes) if maps else None
     if grid is None or any(one.shape[-1] != grid.tokens for one in maps):
-        raise ValueError(f"the {number} queries that stand for the image form no grid, so the words have no map")
+        raise ValueError(
+            f"the {num_queries(model)} queries that stand for the image form no grid, so the words have no map"
+        )
     return grid, torch.stack(maps).mean(dim=0)
+
+
+def _reading_queries(model: Model, inputs: dict[str, Tensor]) -> list[Attention]:
+    """The attention of learned queries to an image, in each layer of the Q-Former."""
+    with torch.no_grad(), record_attention(model.module, queries="all", layers="crossattention") as record:
+        generated(model, inputs, num_beams=1, do_sample=False, max_new_tokens=1)
+    return [one for one in record if one.num_queries == num_queries(model)]

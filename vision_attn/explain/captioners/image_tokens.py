@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vision_attn.explain.recorder import Attention, Record
-from vision_attn.explain.tokens import Grid, Tiles, grid_of
+from vision_attn.explain.tokens import Grid, Tiles, grid_of, known_grid
 
 Shapes = Sequence[tuple[int, int]]
 Calls = Mapping[str, Sequence[Attention]]
@@ -76,12 +76,15 @@ def find_tokens(
 
 def _crossed(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
     """Layers whose keys are the tokens of the image alone."""
-    grids: dict[str, Grid] = {}
+    number: dict[str, int] = {}
     for name, some in calls.items():
         keys = {one.maps.shape[-1] for one in some}
-        of_image = len(keys) == 1 and keys != {given}  # a decoder may attend to a question instead
-        if of_image and (grid := grid_of(keys.pop(), shapes)) is not None:
-            grids[name] = grid
+        if len(keys) == 1 and keys != {given}:  # a decoder may attend to a question instead
+            number[name] = keys.pop()
+    for find in (known_grid, grid_of):  # a square that no convolution returned is a guess
+        grids = {name: grid for name, keys in number.items() if (grid := find(keys, shapes)) is not None}
+        if grids:
+            break
     if not grids:
         return None
     last = grids[list(grids)[-1]]

@@ -1,13 +1,15 @@
 """Pictures and prompts as inputs of a captioner of transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
+from vision_attn.explain.from_transformers import pixels_of
 from vision_attn.explain.models import Model
+from vision_attn.explain.opened import one_line
 
 PROMPTS = {"florence2": "<CAPTION>", "paligemma": "caption en"}
 """Of models that were trained to answer certain ones, by `model_type`."""
@@ -23,15 +25,29 @@ def default_prompt(model: Model) -> str:
     return PROMPTS.get(model.module.config.model_type, INSTRUCTION if chats else "")
 
 
-def inputs_of(model: Model, pictures: Sequence[Image.Image], prompt: str = "") -> dict[str, Tensor]:
+class Inputs(dict[str, Tensor]):
+    """The arguments of `generate` for pictures, which know how those of another picture are made.
+
+    of: from a picture to its arguments, with the same prompt. size: width and height of the first picture.
+    """
+
+    def __init__(
+        self, arguments: Mapping[str, Tensor], of: Callable[[Image.Image], "Inputs"], size: tuple[int, int]
+    ) -> None:
+        super().__init__(arguments)
+        self.of, self.size = of, size
+
+
+def inputs_of(model: Model, pictures: Sequence[Image.Image], prompt: str = "") -> Inputs:
     """The arguments of `generate` for pictures, and the text that begins their captions, or asks for them: on the
     device of the model, and in its precision."""
     inputs = _processed(model, [picture.convert("RGB") for picture in pictures], prompt)
     weights = next(weight for weight in model.module.parameters() if not weight.is_meta)
-    return {
+    arguments = {
         name: value.to(weights.device, model.module.dtype if value.is_floating_point() else None)
         for name, value in inputs.items()
     }
+    return Inputs(arguments, lambda picture: inputs_of(model, [picture], prompt), pictures[0].size)
 
 
 def _processed(model: Model, pictures: list[Image.Image], prompt: str) -> dict[str, Tensor]:
@@ -42,18 +58,28 @@ def _processed(model: Model, pictures: list[Image.Image], prompt: str) -> dict[s
             raise ValueError('this model answers an instruction: give it as text, such as "Describe the image."')
         if prompt:
             processor.num_query_tokens = number
-            return dict(processor(text=texts, images=pictures, return_tensors="pt"))
+            return _made(model, text=texts, images=pictures)
     elif image_token(model) is not None:
-        prompt, options = _asked(model, prompt)
+        with one_line("the model's processor fails on a prompt"):
+            prompt, options = _asked(model, prompt)
         # Each image in a list of its own, or a processor may take all of them for those of the first text.
         texts, nested = [prompt] * len(pictures), [[picture] for picture in pictures]
         # Images may have different numbers of tiles; what is generated follows the text at once.
         options |= {"padding": True, "padding_side": "left"} if len(pictures) > 1 else {}
-        return dict(processor(text=texts, images=nested, return_tensors="pt", **options))
+        return _made(model, text=texts, images=nested, **options)
     inputs = {"pixel_values": torch.cat([model.inputs(picture)["pixel_values"] for picture in pictures])}
     if prompt:
-        inputs["input_ids"] = _begun(model, prompt).repeat(len(pictures), 1)
+        with one_line("the model's tokenizer fails"):
+            inputs["input_ids"] = _begun(model, prompt).repeat(len(pictures), 1)
     return inputs
+
+
+def _made(model: Model, **given: Any) -> dict[str, Tensor]:
+    """What the processor makes of pictures and texts."""
+    with one_line("the model's processor fails"):
+        made = dict(model.processor(return_tensors="pt", **given))
+    pixels_of(made, model.module.config, "this model")
+    return made
 
 
 def _asked(model: Model, prompt: str) -> tuple[str, dict[str, Any]]:
@@ -87,6 +113,12 @@ def image_token(model: Model) -> int | None:
 def num_queries(model: Model) -> int:
     """How many learned queries stand for an image (Li et al. 2023, "BLIP-2", section 3.1); 0: there are none."""
     return getattr(model.module.config, "num_query_tokens", None) or 0
+
+
+def generated(model: Model, inputs: Mapping[str, Tensor], **options: Any) -> Any:
+    """What `generate` of transformers returns. Raises ValueError if the model, or its settings, make it fail."""
+    with one_line("the model fails to generate a caption"):
+        return model.module.generate(**inputs, **options)
 
 
 def generation_config(module: Any) -> Any:

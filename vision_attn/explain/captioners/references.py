@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vision_attn.explain.captioners.generation import num_pictures
-from vision_attn.explain.captioners.prompts import generation_config
+from vision_attn.explain.captioners.prompts import generated, generation_config
 from vision_attn.explain.models import Model
 
 
@@ -56,8 +56,8 @@ def log_prob_of_captions(
     ]
     longest = max(map(len, rows))
     tokens = torch.tensor([row + ends[:1] * (longest - len(row)) for row in rows])
-    logits = model.module.generate(
-        **inputs, num_beams=1, do_sample=True, num_return_sequences=len(rows) // num_pictures(inputs),
+    logits = generated(
+        model, inputs, num_beams=1, do_sample=True, num_return_sequences=len(rows) // num_pictures(inputs),
         max_new_tokens=longest, logits_processor=[_Given(tokens)], return_dict_in_generate=True, output_logits=True,
     ).logits  # fmt: skip
     found, lengths = torch.zeros(len(rows), longest), torch.tensor([*map(len, rows)])

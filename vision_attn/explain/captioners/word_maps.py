@@ -14,6 +14,7 @@ from vision_attn.explain.captioners.image_tokens import ImageTokens
 from vision_attn.explain.captioners.prompts import inputs_of, num_queries
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.models import Model
+from vision_attn.explain.opened import one_line
 from vision_attn.explain.places import extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.recorder import Attention, Record
@@ -55,7 +56,8 @@ def teacher_forced(
         given["mm_token_type_ids"] = F.pad(kinds, (0, sequence.shape[1] - 1 - kinds.shape[1]))
     ids = sequence[:, :-1].expand(len(given["pixel_values"]), -1)
     given["decoder_input_ids" if model.module.config.is_encoder_decoder else "input_ids"] = ids
-    return model.module(**given).logits[:, -steps:]
+    with one_line("the model fails on the words that it generated"):
+        return model.module(**given).logits[:, -steps:]
 
 
 def relevance_of_steps(
