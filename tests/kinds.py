@@ -26,12 +26,16 @@ ALL = (*WHOLE, *CAMS)
 STAGED = ("attention", *CAMS)
 
 
-def transformers_kind(make_model: Callable[[Any], nn.Module], kind: str = "classifier", side: int = 64) -> Callable[[], Model]:
+def transformers_kind(
+    make_model: Callable[[Any], nn.Module], kind: str = "classifier", side: int = 64
+) -> Callable[[], Model]:
     def make() -> Model:
         transformers = pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
         torch.manual_seed(0)
         module = make_model(transformers).eval()
-        return Model(awake(module, side), kind, Reader((side, side), key="pixel_values"), ["a", "b"] * (kind == "classifier"))
+        return Model(
+            awake(module, side), kind, Reader((side, side), key="pixel_values"), ["a", "b"] * (kind == "classifier")
+        )
 
     return make
 
@@ -76,7 +80,7 @@ def awake(module: nn.Module, side: int) -> nn.Module:
         if small and weight.dim() > 1:
             nn.init.normal_(weight, std=0.02)
         elif small and not name.endswith("bias"):
-            nn.init.ones_(weight)
+            nn.init.constant_(weight, 0.2)
     norms = [one for one in module.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
     for norm in norms:
         norm.momentum = 1.0
@@ -154,24 +158,33 @@ KINDS: dict[str, Kind] = {
     "timm: BEiT": Kind(timm_kind("beit_base_patch16_224", **SMALL), ALL),
     "timm: EVA-02": Kind(timm_kind("eva02_tiny_patch14_224", **SMALL), ALL),
     "timm: SigLIP": Kind(timm_kind("vit_base_patch16_siglip_224", **SMALL), ALL, "and of the pooling"),
-    "timm: CaiT": Kind(timm_kind("cait_xxs24_224", **SMALL), ALL, quick=True),
-    "timm: XCiT": Kind(timm_kind("xcit_nano_12_p16_224", **SMALL | {"patch_size": 8}), ALL, quick=True),
-    "timm: TNT": Kind(timm_kind("tnt_s_patch16_224", img_size=64, depth=2), WHOLE, quick=True),
+    "timm: CaiT": Kind(timm_kind("cait_xxs24_224", **SMALL), ALL, "the class token's attention", quick=True),
+    "timm: XCiT": Kind(
+        timm_kind("xcit_nano_12_p16_224", **SMALL | {"patch_size": 8}),
+        ALL,
+        "the class token's attention; none over channels",
+        quick=True,
+    ),
+    "timm: TNT": Kind(timm_kind("tnt_s_patch16_224", img_size=64, depth=2), WHOLE, "the outer attention", quick=True),
     "timm: ConViT": Kind(timm_kind("convit_tiny", **SMALL, local_up_to_layer=0), WHOLE),
-    "timm: PiT": Kind(timm_kind("pit_ti_224", 224), STAGED),
-    "timm: LeViT": Kind(timm_kind("levit_128s", 224), STAGED),
-    "timm: MViTv2": Kind(timm_kind("mvitv2_tiny", 224), STAGED),
-    "timm: CoaT": Kind(timm_kind("coat_lite_tiny", 128, img_size=128), ()),
-    "timm: CrossViT": Kind(timm_kind("crossvit_9_240", 240), STAGED),
+    "timm: PiT": Kind(timm_kind("pit_ti_224", 224), STAGED, "of a stage"),
+    "timm: LeViT": Kind(timm_kind("levit_128s", 224), STAGED, "of a stage"),
+    "timm: MViTv2": Kind(timm_kind("mvitv2_tiny", 224), STAGED, "of a stage"),
+    "timm: CoaT": Kind(timm_kind("coat_lite_tiny", 128, img_size=128), (), "its last map is none of the image"),
+    "timm: CrossViT": Kind(timm_kind("crossvit_9_240", 240), STAGED, "of the branch of smaller images"),
     "timm: Swin": Kind(timm_kind("swin_tiny_patch4_window7_224", **STAGES), STAGED),
     "timm: Swin v2": Kind(timm_kind("swinv2_tiny_window8_256", **STAGES), STAGED),
-    "timm: DaViT": Kind(timm_kind("davit_tiny", 64, depths=(1, 1), embed_dims=(32, 64), num_heads=(2, 4), window_size=4), CAMS),
-    "timm: EdgeNeXt": Kind(timm_kind("edgenext_xx_small", 128), CAMS, quick=True),
+    "timm: DaViT": Kind(
+        timm_kind("davit_tiny", 64, depths=(1, 1), embed_dims=(32, 64), num_heads=(2, 4), window_size=4),
+        CAMS,
+        "attention over windows and channels is no map",
+    ),
+    "timm: EdgeNeXt": Kind(timm_kind("edgenext_xx_small", 128), CAMS, "attention over channels is no map", quick=True),
     "timm: MaxViT": Kind(timm_kind("maxvit_pico_rw_256", 128, img_size=128), CAMS),
     "timm: CoAtNet": Kind(timm_kind("coatnet_nano_rw_224", 128, img_size=128), STAGED),
     "timm: EfficientFormer": Kind(timm_kind("efficientformer_l1", 224), ALL),
     "timm: EfficientFormerV2": Kind(timm_kind("efficientformerv2_s0", 224), CAMS),
-    "timm: PVT v2": Kind(timm_kind("pvt_v2_b0", 128), STAGED),
+    "timm: PVT v2": Kind(timm_kind("pvt_v2_b0", 128), STAGED, "of a stage"),
     "timm: Twins": Kind(timm_kind("twins_svt_small", 128, img_size=128), CAMS),
     "timm: VOLO": Kind(timm_kind("volo_d1_224", 128, img_size=128), CAMS),
     "timm: NesT": Kind(timm_kind("nest_tiny", 64, img_size=64), CAMS),
@@ -187,7 +200,7 @@ KINDS: dict[str, Kind] = {
     "timm: Sequencer": Kind(timm_kind("sequencer2d_s", 128, img_size=128, layers=(1, 1, 1, 1)), CAMS),
     "timm: MLP-Mixer": Kind(timm_kind("mixer_s32_224", 128, img_size=128), CAMS),
     "timm: SAM's ViT": Kind(timm_kind("samvit_base_patch16_224", **SMALL | {"window_size": 4}), CAMS),
-    "timm: ResNet-50 of CLIP": Kind(timm_kind("resnet50_clip", 224), CAMS),
+    "timm: ResNet-50 of CLIP": Kind(timm_kind("resnet50_clip", 224), ALL, "of the pooling"),
     "timm: ConvNeXt": Kind(timm_kind("convnext_atto", 128), CAMS),
     "torchvision: ViT": Kind(torchvision_kind("vit_b_32", 224), ALL),
     "torchvision: Swin": Kind(torchvision_kind("swin_t", 128), STAGED),
@@ -197,7 +210,7 @@ KINDS: dict[str, Kind] = {
     "torchvision: MobileNetV2": Kind(torchvision_kind("mobilenet_v2", 128), CAMS),
     "torchvision: DenseNet": Kind(torchvision_kind("densenet121", 128), CAMS),
     "transformers: ViT": Kind(
-        transformers_kind(lambda hf: hf.ViTForImageClassification(hf.ViTConfig(**LARGER))), WHOLE, quick=True
+        transformers_kind(lambda hf: hf.ViTForImageClassification(hf.ViTConfig(**LARGER))), ALL, quick=True
     ),
     "transformers: DINOv2": Kind(
         transformers_kind(lambda hf: hf.Dinov2Model(hf.Dinov2Config(**LARGER)), "encoder"), ("attention", "rollout")
@@ -207,7 +220,7 @@ KINDS: dict[str, Kind] = {
         ("attention", "rollout"),
     ),
     "transformers: BEiT": Kind(
-        transformers_kind(lambda hf: hf.BeitForImageClassification(hf.BeitConfig(**LARGER))), WHOLE
+        transformers_kind(lambda hf: hf.BeitForImageClassification(hf.BeitConfig(**LARGER))), ALL
     ),
     "transformers: ViT-MSN": Kind(
         transformers_kind(lambda hf: hf.ViTMSNModel(hf.ViTMSNConfig(**LARGER)), "encoder"), ("attention", "rollout")
@@ -221,17 +234,24 @@ KINDS: dict[str, Kind] = {
     "transformers: ConvNeXt": Kind(
         transformers_kind(
             lambda hf: hf.ConvNextForImageClassification(
-                hf.ConvNextConfig(hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], image_size=64)
-            )
+                hf.ConvNextConfig(hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], image_size=128)
+            ),
+            side=128,
         ),
         CAMS,
     ),
     "transformers: PVT": Kind(
-        transformers_kind(lambda hf: hf.PvtForImageClassification(hf.PvtConfig(image_size=64, depths=[1, 1, 1, 1]))),
-        CAMS,
+        transformers_kind(
+            lambda hf: hf.PvtForImageClassification(hf.PvtConfig(image_size=128, depths=[1, 1, 1, 1], num_labels=2)),
+            side=128,
+        ),
+        STAGED,
     ),
     "transformers: SegFormer": Kind(
-        transformers_kind(lambda hf: hf.SegformerForImageClassification(hf.SegformerConfig(depths=[1, 1, 1, 1]))), CAMS
+        transformers_kind(
+            lambda hf: hf.SegformerForImageClassification(hf.SegformerConfig(depths=[1, 1, 1, 1])), side=128
+        ),
+        STAGED,
     ),
     "transformers: LeViT": Kind(
         transformers_kind(lambda hf: hf.LevitForImageClassification(hf.LevitConfig(image_size=224)), side=224), STAGED
@@ -243,7 +263,8 @@ KINDS: dict[str, Kind] = {
         CAMS,
     ),
     "transformers: MobileViT": Kind(
-        transformers_kind(lambda hf: hf.MobileViTForImageClassification(hf.MobileViTConfig(image_size=64))), CAMS
+        transformers_kind(lambda hf: hf.MobileViTForImageClassification(hf.MobileViTConfig(image_size=256)), side=256),
+        CAMS,
     ),
     "transformers: Perceiver": Kind(
         transformers_kind(
@@ -251,7 +272,8 @@ KINDS: dict[str, Kind] = {
                 hf.PerceiverConfig(image_size=64, num_latents=16, d_latents=32, num_self_attends_per_block=1)
             )
         ),
-        (),
+        CAMS,
+        "of the pixels before they are read into latents",
     ),
 }
 
@@ -262,7 +284,8 @@ CAPTIONED = {
     "BLIP-2": "queries, times their attention to patches",
 }  # fmt: skip
 """Captioners whose words have maps at their places."""
-REFUSED = {
+OTHERS = {
+    "transformers: CLIP": "attention, rollout, attention-gradient, relevance of each text",
     "transformers: Idefics2": "captions without maps: latents of a resampler have no place",
     "transformers: ViTMAE": "attention, rollout; of all patches in their order, which it hides and shuffles by itself",
     "transformers: Hiera, for pretraining": "refused: it hides patches at random",
@@ -294,6 +317,6 @@ def table() -> str:
     names = {ALL: "all", WHOLE: "all but CAMs", (): "none of its layers: occlusion, Integrated Gradients, SmoothGrad"}
     rows = [(name, names.get(kind.methods, ", ".join(kind.methods)), kind.note) for name, kind in KINDS.items()]
     rows += [(f"transformers: {name}", "attention of each word", note) for name, note in CAPTIONED.items()]
-    rows += [(name, what, "") for name, what in REFUSED.items()]
+    rows += [(name, what, "") for name, what in OTHERS.items()]
     lines = ["| Model | Maps at their places | |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {what} | {note} |" for name, what, note in rows)])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.architectures import HEADS, SMALL, images
 from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model
+from vision_attn.explain.models import Model, Reader
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.recorder import Attention
 from vision_attn.explain.relevance import (
@@ -226,8 +226,8 @@ class Stages(nn.Module):
 def test_of_a_model_in_stages_no_products_are_taken() -> None:
     """They would be those of one stage alone."""
     torch.manual_seed(0)
-    model = Model(Stages().eval(), "classifier", lambda picture: {"x": torch.rand(1, 3, 32, 32)}, list("abcde"))
-    picture = Image.new("RGB", (32, 32))
+    model = Model(Stages().eval(), "classifier", Reader((32, 32)), list("abcde"))
+    picture = Image.effect_noise((32, 32), 60).convert("RGB")
     assert look(model, picture).method == "grad-cam" and look(model, picture).alpha.shape == (1, 4, 4)
     for method in ("rollout", "relevance"):
         with pytest.raises(ValueError, match="this model merges tokens between its stages"):

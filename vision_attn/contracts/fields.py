@@ -117,7 +117,9 @@ def _places(number: int, pixels: int, cells: int, step: float, generator: torch.
     return (pixels / 2 + even * span).round().long()
 
 
-def marked(images: UInt8[Tensor, "N 3 Y X"], places: Int[Tensor, "N 2"], half: Sequence[int]) -> UInt8[Tensor, "N 3 Y X"]:
+def marked(
+    images: UInt8[Tensor, "N 3 Y X"], places: Int[Tensor, "N 2"], half: Sequence[int]
+) -> UInt8[Tensor, "N 3 Y X"]:
     """Images with a square of half a cell at its place: each channel is black where it was bright, and else white."""
     images = images.clone()
     for image, (y, x) in zip(images, places.tolist(), strict=True):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vision_attn.contracts.places import Extent
 from vision_attn.explain.explanation import chosen
-from vision_attn.explain.in_place import RANDOM, keys_of, in_place, once, unsteady
+from vision_attn.explain.in_place import RANDOM, in_place, keys_of, once, unsteady
 from vision_attn.explain.models import Model
 from vision_attn.explain.opened import one_line
 from vision_attn.explain.places import extent_of_map, extent_of_picture, extent_of_tokens
@@ -82,8 +82,8 @@ class Pass(NamedTuple):
             raise ValueError("no layer of this model gives a map (B, C, Y, X) that its answer depends on: no Grad-CAM")
         if not self.has_features():
             raise ValueError(
-                "the last layer of this model that gives a map (B, C, Y, X) does not change where the image does, so it "
-                "has no Grad-CAM: choose occlusion"
+                "the last layer of this model that gives a map (B, C, Y, X) does not change where the image does: no "
+                "Grad-CAM; choose occlusion"
             )
         return self.place(self.activation.output), self.place(self.activation.gradient)
 

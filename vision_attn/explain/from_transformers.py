@@ -78,6 +78,7 @@ def open_transformers(
         images = reached(lambda: transformers.AutoImageProcessor.from_pretrained(name, **folder), title, hint)
         tokens = reached(lambda: transformers.AutoTokenizer.from_pretrained(name, **folder), title, hint)
         processor = Processors(images, tokens)
+
     def inputs(picture: Image.Image) -> dict[str, Tensor]:
         images = getattr(processor, "image_processor", processor)
         with one_line(f"the processor of {title} fails on a picture"):

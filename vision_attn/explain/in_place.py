@@ -31,8 +31,8 @@ NOTHING = 1e-6
 UNSTEADY = 0.01
 """A difference between two calls, relative to the largest value, that the order of sums does not explain."""
 RANDOM = (
-    "this model gives the same image another answer each time (it hides or shuffles patches, or drops out at random), so "
-    "a map of it means nothing"
+    "this model gives the same image another answer each time (it hides or shuffles patches, or drops out at random), "
+    "so a map of it means nothing"
 )
 
 MapOf = Callable[[Image.Image], Float[Tensor, "D rows columns"]]

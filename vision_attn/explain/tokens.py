@@ -181,7 +181,9 @@ class ImageAttention:
         mixed: Callable[[Attention], Float[Tensor, "B Q N"]],
     ) -> Float[Tensor, "B Y X"]:
         """The map of the answer, of the product of layers, and of the pooling that follows them."""
-        if layers and layers[0].num_queries == 1 and not self.grid.prefix:  # a query that is no token: no layer comes before
+        if (
+            layers and layers[0].num_queries == 1 and not self.grid.prefix
+        ):  # a query that is no token: no layer comes before
             return self.answer(mixed(layers[-1])).detach()
         rows = product([_with_tokens(one) for one in layers])
         if self.pool is None or (self.pool.gradient is None and product is relevance):

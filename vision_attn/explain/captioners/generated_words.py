@@ -1,7 +1,7 @@
 """The words that a captioner of transformers generates, as what is explained and measured."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
