@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vision_attn.data.films.files import FILM_ENDINGS
+from vision_attn.data.films.decode import ENDINGS as FILM_ENDINGS
 from vision_attn.data.images.open import ENDINGS, Encoded
 from vision_attn.data.photographs.caption_values import Marks, flat, list_in, texts
 from vision_attn.data.photographs.photograph import one_line
