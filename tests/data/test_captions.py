@@ -705,7 +705,7 @@ def test_captions_of_other_files_in_the_cache_are_named(folder, monkeypatch, cap
     assert "annotation files" not in capsys.readouterr().out
     second = kept(folder, monkeypatch).photographs["train"].store[0]
     said = capsys.readouterr().out
-    assert re.search(rf"cache also holds captions of other .*: {first.name} \(0\.\d MB\)\n", said)
+    assert re.search(rf"cache also holds captions of other .*: {first.name} \(\d\.\d kB\)\n", said)
     assert second.name not in said
     kept(folder, monkeypatch)
     assert not capsys.readouterr().out  # only when captions are written
