@@ -126,6 +126,7 @@ def test_ctrl_c_that_a_library_loses_is_no_bug(run, tmp_path, monkeypatch, capsy
         raise AttributeError("module 'numpy' has no attribute 'multiply'")
 
     monkeypatch.setattr("vision_attn.commands.pack.pack", interrupted)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     assert main(["pack", str(run), str(tmp_path / "rel")]) == 130
     assert capsys.readouterr().err == "vision-attn: interrupted\n" and not list(tmp_path.iterdir())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -345,7 +345,8 @@ def test_a_process_with_few_descriptors_serves_among_idle_clients_and_ends_quiet
     run = str(write_run("ram_mnist28", tmp_path / "run"))
     words = [sys.executable, "-m", "vision_attn", "serve", run, "--port", "0", "--device", "cpu"]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    few = "import os, resource, sys\nresource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))\n"
+    few = "import os, resource, signal, sys\nresource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))\n"
+    few += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
     few += "os.execv(sys.argv[1], sys.argv[1:])"
     with subprocess.Popen([sys.executable, "-c", few, *words], **options) as process:
         try:

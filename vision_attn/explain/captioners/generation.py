@@ -105,7 +105,9 @@ def generate(model: Model, inputs: Inputs, *, mean: bool = False, **options: Any
             tokens = find_tokens(two, shapes, 2, **known)
         else:
             tokens = find_tokens(record, shapes, steps, **known)
-        if not _in_place(model, inputs, tokens):
+        grid = tokens.grid
+        made = isinstance(grid, Grid) and (grid.rows, grid.columns) in shapes.first  # by a convolution: no guess
+        if not made and not _in_place(model, inputs, tokens):
             tokens, why_not = None, NO_PLACES
     except ValueError as error:
         tokens, why_not = None, str(error)
