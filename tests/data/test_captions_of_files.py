@@ -1,5 +1,6 @@
 """Folders in which each photograph has a file of captions with its own name."""
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -142,3 +143,21 @@ def test_films_with_texts_of_their_names(tmp_path: Path) -> None:
         (tmp_path / f"{number}.mp4").write_bytes(b"a film")
         (tmp_path / f"{number}.txt").write_text("it moves")
     assert said_in(tmp_path) == {f"{number}.mp4": ["it moves"] for number in range(12)}
+
+
+def test_textcaps_has_each_caption_once(tmp_path: Path) -> None:
+    """A record for each caption, which lists all captions of its image, or one for each image."""
+    write_set(tmp_path / "set", said=dict.fromkeys(NAMES, ["unused"]))
+    for text in (tmp_path / "set").glob("*.txt"):
+        text.unlink()
+    several = [
+        {"image_id": Path(name).stem, "image_path": f"train/{name}", "caption_str": text, "reference_strs": said}
+        for name, said in SAID.items()
+        for text in said
+    ]
+    for number, records in enumerate((several, several[::2])):
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps({"dataset_name": "textcaps", "data": records}))
+        source = Captions(images=str(tmp_path / "set"), annotations=str(path), min_count=1, cache=None)
+        source.prepare(Looking())
+        assert {one.name: one.captions for members in source.photographs.values() for one in members} == SAID

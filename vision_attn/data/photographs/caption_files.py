@@ -182,12 +182,26 @@ def _are(values: Any, kind: type) -> bool:
     return isinstance(values, list) and all(isinstance(each, kind) for each in values)
 
 
+def _textcaps(records: list[dict]) -> list[dict]:
+    """A record for each image: each of TextCaps' has one caption, and mostly all captions of the image as well."""
+    captions: dict[Any, dict[str, None]] = {}
+    for record in records:
+        said = [record["caption_str"], *(record.get("reference_strs") or ())]
+        captions.setdefault(record.get("image_id"), {}).update(dict.fromkeys(map(str, said)))
+    return [{"image": image, "caption": [*texts]} for image, texts in captions.items()]
+
+
 OBJECTS: tuple[tuple[str, Callable[[dict], bool], Callable[[dict], list[dict]]], ...] = (
     ("MSR-VTT's JSON", is_msr_vtt, msr_vtt),
     (
         "ActivityNet's JSON, in which the sentences of a film are its caption",
         is_activitynet,
         activitynet,
+    ),
+    (
+        "TextCaps' JSON",
+        lambda value: _are(value.get("data"), dict) and all("caption_str" in record for record in value["data"]),
+        lambda value: _textcaps(value["data"]),
     ),
     (
         "JSON of one record",
