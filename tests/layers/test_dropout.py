@@ -2,16 +2,8 @@
 
 import pytest
 import torch
-from torch import Tensor
 
-from tests.ways import prepared
-from vision_attn.layers.dropout import Dropout
-
-pytestmark = pytest.mark.usefixtures("both_ways")
-
-
-def dropout(input: Tensor, p: float, training: bool, shared: int = 1) -> Tensor:
-    return prepared(Dropout(p)).train(training)(input, shared=shared)
+from vision_attn.layers.dropout import dropout
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])

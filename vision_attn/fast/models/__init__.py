@@ -1,1 +1,0 @@
-"""Models whose loops over time steps run faster."""
