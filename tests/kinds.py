@@ -194,7 +194,6 @@ KINDS: dict[str, Kind] = {
     "timm: FastViT": Kind(timm_kind("fastvit_sa12", 256), ALL),
     "timm: Visformer": Kind(timm_kind("visformer_tiny", 128, img_size=128), STAGED),
     "timm: TinyViT": Kind(timm_kind("tiny_vit_5m_224", 224), CAMS),
-    "timm: BoTNet": Kind(timm_kind("botnet26t_256", 256), CAMS),
     "timm: FocalNet": Kind(timm_kind("focalnet_tiny_srf", 128), CAMS),
     "timm: Sequencer": Kind(timm_kind("sequencer2d_s", 128, img_size=128, layers=(1, 1, 1, 1)), CAMS),
     "timm: MLP-Mixer": Kind(timm_kind("mixer_s32_224", 128, img_size=128), CAMS),
@@ -285,6 +284,7 @@ CAPTIONED = {
 """Captioners whose words have maps at their places."""
 OTHERS = {
     "timm: Twins": "not shown: with random weights its Grad-CAM does not change where the image does",
+    "timm: BoTNet": "not shown, for the same reason",
     "transformers: CLIP": "attention, rollout, attention-gradient, relevance of each text",
     "transformers: Idefics2": "captions without maps: latents of a resampler have no place",
     "transformers: ViTMAE": "attention, rollout; of all patches in their order, which it hides and shuffles by itself",
