@@ -260,10 +260,6 @@ KINDS: dict[str, Kind] = {
         ),
         CAMS,
     ),
-    "transformers: MobileViT": Kind(
-        transformers_kind(lambda hf: hf.MobileViTForImageClassification(hf.MobileViTConfig(image_size=256)), side=256),
-        CAMS,
-    ),
     "transformers: Perceiver": Kind(
         transformers_kind(
             lambda hf: hf.PerceiverForImageClassificationLearned(
@@ -285,6 +281,7 @@ CAPTIONED = {
 OTHERS = {
     "timm: Twins": "not shown: with random weights its Grad-CAM does not change where the image does",
     "timm: BoTNet": "not shown, for the same reason",
+    "transformers: MobileViT": "not shown, for the same reason",
     "transformers: CLIP": "attention, rollout, attention-gradient, relevance of each text",
     "transformers: Idefics2": "captions without maps: latents of a resampler have no place",
     "transformers: ViTMAE": "attention, rollout; of all patches in their order, which it hides and shuffles by itself",
