@@ -263,9 +263,10 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
     records = read_records(path, "image", "caption", named=columns, content=content)
     records = records._replace(rows=[*msvd_rows(path, records.rows)])
     for where, images, said, split in entries(path, records):
-        names = [*dict.fromkeys(_name(path, where, image, by_id) for image in images)]
-        for image in images:
-            if isinstance(name := _name(path, where, image, by_id), str) and spelled.setdefault(name, image) != image:
+        named = [(_name(path, where, image, by_id), image) for image in images]
+        names = [*dict.fromkeys(name for name, _ in named)]
+        for name, image in named:
+            if isinstance(name, str) and spelled.setdefault(name, image) != image:
                 otherwise.setdefault(name, image)
         if names[1:]:
             in_lists.update(names)
