@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from whole_runs import train
 
 import vision_attn
@@ -28,7 +29,7 @@ from vision_attn.encoders.folding import Folded
 from vision_attn.explain.record import record_attention
 from vision_attn.results.classified import DrawnImages
 from vision_attn.results.explainer import ExplanationResult
-from vision_attn.system.turns import RandomStream, Turn, forked
+from vision_attn.system.turns import DRAWING, RandomStream, Turn, forked
 
 THREADS, ROUNDS = 4, 2
 """Of a round, each model is a new one. Those of other libraries take one, since opening them takes long."""
@@ -193,6 +194,38 @@ def test_threads_find_what_one_thread_finds(kind: str, opened: Callable[[Case], 
         assert found == [expected] * THREADS
         assert plain(case.ask(model)) == expected
         assert torch.equal(torch.get_rng_state(), state)
+
+
+class DrawnOnlyInTurn(TorchDispatchMode):
+    """Fails where a thread that does not hold `DRAWING` draws from torch's default generator."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        own = any(isinstance(one, torch.Generator) for one in (*args, *(kwargs or {}).values()))
+        fused = "attention" in func.name()  # tagged for its dropout, of which an evaluated model has none
+        if torch.Tag.nondeterministic_seeded in func.tags and not own and not fused:
+            assert DRAWING._lock._is_owned(), f"{func} draws while another thread may"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_what_draws_or_sets_random_numbers_has_its_turn(
+    kind: str, opened: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of these, an unlucky thread would change the samples of another: rarely, so that running both may not show it."""
+    case, calls = CASES[kind], {name: getattr(torch, name) for name in ("set_rng_state", "manual_seed")}
+    opened(case)  # whose run is written where it is missing, with weights of a test
+
+    def in_turn(name: str) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            assert DRAWING._lock._is_owned(), f"{name} while another thread may draw"
+            return calls[name](*args)
+
+        return call
+
+    for name in calls:
+        monkeypatch.setattr(torch, name, in_turn(name))
+    with DrawnOnlyInTurn():
+        case.ask(opened(case))
 
 
 @pytest.mark.parametrize("kind", ["BLIP", "ViT and GPT-2", "LLaVA"])

@@ -21,6 +21,7 @@ from vision_attn.explain.relevance import Activation, activation_of, channels_fi
 from vision_attn.explain.tokens import NO_PRODUCT, Grid, ImageAttention, MapShapes, map_shapes
 from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts
 from vision_attn.system.console import reason_of, suggest
+from vision_attn.system.turns import forked
 
 Method = Literal[
     "auto", "attention", "rollout", "relevance", "attention-gradient", "grad-cam", "layer-cam", "score-cam",
@@ -164,7 +165,7 @@ def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
 
 def _steady(model: Model, inputs: dict[str, Tensor], output: Any) -> bool:
     """True for a model that gives the same image the same output again. Raises ValueError for any other."""
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), forked(device=next(iter(inputs.values())).device):
         again = model.module(**inputs)
     if any(unsteady(*pair) for pair in zip(_tensors(output), _tensors(again), strict=False)):
         raise ValueError(RANDOM)

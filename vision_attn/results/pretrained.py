@@ -15,7 +15,7 @@ from vision_attn.explain.models import open_model
 from vision_attn.results.explainer import Explainer, explainer_of
 from vision_attn.results.model import Model
 from vision_attn.system.machine import torch_device
-from vision_attn.system.turns import LOADING
+from vision_attn.system.turns import DRAWING, LOADING
 from vision_attn.task import Source
 from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings
 
@@ -51,7 +51,7 @@ def open_pretrained(
     except TypeError as error:
         raise ValueError(f"{name} has no such setting: {error}") from error
     trusted = name.partition(":")[0] in as_packages(trust)
-    with LOADING:
+    with LOADING, DRAWING:  # constructors draw weights, which those of the file replace
         model = open_model(name, weights=weights, trust=trusted, dtype=task.dtype, device_map=task.device_map)
     if model.kind != "captioner":
         if task != Settings():
