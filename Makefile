@@ -33,7 +33,7 @@ test-oldest-compiled: .venv-oldest/.made
 test-oldest-plain: .venv-oldest/.made
 	.venv-oldest/bin/python -m pytest $(OLDEST)
 
-OLDEST := tests/test_contracts.py tests/kernels/test_autograd_functions.py tests/configuration/test_moves.py \
+OLDEST := tests/test_contracts.py tests/fast/test_autograd_functions.py tests/configuration/test_moves.py \
 	tests/engine/test_checkpoint.py tests/engine/test_resume.py tests/export tests/decode \
 	tests/web/test_addresses.py tests/web/test_connections.py tests/data/test_film_files.py
 

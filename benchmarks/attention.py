@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.measure import MiB, peak_memory, seconds, table
+from benchmarks.measure import MiB, accelerated, peak_memory, seconds, table
 from benchmarks.shapes import Shapes
 from vision_attn.attention.location import ContentLocation, Location
 from vision_attn.attention.scores import Additive, Cosine, Dot, General, ScaledDot
+from vision_attn.fast.additive import FastAdditive
 
 NUM_WORDS = 16
 """Words whose memory is measured together."""
@@ -43,7 +44,7 @@ class Checkpointed(Direct):
         return checkpoint(self.pairs, query, keys, use_reentrant=False), None
 
 
-WAYS = {"ours": Additive, "direct": Direct, "checkpointed": Checkpointed}
+WAYS = {"ours": FastAdditive, "direct": Direct, "checkpointed": Checkpointed}
 
 
 def build(way: str, shapes: Shapes) -> tuple[nn.Module, Tensor, Tensor]:
@@ -107,7 +108,7 @@ def scores(shapes: Shapes, repeats: int) -> str:
     }
 
     def word(kind: Callable[[int, int], nn.Module]) -> Callable[[], None]:
-        score = kind(shapes.region_size, shapes.hidden)
+        score = accelerated(kind(shapes.region_size, shapes.hidden))
         keys = score.project(regions).detach().requires_grad_()
         return lambda: score(query, keys, previous)[0].softmax(dim=-1).square().sum().backward()
 

@@ -18,7 +18,7 @@ from benchmarks.shapes import END, Shapes, random_batch, random_lengths
 from benchmarks.show_attend_tell import ours
 from vision_attn.contracts import Captioner
 from vision_attn.decode import beam_search, greedy
-from vision_attn.layers.linear import constant_weights
+from vision_attn.fast.linear import constant_weights
 
 BEAMS = 3
 
@@ -28,7 +28,7 @@ class Ending(Captioner):
 
     def __init__(self, captioner: Captioner, ends: Tensor):
         super().__init__()
-        self.captioner, self.ends = captioner, ends
+        self.captioner, self.ends, self.accelerated = captioner, ends, captioner.accelerated
 
     def start(self, regions: Tensor, rows: int):
         memory, state = self.captioner.start(regions, rows)
@@ -78,7 +78,7 @@ def _rows(shapes: Shapes, repeats: int, device: str, *, bf16: bool) -> list[tupl
     rows = []
     for name, (our_run, plain_run) in runs.items():
         what = f"{name}, {shapes.lengths}{', bf16 autocast' * bf16}"
-        with constant_weights(), torch.autocast(device, torch.bfloat16, enabled=bf16):
+        with constant_weights(mine), torch.autocast(device, torch.bfloat16, enabled=bf16):
             taken = seconds({"ours": our_run, "plain": plain_run}, repeats, what)
         rate = {side: shapes.images / spent for side, spent in taken.items()}
         rows.append((what, f"{rate['ours']:.1f}", f"{rate['plain']:.1f}", f"{rate['ours'] / rate['plain']:.1f}x"))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.measure import seconds, table
+from benchmarks.measure import accelerated, seconds, table
 from benchmarks.plain_draw import PlainDRAW
 from benchmarks.products import products
 from benchmarks.shapes import Shapes
@@ -51,7 +51,7 @@ def compare(read: int, write: int, shapes: Shapes, repeats: int, compile: bool) 
     noise = torch.randn(NUM_STEPS, batch, 1, LATENT, generator=generator)
     plain = PlainDRAW(SIDE, NUM_STEPS, latent=LATENT, read=read, write=write)
     parts = {"read": partial(ReadPatch, size=read), "write": partial(WritePatch, size=write)}
-    ours = DRAW((1, SIDE, SIDE), num_steps=NUM_STEPS, latent_size=LATENT, **parts)
+    ours = accelerated(DRAW((1, SIDE, SIDE), num_steps=NUM_STEPS, latent_size=LATENT, **parts))
     copy(ours, plain)
 
     def bound(noise: Tensor | None = None) -> Tensor:
@@ -79,7 +79,7 @@ def reader(canvas: int, shapes: Shapes, repeats: int, compile: bool) -> tuple[st
     batch, times = 2 * shapes.images, shapes.times(TIMES)
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.rand(batch, 1, canvas, canvas, generator=generator), torch.randint(10, (batch,))
-    model = DRAWReader((1, canvas, canvas), 10, num_glimpses=GLIMPSES, size=SIZE)
+    model = accelerated(DRAWReader((1, canvas, canvas), 10, num_glimpses=GLIMPSES, size=SIZE))
     if compile:
         model.compile()
     states = torch.randn(GLIMPSES, batch, 1, model.hidden_size, generator=generator).requires_grad_()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.measure import seconds, several, table
+from benchmarks.measure import accelerated, seconds, several, table
 from benchmarks.plain_ram import plain_glimpse
 from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
@@ -55,7 +55,7 @@ def glimpse(shapes: Shapes, repeats: int) -> str:
 def compare(setting: Setting, batch: int, repeats: int) -> tuple[str, ...]:
     """A row of the table."""
     images, locations = random_inputs(setting, batch)
-    retina = Retina(size=setting.size, num_scales=setting.num_scales)
+    retina = accelerated(Retina(size=setting.size, num_scales=setting.num_scales))
     pyramid = retina.pyramid(images)
 
     def glimpses() -> list[Tensor]:

@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from benchmarks.shapes import QUICK, Shapes
+from vision_attn.fast import accelerate
 from vision_attn.system.console import progress, say
 from vision_attn.system.machine import multiplies_bf16
 
+Module = TypeVar("Module", bound=nn.Module)
 MiB = 1024**2
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 WARM_UP = 3
@@ -32,6 +36,12 @@ def precisions(device: str = "cpu") -> dict[str, torch.dtype]:
     if slow:
         say("bf16 is not measured: it is many times slower on this processor")
     return {name: dtype for name, dtype in PRECISIONS.items() if not slow or name == "fp32"}
+
+
+def accelerated(module: Module) -> Module:
+    """The module as runs have it by default."""
+    accelerate(module)
+    return module
 
 
 def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -> dict[str, float]:

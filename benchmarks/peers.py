@@ -22,7 +22,7 @@ from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_atte
 from benchmarks.shapes import Batch, Shapes, random_batch
 from benchmarks.show_attend_tell import Side, Step, ours, plain, training_step
 from vision_attn.decode import beam_search, greedy
-from vision_attn.layers.linear import Linear, constant_weights
+from vision_attn.fast.linear import FastLinear, constant_weights
 
 PRODUCTS = 4
 """Matrix products that are timed together."""
@@ -99,7 +99,7 @@ def products(shapes: Shapes, words: int, dtype: torch.dtype) -> dict[str, Callab
     """Ways to compute a few matrix products of the vocabulary layer's size: `F.linear`, a product into a given buffer,
     and our linear layer, which may call another library."""
     x = torch.randn(words, shapes.word).to(dtype)
-    layer = Linear(shapes.word, shapes.vocabulary, bias=False).to(dtype)
+    layer = FastLinear(shapes.word, shapes.vocabulary, bias=False).to(dtype)
     weight, buffer = layer.weight.detach(), torch.empty(words, shapes.vocabulary, dtype=dtype)
 
     def several(product: Callable[[], Tensor]) -> None:
@@ -149,7 +149,7 @@ def decoding(shapes: Shapes, repeats: int) -> str:
     }
     rows = []
     for name, dtype in precisions().items():
-        with constant_weights(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        with constant_weights(mine), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             taken = seconds(runs, repeats, f"decoding, {name}")
         for what, (us, them) in compared.items():
             speed = (f"{shapes.images / taken[side]:.1f}" for side in (us, them))

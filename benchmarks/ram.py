@@ -15,6 +15,7 @@ from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Learned, Reinforce
 from vision_attn.engine.optimizers import fused
+from vision_attn.fast import accelerate
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM
 from vision_attn.task import Source
@@ -42,6 +43,7 @@ def ours(setting: Setting, *, compile: bool = False) -> Callable[[Tensor, Tensor
         ),
         reinforce=partial(Reinforce, baseline=partial(Learned, hidden_size=None)),
     )
+    accelerate(task)
     if compile:
         task.compile()
     return trained(task, lambda images, labels: task(images, labels)["loss"], fused)

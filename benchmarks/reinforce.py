@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import table
+from benchmarks.measure import accelerated, table
 from benchmarks.shapes import Shapes
 from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage, Reinforce
 from vision_attn.commands import main as vision_attn
@@ -54,7 +54,7 @@ def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
         if run is None:
             run = train(Path(folder) / "run", quick=shapes.quick)
         task, source, _ = open_run(run)
-        source.prepare(task)
+        source.prepare(accelerated(task))
     for parameter in task.parameters():
         parameter.requires_grad_(False)
     task.train()
@@ -73,7 +73,7 @@ def variance(shapes: Shapes, repeats: int, run: str | None = None) -> str:
             rows.append((f"{name}, {credit}", f"{relative:.2g}", f"{cost:.2f}", f"{relative * cost:.2g}"))
     title = (
         f"Variance of the gradient of the score's weights over {samples} samples, {len(batches[0].words)} images, of "
-        f"{run_name(run)}, with its dropout of {task.model.dropout} as in training (the runs of a caption share a mask)"
+        f"{run_name(run)}, with its dropout of {task.model.drop.p} as in training (the runs of a caption share a mask)"
     )
     return table(title, ("baseline, credit", "variance", "time", "variance x time"), rows)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import resident, table
+from benchmarks.measure import accelerated, resident, table
 from benchmarks.shapes import QUICK, Shapes, random_batch
 from vision_attn.attention.scores import Additive
 from vision_attn.data.photographs.feature_index import complete
@@ -80,7 +80,7 @@ def train(folder: str, residency: str, memory: float, steps: int, *, quick: bool
     images = json.loads((Path(folder) / "index.json").read_text())["shape"][0]
     sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word}
     score = partial(Additive, attention_size=shapes.attention)
-    model = ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes, score=score)
+    model = accelerated(ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes, score=score))
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-4, fused=True)
     words, rng = random_batch(shapes).words, np.random.default_rng(1)
     loading = working = 0.0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from benchmarks.measure import MiB, peak_memory, precisions, seconds, table
+from benchmarks.measure import MiB, accelerated, peak_memory, precisions, seconds, table
 from benchmarks.plain import PlainCaptioner, plain_batch, plain_loss
 from benchmarks.shapes import Batch, Shapes, random_batch
 from vision_attn.attention.hard import Hard
@@ -33,7 +33,7 @@ def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft)
     regions, words = random_batch(shapes).to(device)
     score = partial(Additive, attention_size=shapes.attention)
     sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word, "score": score, "attention": attention}
-    model = ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device)
+    model = accelerated(ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device))
     reinforce = Reinforce(shapes.hidden, baseline=MovingAverage).to(device)
     return Side(model, captioning_loss(model, reinforce, regions, words))
 

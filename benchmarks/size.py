@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.charts import Axis, Chart, save, short
-from benchmarks.measure import MiB, peak_memory, table
+from benchmarks.measure import MiB, accelerated, peak_memory, table
 from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
 from vision_attn.data.images.lazy import open_pixels
-from vision_attn.kernels.choice import without_loops
+from vision_attn.fast.choice import without_loops
 from vision_attn.models.cost import multiply_adds
 from vision_attn.models.dram import ConvolutionalGlimpse
 from vision_attn.models.draw import DRAWReader
@@ -116,12 +116,12 @@ def reader() -> RAM:
         "glimpse": ConvolutionalGlimpse,
         "core": partial(ContextLSTM, place_size=128),
     }
-    return RAM((1, 0, 0), 10, num_glimpses=8, first="policy", **parts).eval()
+    return accelerated(RAM((1, 0, 0), 10, num_glimpses=8, first="policy", **parts)).eval()
 
 
 def whole(side: int) -> DRAWReader:
     """DRAW's reader as in configs/draw_reader_cluttered100_pixels.yaml."""
-    return DRAWReader((1, side, side), 10, relative=True)
+    return accelerated(DRAWReader((1, side, side), 10, relative=True))
 
 
 def mapped(folder: Path, side: int) -> Images:

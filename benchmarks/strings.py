@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.measure import seconds, table
+from benchmarks.measure import accelerated, seconds, table
 from benchmarks.shapes import END, Shapes
 from vision_attn.attention.scores import Additive
 from vision_attn.decode import greedy
@@ -63,6 +63,7 @@ def strings(shapes: Shapes, repeats: int) -> str:
         13, size // 2, encoder_size=size, hidden_size=2 * size, word_size=size // 2,
         score=partial(Additive, attention_size=2 * size),
     )  # fmt: skip
+    ours = accelerated(ours)
     plain = Plain(13, size // 2, size, 2 * size, size // 2, 2 * size)
 
     def train_ours() -> None:

@@ -3,7 +3,7 @@
 import gc
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -27,6 +27,7 @@ if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is im
 
 import torch
 
+from tests import ways
 from tests.scoring import quickly
 from vision_attn.metrics import captions
 
@@ -92,7 +93,15 @@ def data_folder() -> Path:
 @pytest.fixture
 def onednn_for_small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of the sizes of tests are too small for oneDNN otherwise."""
-    monkeypatch.setattr("vision_attn.layers.linear.SMALL", 0)
+    monkeypatch.setattr("vision_attn.fast.products.SMALL", 0)
+
+
+@pytest.fixture(params=ways.WAYS)
+def both_ways(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The test runs twice: `ways.prepared` leaves modules as they are, and accelerates them."""
+    ways.go(request.param)
+    yield request.param
+    ways.go("plain")
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from benchmarks.gpu.cases import capture
+from benchmarks.measure import accelerated
 from benchmarks.show_attend_tell import Side, training_step
 from tests.fake_mnist import write_mnist
 from tests.whole_runs import CONFIGS, steps, train
@@ -27,7 +28,8 @@ from vision_attn.contracts import END
 from vision_attn.decode import Decoded, beam_search, greedy, replay
 from vision_attn.decode import sample as sample_words
 from vision_attn.engine.batches import on_device
-from vision_attn.kernels.graphs import without_graphs
+from vision_attn.fast import accelerate
+from vision_attn.fast.graphs import without_graphs
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
@@ -94,6 +96,7 @@ def made(config: str, digits: str) -> tuple[Task, Batch]:
     parts = build(read(CONFIGS / f"{config}.yaml", overrides))
     torch.manual_seed(0)
     task, source = parts["task"](parts["data"]), parts["data"]
+    accelerate(task)
     source.prepare(task)
     return task, next(iter(source.train(0, seed=0)))
 
@@ -175,7 +178,7 @@ def apart(found: Tensor, expected: Tensor) -> float:
 def test_loss_and_gradient_equal_those_of_the_cpu(config: str, digits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same = SameRegions()
     monkeypatch.setattr("vision_attn.attention.hard.sample", same)
-    monkeypatch.setattr("vision_attn.layers.ragged.readable", lambda words: False)  # the same rows are sampled for
+    monkeypatch.setattr("vision_attn.fast.ragged.readable", lambda words: False)  # the same rows are sampled for
     task, batch = made(config, digits)
     expected, slope = gradients(task, batch, "cpu")
     same.again()
@@ -274,7 +277,7 @@ SEARCHES = [greedy, beam_search, partial(greedy, **RULES), partial(beam_search, 
 @pytest.mark.parametrize("make", [SMALL_SAT, SMALL_TOP_DOWN, SMALL_TRANSFORMER], ids=["SAT", "top-down", "Transformer"])
 def test_decoding_equals_that_of_the_cpu(make: Callable[[int, int], nn.Module], search: Callable[..., Decoded]) -> None:
     torch.manual_seed(0)
-    model, regions = make(11, 8).eval(), 3 * torch.randn(16, 9, 8)
+    model, regions = accelerated(make(11, 8)).eval(), 3 * torch.randn(16, 9, 8)
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(3)  # words are clearly preferred
@@ -295,7 +298,7 @@ def test_decoding_equals_that_of_the_cpu(make: Callable[[int, int], nn.Module], 
 def test_samples_are_the_same_captured_or_not() -> None:
     """Also under autocast, after its casts of weights have been kept outside of a search."""
     torch.manual_seed(0)
-    model, regions, found = SMALL_SAT(11, 8).eval().to(DEVICE), torch.randn(16, 9, 8, device=DEVICE), []
+    model, regions, found = accelerated(SMALL_SAT(11, 8)).eval().to(DEVICE), torch.randn(16, 9, 8, device=DEVICE), []
     for eager in (True, False):
         with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16), without_graphs(eager):
             for seed in range(4):
@@ -321,7 +324,7 @@ def test_captured_steps_of_the_benchmark_train() -> None:
 
     def start() -> tuple[nn.Module, Callable[[], Tensor]]:
         torch.manual_seed(0)
-        model = DRAWReader((1, 28, 28), 10, num_glimpses=2, size=4, hidden_size=16).to(DEVICE)
+        model = accelerated(DRAWReader((1, 28, 28), 10, num_glimpses=2, size=4, hidden_size=16)).to(DEVICE)
         side = Side(model, lambda: nn.functional.nll_loss(model(images).log_prob[:, 0, -1], labels))
         return model, training_step(side, fused=True, capturable=CUDA)
 

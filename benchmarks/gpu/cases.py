@@ -16,11 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.decoding import BEAMS, Ending, random_ends
 from benchmarks.encoders import kinds
+from benchmarks.measure import accelerated
 from benchmarks.shapes import Shapes, random_batch
 from benchmarks.show_attend_tell import Side, Step, hard, ours, plain, training_step
 from vision_attn.configuration.config import build, read
 from vision_attn.decode import beam_search, greedy
-from vision_attn.kernels.graphs import without_graphs
+from vision_attn.fast.graphs import without_graphs
 from vision_attn.models.transformer import Transformer
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -70,7 +71,7 @@ def transformer(shapes: Shapes, device: str) -> Side:
     torch.manual_seed(0)
     regions, words = random_batch(shapes).to(device)
     sizes = {"hidden_size": shapes.hidden, "num_heads": min(8, shapes.hidden // 4)}
-    model = Transformer(shapes.vocabulary, shapes.region_size, **sizes).to(device)
+    model = accelerated(Transformer(shapes.vocabulary, shapes.region_size, **sizes).to(device))
     return Side(model, lambda: -model(regions, words).log_prob.sum() / shapes.captions)
 
 
@@ -83,7 +84,7 @@ def digits(name: str, shapes: Shapes, device: str, compiled: bool, *, config: st
     labels = torch.randint(10, (batch,), device=device)
 
     def make() -> Side:
-        task = parts["task"](parts["data"]).to(device)
+        task = accelerated(parts["task"](parts["data"]).to(device))
         return Side(task, lambda: task(images, labels)["loss"])
 
     yield from training(name, make, device, compiled, number=batch, unit="images", inputs=images.nbytes)

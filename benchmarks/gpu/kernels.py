@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from benchmarks.decoding import BEAMS, Ending, random_ends
 from benchmarks.fake_gpu import fake_gpu, launches, like, moved
 from benchmarks.gpu.cases import CONFIGS, tiny_task, transformer
-from benchmarks.measure import table
+from benchmarks.measure import accelerated, table
 from benchmarks.shapes import Shapes, random_batch
 from benchmarks.show_attend_tell import captioning_loss, hard, ours
 from vision_attn.attention.reinforce import MovingAverage, Reinforce
@@ -23,7 +23,7 @@ from vision_attn.decode.beams import Beam
 from vision_attn.decode.captured_search import Search
 from vision_attn.decode.one_by_one import Likeliest
 from vision_attn.decode.rules import Rules
-from vision_attn.layers.cast import HeldCasts
+from vision_attn.fast.cast import HeldCasts
 
 DIGITS = {
     "RAM 28": ("ram_mnist28", 256),
@@ -62,7 +62,7 @@ def _captioner(shapes: Shapes, make: Callable) -> Counter[str]:
 
 def _digits(config: str, batch: int, quick: bool) -> Counter[str]:
     parts = build(read(CONFIGS / f"{config}.yaml", tiny_task(config) if quick else []))
-    task = parts["task"](parts["data"])
+    task = accelerated(parts["task"](parts["data"]))
     with fake_gpu():
         images = torch.empty(batch, *parts["data"].image_shape, device="cuda")
         labels = torch.empty(batch, dtype=torch.long, device="cuda")

@@ -5,16 +5,19 @@ import pytest
 import references_filterbank as reference
 import torch
 
+from tests.ways import prepared
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.contracts import Window
-from vision_attn.kernels import choice
+from vision_attn.fast import choice
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 B, R, C, Y, X, N, H = 2, 3, 2, 9, 13, 4, 6
 
 
 def build(shape=(C, Y, X), size=N, dtype=torch.float64, **options) -> Filterbank:
     torch.manual_seed(0)
-    return Filterbank(H, shape, size=size, **options).to(dtype)
+    return prepared(Filterbank(H, shape, size=size, **options).to(dtype))
 
 
 def random(*shape: int, seed: int = 1) -> torch.Tensor:
@@ -186,7 +189,7 @@ def test_rows_share_an_image():
 @pytest.mark.parametrize("relative", [False, True])
 def test_fused_loops_equal_tensor_operations(shape, relative, monkeypatch):
     """Reads, writes and the gradients of states, images and patches, with windows inside and outside the image."""
-    pytest.importorskip("vision_attn.kernels.filterbank_numba", reason="numba is not installed")
+    pytest.importorskip("vision_attn.fast.filterbank.cpu", reason="numba is not installed")
     results = []
     for dtype in (torch.float32, torch.float64):  # loops serve float32 alone
         bank = build(shape, dtype=dtype, relative=relative)

@@ -8,16 +8,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.kernels import choice
+from vision_attn.fast import choice
+from vision_attn.fast.glimpse import FastRetina
 
 
-@pytest.fixture(params=["loops", "tensors"], autouse=True)
-def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of extracting glimpses: fused loops, and the tensor operations that GPUs use."""
+@pytest.fixture(params=["plain", "loops", "tensors"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Retina]:
+    """All ways of extracting glimpses: plain, by fused loops, and by the tensor operations that GPUs use."""
     if request.param == "tensors":
         monkeypatch.setattr(choice, "_loops", lambda operation: None)
-    else:
-        pytest.importorskip("vision_attn.kernels.glimpse_numba", reason="numba is not installed")
+    if request.param == "loops":
+        pytest.importorskip("vision_attn.fast.glimpse.cpu", reason="numba is not installed")
+    return Retina if request.param == "plain" else FastRetina
 
 
 def pixel(image: Tensor, y: int, x: int) -> Tensor:
@@ -72,22 +74,22 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     ],
     ids=["one scale", "odd, colours, high", "wide", "wider than the image", "one pixel"],
 )
-def test_glimpses_are_those_of_the_slow_version(images, rows, size, num_scales):
+def test_glimpses_are_those_of_the_slow_version(kind, images, rows, size, num_scales):
     pictures = draw(*images)
     locations = 2.6 * draw(images[0], rows, 2, seed=1) - 1.3  # some beyond the image
-    retina = Retina(size=size, num_scales=num_scales)
+    retina = kind(size=size, num_scales=num_scales)
     ours = retina(retina.pyramid(pictures), locations)
     assert ours.shape == (images[0], rows, num_scales, images[1], size, size)
     torch.testing.assert_close(ours, glimpses(pictures, locations, size, num_scales), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("Y", "X", "size", "num_scales"), [(28, 28, 8, 1), (60, 60, 12, 3), (100, 84, 12, 4)])
-def test_windows_on_whole_pixels_are_slices_averaged(Y, X, size, num_scales):
+def test_windows_on_whole_pixels_are_slices_averaged(kind, Y, X, size, num_scales):
     """At every corner between pixels of a few rows and columns, including the corners of the image."""
     image = draw(1, 2, Y, X).float()
     places = [(x, y) for x in (0, 1, X // 2 - 1, X - 3, X) for y in (0, 2, Y // 2, Y // 2 + 3, Y)]
     locations = torch.tensor([[(2 * x / X - 1, 2 * y / Y - 1) for x, y in places]])
-    retina = Retina(size=size, num_scales=num_scales)
+    retina = kind(size=size, num_scales=num_scales)
     ours = retina(retina.pyramid(image), locations)[0]
     for k in range(num_scales):
         width = size * 2**k
@@ -97,27 +99,27 @@ def test_windows_on_whole_pixels_are_slices_averaged(Y, X, size, num_scales):
             torch.testing.assert_close(patch, expected, rtol=0, atol=2e-5)
 
 
-def test_an_odd_patch_around_a_pixels_centre_is_a_slice():
+def test_an_odd_patch_around_a_pixels_centre_is_a_slice(kind):
     image = draw(1, 1, 9, 14).float()
     locations = torch.tensor([[((2 * 4 + 1) / 14 - 1, (2 * 6 + 1) / 9 - 1)]])  # pixel x = 4, y = 6
-    retina = Retina(size=5)
+    retina = kind(size=5)
     patch = retina(retina.pyramid(image), locations)
     torch.testing.assert_close(patch[0, 0, 0], image[0, :, 4:9, 2:7], rtol=0, atol=1e-5)
 
 
-def test_cells_weight_a_pixel_by_the_area_inside():
+def test_cells_weight_a_pixel_by_the_area_inside(kind):
     """One bright pixel, and a window shifted by a quarter of a pixel: each cell has the share of the pixel in it."""
     image = torch.zeros(1, 1, 8, 8)
     image[0, 0, 4, 4] = 1
-    retina = Retina(size=2, num_scales=2)
+    retina = kind(size=2, num_scales=2)
     patch = retina(retina.pyramid(image), torch.tensor([[[0.25 * 2 / 8, 0.0]]]))
     torch.testing.assert_close(patch[0, 0, 0, 0], torch.tensor([[0.0, 0], [0.25, 0.75]]))
     torch.testing.assert_close(patch[0, 0, 1, 0], torch.tensor([[0.0, 0], [0.0625, 0.1875]]))
 
 
-def test_rows_are_independent_and_images_are_not_repeated():
+def test_rows_are_independent_and_images_are_not_repeated(kind):
     images, locations = draw(3, 1, 20, 20).float(), 2 * draw(3, 4, 2).float() - 1
-    retina = Retina(size=6, num_scales=2)
+    retina = kind(size=6, num_scales=2)
     pyramid = retina.pyramid(images)
     assert pyramid.averages.shape[:2] == (2, 3)
     together = retina(pyramid, locations)
@@ -126,9 +128,9 @@ def test_rows_are_independent_and_images_are_not_repeated():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_changes_the_inputs_and_nothing_else(dtype):
+def test_half_precision_changes_the_inputs_and_nothing_else(kind, dtype):
     images, locations = draw(2, 1, 30, 30).to(dtype), (2 * draw(2, 2, 2) - 1).to(dtype)
-    retina = Retina(size=6, num_scales=3)
+    retina = kind(size=6, num_scales=3)
     expected = retina(retina.pyramid(images.float()), locations.float())
     with torch.autocast("cpu", dtype):
         ours = retina(retina.pyramid(images), locations)
@@ -136,10 +138,10 @@ def test_half_precision_changes_the_inputs_and_nothing_else(dtype):
     torch.testing.assert_close(ours, expected, rtol=0, atol=0)
 
 
-def test_any_number_of_threads_gives_the_same_glimpses(monkeypatch):
-    loops = pytest.importorskip("vision_attn.kernels.loops", reason="numba is not installed")
+def test_any_number_of_threads_gives_the_same_glimpses(kind, monkeypatch):
+    loops = pytest.importorskip("vision_attn.fast.loops", reason="numba is not installed")
     monkeypatch.setattr(loops, "IN_ONE_THREAD", 0)
-    images, locations, retina = draw(5, 2, 20, 13), 2 * draw(5, 2, 2) - 1, Retina(size=6, num_scales=3)
+    images, locations, retina = draw(5, 2, 20, 13), 2 * draw(5, 2, 2) - 1, kind(size=6, num_scales=3)
     threads, results = torch.get_num_threads(), []
     try:
         for number in (1, 2, 7):
@@ -150,16 +152,16 @@ def test_any_number_of_threads_gives_the_same_glimpses(monkeypatch):
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
-def test_loops_stay_inside_the_image_whatever_the_location():
-    loops = pytest.importorskip("vision_attn.kernels.glimpse_numba", reason="numba is not installed")
+def test_loops_stay_inside_the_image_whatever_the_location(kind):
+    loops = pytest.importorskip("vision_attn.fast.glimpse.cpu", reason="numba is not installed")
     locations = torch.tensor([[[torch.nan, 0], [torch.inf, 0], [0, -torch.inf], [1e30, -1e30]]])
-    corners = Retina(size=4, num_scales=2)._corners(locations.double(), torch.tensor([[8, 8]]))
+    corners = kind(size=4, num_scales=2)._corners(locations.double(), torch.tensor([[8, 8]]))
     assert not loops.glimpses(torch.ones(1, 1, 8, 8), corners, 4, torch.zeros(1, 2, dtype=torch.long)).any()
 
 
-def test_nothing_has_a_gradient():
+def test_nothing_has_a_gradient(kind):
     images, locations = torch.rand(2, 1, 8, 8, requires_grad=True), torch.zeros(2, 1, 2, requires_grad=True)
-    retina = Retina(size=4, num_scales=2)
+    retina = kind(size=4, num_scales=2)
     pyramid = retina.pyramid(images)
     assert not pyramid.averages.requires_grad
     assert not retina(pyramid, locations).requires_grad

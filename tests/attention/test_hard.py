@@ -5,10 +5,13 @@ import torch
 
 from tests import references
 from tests.models.test_show_attend_tell import UNSORTED, build, draw
+from tests.ways import prepared
 from vision_attn.attention import hard
 from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.scores import General
 from vision_attn.decode import beam_search, greedy
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 B, R, L, D = 3, 2, 5, 4
 
@@ -52,7 +55,7 @@ def test_entropy_and_log_prob_are_finite_where_a_map_is_sharp():
 def test_a_sharp_map_is_seen_alike_in_every_mode(mode, kind):
     alpha = torch.zeros(B, R, L).scatter_(-1, torch.randint(L, (B, R, 1)), 1)
     regions = torch.randn(B, L, D)
-    seen, found, region, _ = kind(at_test=mode).eval()(alpha.log(), regions)
+    seen, found, region, _ = prepared(kind(at_test=mode)).eval()(alpha.log(), regions)
     torch.testing.assert_close(seen, alpha @ regions)
     torch.testing.assert_close(found, alpha)
     assert (region is None) == (mode == "expectation")
@@ -60,7 +63,7 @@ def test_a_sharp_map_is_seen_alike_in_every_mode(mode, kind):
 
 
 def test_an_image_in_the_mask_sees_the_expectation():
-    attention, alpha, regions = Hard().train(), maps(B, R), torch.randn(B, L, D).double()
+    attention, alpha, regions = prepared(Hard()).train(), maps(B, R), torch.randn(B, L, D).double()
     mask = torch.tensor([True, False, True])
     seen, _, region, _ = attention(alpha.log(), regions, mask)
     torch.testing.assert_close(seen[mask], (alpha @ regions)[mask])
@@ -87,7 +90,7 @@ def test_a_soft_start_uses_the_expectation_of_every_image():
 def test_straight_through_looks_at_one_and_learns_from_all():
     alpha = maps(B, R).requires_grad_()
     regions = torch.randn(B, L, D).double()
-    seen, _, region, _ = StraightThrough(temperature=0.5).train()(alpha.log(), regions)
+    seen, _, region, _ = prepared(StraightThrough(temperature=0.5)).train()(alpha.log(), regions)
     torch.testing.assert_close(seen, hard.at(regions, region))
     seen.square().sum().backward()
     assert (alpha.grad != 0).all()

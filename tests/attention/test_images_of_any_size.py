@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from vision_attn.attention import glimpse as module
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import LUMA, SAMPLES, Images, converted, overview
-from vision_attn.kernels.choice import without_loops
+from vision_attn.fast.choice import without_loops
+from vision_attn.fast.glimpse import FastRetina
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -45,18 +46,19 @@ class Counted:
 @pytest.mark.parametrize("Y, X, C", [(60, 60, 1), (37, 90, 3), (5, 3, 1)])
 def test_crops_give_exactly_the_glimpses_of_the_whole_image(size, num_scales, Y, X, C):
     """With loops bit for bit: at any place of the image and beyond it, at all scales."""
-    pytest.importorskip("vision_attn.kernels.glimpse_numba", reason="numba is not installed")
-    array, retina = noise(Y, X, C), Retina(size=size, num_scales=num_scales)
+    pytest.importorskip("vision_attn.fast.glimpse.cpu", reason="numba is not installed")
+    array, retina = noise(Y, X, C), FastRetina(size=size, num_scales=num_scales)
     locations = everywhere(40, X, Y)
     whole = retina(retina.pyramid(as_tensor(array)), locations)
     assert whole.any() and torch.equal(retina(retina.pyramid(Images([array], C)), locations), whole)
 
 
+@pytest.mark.parametrize("kind", [Retina, FastRetina])
 @pytest.mark.parametrize("size, num_scales", [(12, 3), (5, 4), (4, 1)])
 @pytest.mark.parametrize("C", [1, 3])
-def test_crops_give_the_glimpses_of_a_pyramid(size, num_scales, C, monkeypatch):
+def test_crops_give_the_glimpses_of_a_pyramid(kind, size, num_scales, C, monkeypatch):
     """With tensor operations, which GPUs use, up to the rounding of places; of a tensor, too, where it is large."""
-    array, retina = noise(45, 70, C), Retina(size=size, num_scales=num_scales)
+    array, retina = noise(45, 70, C), kind(size=size, num_scales=num_scales)
     locations, tensor = everywhere(40, 70, 45)[:, :-3], as_tensor(array)
     with without_loops():
         assert isinstance(retina.pyramid(tensor), module.Pyramid)
@@ -69,11 +71,11 @@ def test_crops_give_the_glimpses_of_a_pyramid(size, num_scales, C, monkeypatch):
     torch.testing.assert_close(large, pyramid, rtol=0, atol=3e-5)
 
 
-@pytest.mark.parametrize("loops", [True, False])
-def test_images_of_a_batch_may_differ_in_size_and_colour(loops):
+@pytest.mark.parametrize("kind, loops", [(Retina, False), (FastRetina, True), (FastRetina, False)])
+def test_images_of_a_batch_may_differ_in_size_and_colour(kind, loops):
     """Each is seen as if it were alone; grey images have three equal channels."""
     arrays = [noise(30, 41, 3), noise(8, 9, 3, seed=1), noise(200, 20, seed=2)]
-    retina, locations = Retina(size=6, num_scales=2), torch.rand(3, 4, 2) * 2 - 1
+    retina, locations = kind(size=6, num_scales=2), torch.rand(3, 4, 2) * 2 - 1
     with without_loops(not loops):
         together = retina(retina.pyramid(Images(arrays, 3)), locations)
         for number, array in enumerate(arrays):
@@ -82,8 +84,9 @@ def test_images_of_a_batch_may_differ_in_size_and_colour(loops):
             torch.testing.assert_close(together[number : number + 1], alone, rtol=0, atol=3e-5)
 
 
-def test_the_pixels_that_are_read_do_not_depend_on_the_size():
-    retina, read = Retina(size=12, num_scales=3), []
+@pytest.mark.parametrize("kind", [Retina, FastRetina])
+def test_the_pixels_that_are_read_do_not_depend_on_the_size(kind):
+    retina, read = kind(size=12, num_scales=3), []
     for side in (60, 3000):
         image = Counted(np.broadcast_to(np.uint8(9), (side, side)))
         retina(retina.pyramid(Images([image], 1)), torch.zeros(1, 5, 2))
@@ -91,9 +94,10 @@ def test_the_pixels_that_are_read_do_not_depend_on_the_size():
     assert read == [5 * 49**2] * 2
 
 
-def test_an_image_of_a_terabyte_is_looked_at():
+@pytest.mark.parametrize("kind", [Retina, FastRetina])
+def test_an_image_of_a_terabyte_is_looked_at(kind):
     image = np.broadcast_to(np.uint8(255), (1_000_000, 1_000_000))
-    retina = Retina(size=12, num_scales=4)
+    retina = kind(size=12, num_scales=4)
     locations = torch.tensor([[[0.9, -0.9], [1.0, 1.0]]])
     patches = retina(retina.pyramid(Images([image], 1)), locations)
     torch.testing.assert_close(patches[0, 0], torch.ones(4, 1, 12, 12))

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+from tests.ways import prepared
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.location import ContentLocation, Coverage, GaussianMixture, LocalPredictive
 from vision_attn.attention.monotonic import HardMonotonic, Monotonic
@@ -42,10 +43,11 @@ def test_a_sharp_gaussian_is_indexing() -> None:
         torch.testing.assert_close(seen.context, regions[:, character, None].expand(-1, R, -1))
 
 
-def test_coverage_with_zero_weights_is_additive() -> None:
+def test_coverage_with_zero_weights_is_additive(both_ways) -> None:
     torch.manual_seed(1)
     additive, coverage = Additive(D, H, attention_size=6), Coverage(D, H, attention_size=6)
     coverage.load_state_dict(additive.state_dict(), strict=False)
+    additive, coverage = prepared(additive), prepared(coverage)
     regions, carry = torch.randn(B, L, D), None
     keys = coverage.project(regions)
     for _ in range(3):
@@ -64,11 +66,12 @@ def test_coverage_with_zero_weights_is_additive() -> None:
 
 @pytest.mark.parametrize("attention", [Soft, Monotonic, HardMonotonic, Hard])
 @pytest.mark.parametrize("score", [Coverage, partial(ContentLocation, grid=(1, -1))])
-def test_scores_see_the_maps_that_attention_made_of_them(score, attention) -> None:
+def test_scores_see_the_maps_that_attention_made_of_them(score, attention, both_ways) -> None:
     """Not the softmax of scores: c_t = sum of alpha_s (See et al. 2017, eq. 10) and alpha_{t-1} (Chorowski et al. 2015,
     eq. 8), whatever attention follows."""
     torch.manual_seed(0)
     model = ShowAttendTell(9, D, hidden_size=H, word_size=6, score=score, attention=attention).eval()
+    model = prepared(model)
     memory, state = model.start(torch.randn(B, L, D), R)
     maps = []
     for word in (0, 4, 7):
@@ -78,15 +81,17 @@ def test_scores_see_the_maps_that_attention_made_of_them(score, attention) -> No
     torch.testing.assert_close(state.carry, wanted)
 
 
-def test_a_predicted_position_multiplies_a_gaussian() -> None:
+def test_a_predicted_position_multiplies_a_gaussian(both_ways) -> None:
     torch.manual_seed(2)
     score, regions, query = (
-        LocalPredictive(D, H, attention_size=6, window=2.0),
+        prepared(LocalPredictive(D, H, attention_size=6, window=2.0)),
         torch.randn(B, L, D),
         torch.randn(B, R, H),
     )
     keys = score.project(regions)
-    content, _ = Additive.forward(score, query, keys)
+    additive = prepared(Additive(D, H, attention_size=6))
+    additive.load_state_dict(score.state_dict(), strict=False)
+    content, _ = additive(query, keys)
     centre = L * score.position(query).sigmoid()
     gaussian = torch.exp(-((torch.arange(L) + 0.5 - centre) ** 2) / 2)
     product = content.exp() * gaussian

@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 import torch
 
+from tests.ways import prepared
 from vision_attn.attention.hard import log_prob
 from vision_attn.attention.monotonic import HardMonotonic, Monotonic, first_column, stopping
 from vision_attn.attention.reinforce import LeaveOneOut
 from vision_attn.attention.scores import Additive
 from vision_attn.criteria.reinforce_attention import ReinforceAttention
-from vision_attn.layers.lstm import lstm
 from vision_attn.models.encoder_decoder import RNNsearch
 
 L = 7
@@ -93,7 +93,7 @@ def build(attention, hidden: int = 5) -> RNNsearch:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
-    return model
+    return prepared(model)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 5])
@@ -120,7 +120,7 @@ def test_attention_advances_by_columns_up_to_the_last(columns) -> None:
 
 @pytest.mark.parametrize("attention", [partial(Monotonic, noise=0.0), HardMonotonic, partial(HardMonotonic, advance=2)])
 @pytest.mark.parametrize("mode", ["expectation", "online"])
-def test_step_and_forward_agree_and_columns_that_are_passed_are_never_read_again(attention, mode) -> None:
+def test_step_and_forward_agree_and_columns_that_are_passed_are_never_read_again(attention, mode, both_ways) -> None:
     model = build(attention).double().eval()
     regions, words = torch.randn(2, L, 4).double(), torch.tensor([[[3, 4, 5, 1], [4, 3, 1, 0]]]).expand(2, 2, 4)
     with model.in_mode(mode), torch.no_grad():
@@ -157,7 +157,7 @@ def test_sampled_columns_have_the_distribution_of_the_expectation() -> None:
     torch.testing.assert_close(log_prob(first.alpha, first.region)[0, 0], decisions)
 
 
-def test_the_mean_of_reinforce_is_the_exact_gradient_within_its_standard_error() -> None:
+def test_the_mean_of_reinforce_is_the_exact_gradient_within_its_standard_error(both_ways) -> None:
     """The bound E[log p(y | columns)] of a transcript of two characters, over all pairs of columns."""
     model = build(partial(HardMonotonic, expectation_probability=0.0)).double().train()
     regions, words = torch.randn(1, 4, 4).double(), torch.tensor([[[3, 1]]])
@@ -173,9 +173,9 @@ def test_the_mean_of_reinforce_is_the_exact_gradient_within_its_standard_error()
             alpha = stopping((scores + model.attention.offset).sigmoid(), state.seen_before)
             chance = chance + alpha[0, 0, column].log()
             seen = torch.eye(4).double()[column][None, None]
-            context = model.gate(state.hidden).sigmoid() * (seen @ memory.regions)
+            context = model.gate(state.hidden, seen @ memory.regions)
             gates = model.word_to_lstm(model.embedding(before)) + model.hidden_to_lstm(state.hidden)
-            hidden, cell = lstm(gates + model.context_to_lstm(context), state.cell)
+            hidden, cell = model.lstm(state.cell, gates, model.context_to_lstm(context))
             logits = model.output(model.deep(model.embedding(before), hidden, context))
             total = total + logits.log_softmax(-1)[0, 0, word]
             state = state._replace(hidden=hidden, cell=cell, carry=carry, seen_before=seen)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests import references
+from tests.ways import prepared
 from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.reinforce import (
     Choice,
@@ -50,7 +51,7 @@ def build(attention=ALWAYS) -> tuple[ShowAttendTell, torch.Tensor]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2.5)
-    return model.train(), 2 * torch.randn(1, L, D).double()
+    return prepared(model).train(), 2 * torch.randn(1, L, D).double()
 
 
 def flat(model: torch.nn.Module) -> torch.Tensor:
@@ -96,9 +97,10 @@ def off(found: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("baseline, credit", ESTIMATORS)
-def test_every_estimator_has_the_exact_gradient_for_a_mean(baseline, credit, record_property):
+def test_every_estimator_has_the_exact_gradient_for_a_mean(baseline, credit, record_property, both_ways):
     model, regions = build()
     reinforce = Reinforce(H, baseline=baseline, credit=credit, entropy_weight=0.0).double()
+    reinforce = prepared(reinforce)
     truth = exact(model, regions)
     found = estimates(model, regions, reinforce)
     variance = (found.var(0).sum() * ROWS).item()

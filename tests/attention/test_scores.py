@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.ways import prepared
 from vision_attn.attention.location import ContentLocation, EmbeddedLocation, Location
 from vision_attn.attention.scores import Additive, Cosine, Dot, Even, General, Kernel, ScaledDot
 from vision_attn.commands import main
@@ -97,13 +98,13 @@ EVERY = pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.__name__)
 def random_inputs(slow) -> tuple[torch.nn.Module, Tensor, Tensor, Tensor]:
     """The score, random regions and queries, and previous maps, in double precision."""
     torch.manual_seed(0)
-    score = SLOW[slow]().double()
+    score = prepared(SLOW[slow]().double())
     regions = torch.randn(B, L, SLOW[slow].args[0]).double()
     return score, regions, torch.randn(B, R, H).double(), torch.rand(B, R, L).double().softmax(-1)
 
 
 @EVERY
-def test_a_score_is_its_equation(slow):
+def test_a_score_is_its_equation(slow, both_ways):
     score, regions, query, previous = random_inputs(slow)
     fast, _ = score(query, score.project(regions), previous)
     assert fast.shape == (B, R, L)
@@ -114,7 +115,7 @@ def test_a_score_is_its_equation(slow):
 
 
 @EVERY
-def test_gradients_are_those_of_finite_differences(slow):
+def test_gradients_are_those_of_finite_differences(slow, both_ways):
     score, regions, query, previous = random_inputs(slow)
     inputs = [part.requires_grad_() for part in (regions, query, previous)]
     torch.autograd.gradcheck(
@@ -134,10 +135,11 @@ def test_a_first_map_that_is_missing_counts_as_zero():
     assert torch.equal(score(query, keys)[0], score(query, keys, torch.zeros(B, R, L).double())[0])
 
 
-def test_the_captioner_carries_the_previous_map():
+def test_the_captioner_carries_the_previous_map(both_ways):
     torch.manual_seed(0)
     score = partial(ContentLocation, attention_size=7, filter_size=3, grid=GRID)
     model = ShowAttendTell(9, D, hidden_size=H, word_size=6, score=score).eval()
+    model = prepared(model)
     memory, state = model.start(torch.randn(B, L, D), R)
     for word in (0, 4, 7):
         before = state

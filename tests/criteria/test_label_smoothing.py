@@ -13,7 +13,7 @@ from vision_attn.attention.hard import Hard
 from vision_attn.attention.scores import Additive
 from vision_attn.contracts import Captioner
 from vision_attn.criteria.likelihood import Likelihood
-from vision_attn.layers import likelihood
+from vision_attn.fast import likelihood
 from vision_attn.models.ctc import CTC
 from vision_attn.models.dram import DRAM
 from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch

@@ -13,6 +13,7 @@ import torch
 
 from tests.engine.test_capture import TapeGraph, as_on_a_gpu
 from tests.engine.test_resume import assert_same
+from tests.ways import prepared
 from tests.whole_runs import CONFIGS, assert_close, elsewhere, in_two_processes, steps, train
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.scores import Additive
@@ -23,13 +24,15 @@ from vision_attn.configuration.run_folder import open_run
 from vision_attn.contracts import END, Captioner
 from vision_attn.criteria import self_critical
 from vision_attn.criteria.likelihood import Likelihood
-from vision_attn.criteria.self_critical import SelfCritical, as_at_test, longest_first
+from vision_attn.criteria.self_critical import SelfCritical, as_at_test
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.decode import greedy, sample
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine.capture import WARM_UP, Captured
 from vision_attn.engine.start import check_rate
+from vision_attn.fast import accelerate
+from vision_attn.fast.likelihood import weighted_words
 from vision_attn.metrics.cider import padded
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -71,7 +74,7 @@ def build(name: str) -> tuple[Captioner, torch.Tensor]:
         for parameter in model.parameters():
             parameter.mul_(2)
         model.output.bias[0] = -1e4
-    return model, 2 * torch.randn(1, L, D).double()
+    return prepared(model), 2 * torch.randn(1, L, D).double()
 
 
 def gradient(model: Captioner, loss: torch.Tensor) -> torch.Tensor:
@@ -107,7 +110,7 @@ def exact(model: Captioner, regions: torch.Tensor, criterion: SelfCritical) -> t
         ("soft", {"num_samples": 2}),
     ],
 )
-def test_the_mean_gradient_is_that_of_all_captions(name, options):
+def test_the_mean_gradient_is_that_of_all_captions(name, options, both_ways):
     """With dropout in the model, which may not touch the samples nor their gradient."""
     model, regions = build(name)
     criterion = SelfCritical(model, max_words=T, **options)
@@ -121,8 +124,9 @@ def off(model: Captioner, regions: torch.Tensor, criterion: SelfCritical) -> tup
     of its expectation under sampling noise alone, and that distance as a share of the exact gradient."""
     truth, found = exact(model, regions, criterion), []
     for _ in range(REPEATS):
-        loss = criterion.explore(model, regions.expand(IMAGES, -1, -1), [REFERENCES[0]] * IMAGES)["loss"]
-        found.append(gradient(model, loss))
+        with weighted_words(model):
+            loss = criterion.explore(model, regions.expand(IMAGES, -1, -1), [REFERENCES[0]] * IMAGES)["loss"]
+            found.append(gradient(model, loss))
     assert model.training
     found = torch.stack(found)
     error, away = found.std(0) / REPEATS**0.5, found.mean(0) - truth
@@ -171,13 +175,15 @@ def test_a_captured_step_scores_its_samples_as_an_eager_one_does(options, monkey
     monkeypatch.setattr(self_critical, "has_graphs", lambda device: True)  # references lie in a table
     as_on_a_gpu(monkeypatch)
     model, _ = build("soft")
+    accelerate(model)
     criterion = SelfCritical(model, max_words=T, **options)
     criterion.prepare(Words())
     weights = list(model.parameters())
 
     def learn(batches, number):
         regions, *sampled = next(iter(batches))
-        found = criterion.learn(model, regions, tuple(sampled))
+        with weighted_words(model):
+            found = criterion.learn(model, regions, tuple(sampled))
         slopes = torch.autograd.grad(found["loss"], weights, allow_unused=True)
         return found | {f"slope {index}": slope for index, slope in enumerate(slopes) if slope is not None}
 
@@ -197,13 +203,6 @@ class Explored(NamedTuple):
     regions: torch.Tensor
     words: torch.Tensor
     references: torch.Tensor
-
-
-def test_captions_are_run_in_the_order_that_is_fastest():
-    words = padded([[[3, 1], [3, 3, 1], [1]], [[4, 4, 4, 1], [1], [4, 1]]])
-    image, row = longest_first(words)
-    lengths = (words[image[:, None], row] != 0).sum(dim=-1)
-    assert image.tolist() == [1, 0] and lengths.tolist() == [[4, 2, 1], [3, 2, 1]]
 
 
 def test_document_frequencies_belong_to_the_captions_and_the_vocabulary():

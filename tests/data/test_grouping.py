@@ -17,8 +17,8 @@ from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.encoders.precomputed import Precomputed
 from vision_attn.engine.batches import few
 from vision_attn.engine.capture import signature
-from vision_attn.layers import ragged
-from vision_attn.layers.ragged import row_lengths
+from vision_attn.fast import accelerate, ragged
+from vision_attn.fast.ragged import row_lengths
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
@@ -154,6 +154,7 @@ def test_captioners_skip_rows_of_which_lengths_are_known(name, runs, monkeypatch
     """As on a GPU, where words cannot be read without waiting for it: the results are those of a whole batch."""
     torch.manual_seed(0)
     model = CAPTIONERS[name](11, 6).eval()
+    accelerate(model)
     words = torch.randint(4, 11, (3, 3, 7))
     for row, length in enumerate((7, 4, 2)):
         words[:, row, length:] = PAD
@@ -166,11 +167,15 @@ def test_captioners_skip_rows_of_which_lengths_are_known(name, runs, monkeypatch
     gradients = [one.grad for one in model.parameters()]
     model.zero_grad()
     monkeypatch.setattr(ragged, "readable", lambda words: False)
-    with row_lengths(Static([(7, 4, 2), (6, 4, 2), (7, 5, 2)])):
-        assert len(ragged.places_of_words(words)) == sum(len(step.position) for step in ragged.schedule(words)) == 39
-        assert ragged.packed(words).shape == (3, 14)
+    lengths = Static([(7, 4, 2), (6, 4, 2), (7, 5, 2)])
+    steps = ragged.schedule(words, lengths)
+    assert len(ragged.places_of_words(words, lengths)) == sum(len(step.position) for step in steps) == 39
+    assert ragged.packed(words, lengths).shape == (3, 14)
+    assert len(ragged.places_of_words(words)) == 63  # where nothing is known
+    with row_lengths(model, lengths):
+        assert all(part.lengths == lengths for part in model.modules() if isinstance(part, ragged.HasRows))
         found = model(regions, words, **given)
-    assert len(ragged.places_of_words(words)) == 63  # outside nothing is known
+    assert all(part.lengths is None for part in model.modules() if isinstance(part, ragged.HasRows))
     found.log_prob.sum().backward()
     torch.testing.assert_close(found.log_prob, expected.log_prob)
     if found.alpha is not None:

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from tests import references
+from tests.ways import prepared
 from vision_attn.attention.scores import Additive
 from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode import beam_search, greedy, sample
 from vision_attn.models.show_attend_tell import ShowAttendTell
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 B, L, D, V, T = 4, 5, 4, 6, 4
 WORDS = range(2, V)
@@ -29,7 +32,7 @@ def captioner():
             parameter.mul_(3)
         model.output.bias[0] = -1e9  # padding is never said; decoding sees to it by itself
         model.output.bias[END] += 1
-    return model
+    return prepared(model)
 
 
 @pytest.fixture
@@ -162,7 +165,7 @@ def test_a_beam_wider_than_the_language_ranks_whole_captions_only():
     """With more beams than captions, rows that were never filled come last, without words."""
     torch.manual_seed(0)
     model = ShowAttendTell(5, D, hidden_size=6, word_size=8, score=partial(Additive, attention_size=7)).eval()
-    regions = torch.randn(2, L, D)
+    model, regions = prepared(model), torch.randn(2, L, D)
     captions = sum(2**n for n in range(4)) + 2**4  # of the words 3 and 4: those that end before the limit, and the rest
     decoded = beam_search(model, regions, beams=400, max_words=4, never=(2,))
     for b in range(2):
@@ -191,7 +194,7 @@ class OneWord(Captioner):
 def test_an_image_may_end_while_the_beams_of_others_grow():
     """The beam widens over several words where the vocabulary is small. An image that has ended fills no more rows."""
     regions = torch.tensor([0.0, 1.0])[:, None, None]
-    decoded = beam_search(OneWord(), regions, beams=4, max_words=5)
+    decoded = beam_search(prepared(OneWord()), regions, beams=4, max_words=5)
     assert [spelled(decoded, 0, r) for r in range(4)] == [(END,), (), (), ()]
     assert decoded.score[0].tolist() == [0, *[-torch.inf] * 3]
     assert len({spelled(decoded, 1, r) for r in range(4)}) == 4 and decoded.score[1].isfinite().all()

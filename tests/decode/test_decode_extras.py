@@ -8,6 +8,7 @@ import torch
 
 from tests import references
 from tests.decode.test_decode import EVERYTHING, WORDS, B, T, V, annotation_vectors, captioner, spelled
+from tests.ways import prepared
 from vision_attn.contracts import END, Captioner
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.decode import beam_search, greedy, sample
@@ -16,12 +17,14 @@ from vision_attn.metrics.variety import is_content, repetition
 from vision_attn.models.transformer import Transformer
 from vision_attn.tasks.caption import Captioning
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 LONG = 9
 RULES = [(0, 1), (0, 2), (0, 3), (3, 0), (LONG, 0), (5, 2), (3, 1)]
 """Values of `min_words` and `no_repeat`."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model():
     return captioner()
 
@@ -181,7 +184,7 @@ class OneWord(Captioner):
 def test_an_image_may_end_while_the_groups_of_others_grow():
     """A group has more beams than the vocabulary has words, so that it grows over several words."""
     regions = torch.tensor([0.0, *[1.0] * 3])[:, None, None]
-    decoded = beam_search(OneWord(), regions, beams=20, groups=2, max_words=5, diversity=0.01)
+    decoded = beam_search(prepared(OneWord()), regions, beams=20, groups=2, max_words=5, diversity=0.01)
     assert [spelled(decoded, 0, r) for r in range(2)] == [(END,), (END,)] and not decoded.score[0].any()
     assert all(spelled(decoded, b, r)[-1] in (END, 2, 3) for b in (1, 2, 3) for r in range(2))
     assert torch.equal(decoded.words[1], decoded.words[2]) and decoded.score.isfinite().all()
@@ -230,7 +233,7 @@ def test_nothing_is_copied_to_the_host_in_the_loop(model, regions, monkeypatch):
 # The task
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def task():
     torch.manual_seed(0)
     model = partial(Transformer, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=8)
@@ -240,7 +243,7 @@ def task():
     with torch.no_grad():
         for weights in task.model.parameters():
             weights.mul_(2)
-    return task.eval()
+    return prepared(task).eval()
 
 
 @pytest.fixture(scope="module")

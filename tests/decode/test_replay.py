@@ -22,9 +22,9 @@ from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode import Decoded, beam_search, greedy, replay, sample
 from vision_attn.decode.captured_search import EVERY
 from vision_attn.decode.replay import MOST
-from vision_attn.kernels.choice import without_loops
-from vision_attn.kernels.graphs import Later, graphs_unwanted, without_graphs
-from vision_attn.layers import linear
+from vision_attn.fast import accelerate, products, restore
+from vision_attn.fast.choice import without_loops
+from vision_attn.fast.graphs import Later, graphs_unwanted, without_graphs
 from vision_attn.models.dram import DRAM
 from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.models.ensemble import Ensemble, Share
@@ -81,18 +81,23 @@ def graphs(monkeypatch):
         yield PlainGraph
 
 
+def accelerated(captioner: Captioner) -> Captioner:
+    accelerate(captioner)
+    return captioner
+
+
 def model(name: str) -> Captioner:
     torch.manual_seed(0)
     if name == "ensemble":
         members = [MODELS["soft"](), MODELS["transformer"]()]
-        return Ensemble(members, [Share(None, slice(0, D))] * 2, same_regions=True).double().eval()
+        return accelerated(Ensemble(members, [Share(None, slice(0, D))] * 2, same_regions=True)).double().eval()
     made = MODELS[name]().double().eval()
     with torch.no_grad():
         for weight in made.parameters():
             weight.mul_(3)
         if name != "DRAM":
             made.output.bias[END] += 1
-    return made
+    return accelerated(made)
 
 
 def images(seed: int, number: int = B) -> Tensor:
@@ -198,7 +203,7 @@ def test_a_graph_follows_weights_that_change_in_place_and_is_dropped_if_they_mov
 
 def test_captioners_in_other_states_have_other_graphs(graphs, monkeypatch):
     """A way to look, and autocast, whose casts of weights no graph may keep."""
-    monkeypatch.setattr(linear, "_in_half", lambda *_: False)  # a CPU has casts of its own
+    monkeypatch.setattr(products, "_in_half", lambda *_: False)  # a CPU has casts of its own
     captioner = model("hard").float()
     for _ in range(3):
         mode = greedy(captioner, images(0).float())
@@ -258,7 +263,7 @@ class Recalling(OneWord):
 
 @pytest.mark.parametrize("search", ["greedy", "beam", "a beam of one"])
 def test_parts_of_a_state_may_change_places(search):
-    captioner, regions = Recalling(), torch.zeros(2, 1, 1)
+    captioner, regions = accelerated(Recalling()), torch.zeros(2, 1, 1)
     for _ in range(3):
         found = SEARCHES[search](captioner, regions, max_words=T, never=(END,))
     assert_same(found, eagerly(SEARCHES[search], captioner, regions, max_words=T, never=(END,)))
@@ -270,7 +275,7 @@ def test_parts_of_a_state_may_change_places(search):
 )
 def test_what_cannot_be_captured_is_said_once(kind, said, capsys):
     regions = torch.tensor([0.0, 1.0])[:, None, None]
-    captioner = kind()
+    captioner = accelerated(kind())
     for _ in range(4):
         found = beam_search(captioner, regions, beams=4, max_words=5)
     other = eagerly(beam_search, captioner, regions, beams=4, max_words=5)
@@ -313,3 +318,14 @@ def test_a_number_is_read_later():
     later = Later(number)
     number.fill_(False)
     assert later.read() is True
+
+
+def test_a_captioner_that_is_not_accelerated_replays_no_search(graphs):
+    captioner = model("soft")
+    for _ in range(3):
+        found = greedy(captioner, images(0), max_words=T)
+    replays = len(graphs.made)
+    restore(captioner)
+    for _ in range(3):
+        assert_same(found, greedy(captioner, images(0), max_words=T))
+    assert len(graphs.made) == replays > 0

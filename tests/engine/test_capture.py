@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections.abc import Callable
-from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import MagicMock
@@ -23,8 +22,9 @@ from vision_attn.engine.capture import MOST, RARE, WARM_UP, Captured, CUDAGraph,
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.step import Step
-from vision_attn.layers import likelihood, ragged
-from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.fast import likelihood, ragged
+from vision_attn.fast.likelihood import word_log_prob
+from vision_attn.fast.models.recurrent import Packed
 
 
 class PlainGraph(Graph):
@@ -113,8 +113,12 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captioners compute on a CPU as they do on a GPU: padding too, so that shapes do not depend on words."""
     monkeypatch.setattr(ragged, "readable", lambda words: False)
     monkeypatch.setattr(likelihood, "_parts", lambda words, weight: [slice(None)])
-    monkeypatch.setattr(likelihood, "_weighted", ContextVar("weighted", default=True))
-    monkeypatch.setattr(ShowAttendTell, "from_words", lambda model, words, embedded: model.word_to_lstm(embedded))
+    monkeypatch.setattr(likelihood, "word_log_prob", keeping_logits)
+    monkeypatch.setattr(Packed, "from_words", lambda model, words, embedded: model.word_to_lstm(embedded))
+
+
+def keeping_logits(output, deep, words, *, weighted: bool) -> Tensor:
+    return word_log_prob(output, deep, words, weighted=True)
 
 
 @pytest.fixture(params=[PlainGraph, TapeGraph])

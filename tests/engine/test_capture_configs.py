@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.optim import AdamW
 
 from tests.tiny import CASES, made
+from tests.ways import prepared
 from vision_attn.configuration.run_settings import Run
 from vision_attn.criteria.self_critical import Sampled
 from vision_attn.engine import capture
@@ -22,8 +23,7 @@ from vision_attn.engine.batches import like, on_device
 from vision_attn.engine.capture import signature
 from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World
-from vision_attn.kernels import choice
-from vision_attn.layers import ragged
+from vision_attn.fast import choice, ragged
 from vision_attn.task import Static, Task
 
 CUDA = torch.device("cuda", 0)
@@ -58,10 +58,13 @@ def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> Sampled:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_config_is_captured_by_default_on_cuda(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_config_is_captured_by_default_on_cuda(
+    case: str, both_ways: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(choice, "TRITON", False)  # a kernel needs an address
     monkeypatch.setattr(capture.CUDAGraph, "available", staticmethod(lambda device: True))
     task, batch = made(case)
+    task = prepared(task)
     run, world = Run(folder="x", precision="bf16"), World(0, 1, CUDA)
     optimizer = AdamW([parameter for parameter in task.parameters() if parameter.requires_grad])
     assert uncaptured(run, task, world, optimizer) == EAGER.get(case, "")

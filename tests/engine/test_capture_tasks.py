@@ -15,7 +15,7 @@ from vision_attn.commands import main
 from vision_attn.engine import capture
 from vision_attn.engine.capture import WARM_UP, CUDAGraph, Recorded
 from vision_attn.engine.fit import fit
-from vision_attn.kernels import choice
+from vision_attn.fast import choice
 
 CUDA = [
     pytest.mark.gpu,

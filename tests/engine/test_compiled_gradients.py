@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests import tiny
+from vision_attn.fast import accelerate
 from vision_attn.task import Batch, Task
 
 pytestmark = pytest.mark.compile
@@ -35,7 +36,7 @@ def same_random_numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def dropped(input: Tensor, p: float, size: torch.Size) -> Tensor:
         return F.dropout(input, p) if size == input.shape else input * F.dropout(input.new_ones(size), p)
 
-    monkeypatch.setattr("vision_attn.layers.dropout._dropped", dropped)
+    monkeypatch.setattr("vision_attn.fast.dropout._dropped", dropped)
     yield
     torch.compiler.reset()
 
@@ -89,6 +90,7 @@ def wrong(case: str) -> dict[str, dict[str, str]]:
     settings = f"{case in SHAPES} {tiny.resolved(case).task}"
     if settings not in known:
         task, batch = tiny.made(case, ragged=case in SHAPES)
+        accelerate(task)
         expected, both = gradients(task, batch), Both()
         task.compile(backend=both, **({} if case in SHAPES else {"dynamic": False}))
         found = {}

@@ -2,8 +2,16 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from vision_attn.layers.dropout import dropout
+from tests.ways import prepared
+from vision_attn.layers.dropout import Dropout
+
+pytestmark = pytest.mark.usefixtures("both_ways")
+
+
+def dropout(input: Tensor, p: float, training: bool, shared: int = 1) -> Tensor:
+    return prepared(Dropout(p)).train(training)(input, shared=shared)
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])

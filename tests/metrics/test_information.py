@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from tests.ways import prepared
 from vision_attn.attention.hard import Hard
 from vision_attn.contracts import DecodedCaption, Results
-from vision_attn.layers.lstm import lstm, recording_updates
+from vision_attn.layers.lstm import LSTMCell, recording_updates
 from vision_attn.metrics.information import (
     ExpectationGap,
     MapInformation,
@@ -90,11 +91,11 @@ def captioner(kind=ShowAttendTell, **options):
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(3)
-    return model
+    return prepared(model)
 
 
 @pytest.mark.parametrize("kind", [ShowAttendTell, TopDown])
-def test_the_gap_is_that_of_an_enumeration_of_regions(kind):
+def test_the_gap_is_that_of_an_enumeration_of_regions(kind, both_ways):
     """Each region seen alone: a captioner whose scores of all others are lower by 10,000."""
     model, regions = captioner(kind), torch.randn(2, L, D).double()
     words = torch.tensor([[[3, 4, 1]], [[5, 1, 0]]])
@@ -143,15 +144,16 @@ def test_the_entropy_of_an_answer_is_that_of_the_mean_of_its_copies():
     torch.testing.assert_close(answer_entropy(log_prob), torch.full((1, 2), log(2)).double())
 
 
-def test_parts_of_the_last_cell_state_are_written_out_by_gates():
+def test_parts_of_the_last_cell_state_are_written_out_by_gates(both_ways):
     torch.manual_seed(0)
     T, B, R = 4, 2, 3
     gates, before = torch.randn(T, B, R, 4 * H).double(), torch.randn(B, R, H).double()
     more, cell = torch.randn(T, B, R, 4 * H).double(), before
-    with recording_updates() as updates:
+    lstm = prepared(LSTMCell())
+    with recording_updates(lstm) as updates:
         for one, other in zip(gates, more, strict=True):
-            _, cell = lstm(one, cell, other)
-    lstm(gates[0], cell)
+            _, cell = lstm(cell, one, other)
+    lstm(cell, gates[0])
     assert len(updates) == T, "nothing is recorded outside"
     i, f, _, g = (gates + more).chunk(4, dim=-1)
     parts = [before * f.sigmoid().prod(dim=0)]

@@ -6,11 +6,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.ways import prepared
 from vision_attn.attention.glimpse import Retina
 from vision_attn.criteria.reinforce_attention import ReinforceAttention
 from vision_attn.models.dram import DRAM, ConvolutionalGlimpse
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 B, Y, X, V = 3, 16, 40, 6
 PARTS = {
@@ -25,13 +28,13 @@ WORDS = torch.tensor([[[3, 4, 5, 1]], [[4, 4, 1, 0]], [[1, 0, 0, 0]]])
 
 def build() -> DRAM:
     torch.manual_seed(1)
-    return DRAM(V, Y, num_glimpses=2, **PARTS)
+    return prepared(DRAM(V, Y, num_glimpses=2, **PARTS))
 
 
 def test_the_glimpse_network_multiplies_what_by_where() -> None:
     """The patches of all scales are the channels of one image."""
     torch.manual_seed(0)
-    network = ConvolutionalGlimpse((2, 3, 5, 5), filters=(3, 4), glimpse_size=6)
+    network = prepared(ConvolutionalGlimpse((2, 3, 5, 5), filters=(3, 4), glimpse_size=6))
     patches, places = torch.randn(2, 4, 2, 3, 5, 5), torch.rand(2, 4, 2) * 2 - 1
     found, (first, _, second, _) = network(patches, places), network.what.convolutions
     for b, r in [(0, 0), (1, 3)]:
@@ -48,7 +51,7 @@ def test_the_glimpse_network_multiplies_what_by_where() -> None:
 
 def test_with_one_character_it_is_ram_with_a_context_lstm() -> None:
     model = build().eval()
-    ram = RAM((1, Y, X), V, num_glimpses=2, first="policy", **PARTS).eval()
+    ram = prepared(RAM((1, Y, X), V, num_glimpses=2, first="policy", **PARTS)).eval()
     ram.load_state_dict(model.ram.state_dict())
     glance = ram(REGIONS.mT[:, None].contiguous(), mode="mean")
     caption = model(REGIONS, torch.full((B, 1, 1), 4))
@@ -113,7 +116,7 @@ def test_locations_have_no_probability_and_so_no_variance_of_one() -> None:
 
 
 def test_random_glimpses_are_trained_without_an_estimator() -> None:
-    model = DRAM(V, Y, num_glimpses=2, **PARTS | {"policy": Anywhere})
+    model = prepared(DRAM(V, Y, num_glimpses=2, **PARTS | {"policy": Anywhere}))
     caption = model(REGIONS, WORDS)
     assert not model.reinforced and caption.choice is None
     caption.log_prob.sum().backward()

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from tests import references_draw
+from tests.ways import prepared
 from vision_attn.models.draw import DRAW, ReadImage, ReadPatch, WriteImage, WritePatch, divergence
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 B, T, Z, SHAPE = 2, 3, 4, (2, 6, 5)
 PARTS = [
@@ -23,7 +26,7 @@ def build(read=PARTS[0].values[0], write=PARTS[0].values[1], **options) -> DRAW:
     with torch.no_grad():  # parameters that start at zero must count too
         for first in (model.first_canvas, model.first_encoded, model.first_decoded):
             first.uniform_(-1, 1)
-    return model
+    return prepared(model)
 
 
 def images(number: int = B) -> torch.Tensor:

@@ -7,11 +7,14 @@ import pytest
 import references_filterbank as reference
 import torch
 
+from tests.ways import prepared
 from tests.whole_runs import two_steps
 from vision_attn.models.convolutions import Context, PatchFeatures
 from vision_attn.models.draw import DRAWReader
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 B, T, SHAPE, CLASSES, N, H = 3, 4, (2, 11, 14), 5, 3, 6
 PARTS = {
@@ -26,7 +29,7 @@ class Nothing(Source):
 
 def build(**options) -> DRAWReader:
     torch.manual_seed(0)
-    return DRAWReader(SHAPE, CLASSES, **{"num_glimpses": T, "size": N, "hidden_size": H} | options)
+    return prepared(DRAWReader(SHAPE, CLASSES, **{"num_glimpses": T, "size": N, "hidden_size": H} | options))
 
 
 def images(number: int = B) -> torch.Tensor:

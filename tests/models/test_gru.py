@@ -7,12 +7,15 @@ import torch
 from torch import nn
 
 from tests.models.test_show_attend_tell import UNSORTED, D, L, R, V, draw
+from tests.ways import prepared
 from vision_attn.attention.scores import Additive
 from vision_attn.decode import beam_search
 from vision_attn.layers.cells import gru, over_steps
 from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 H = 6
 SIZES = {"hidden_size": H, "word_size": 5, "dropout": 0.0}
@@ -31,7 +34,7 @@ def build(name: str) -> nn.Module:
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(2)
-    return model
+    return prepared(model)
 
 
 def test_a_step_is_torchs():

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal
 
+from tests.ways import prepared
 from vision_attn.attention.glimpse import Retina
 from vision_attn.models.convolutions import Context
 from vision_attn.models.cost import multiply_adds
@@ -15,6 +16,8 @@ from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, ContextLSTM, GlimpseNetwork, Rectifier
 from vision_attn.models.vit import VisionTransformer
 from vision_attn.models.whole_image import Convolutional, FullyConnected
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 CORES = [
     pytest.param(partial(Rectifier, hidden_size=7), id="rectifier"),
@@ -28,7 +31,7 @@ def build(core=LSTM, **options) -> RAM:
     torch.manual_seed(0)
     glimpse = partial(GlimpseNetwork, what_size=9, where_size=5, glimpse_size=8)
     settings = {"num_glimpses": T, "retina": partial(Retina, size=4, num_scales=2), "glimpse": glimpse} | options
-    return RAM(SHAPE, N, core=core, **settings)
+    return prepared(RAM(SHAPE, N, core=core, **settings))
 
 
 def images(number: int = B) -> torch.Tensor:

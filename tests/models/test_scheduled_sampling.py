@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from tests.models.test_show_attend_tell import UNSORTED, D, V, draw
+from tests.ways import prepared
 from vision_attn.attention.scores import Additive
-from vision_attn.layers import ragged
+from vision_attn.fast import ragged
 from vision_attn.models import recurrent
 from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 SIZES = {"hidden_size": 6, "word_size": 8, "score": partial(Additive, attention_size=7), "dropout": 0.0}
 MODELS = {"Show, Attend and Tell": partial(ShowAttendTell, V, D, **SIZES), "top-down": partial(TopDown, V, D, **SIZES)}
@@ -24,7 +27,7 @@ def build(name: str, probability: float, batches: int = 0) -> RecurrentCaptioner
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
-    return model
+    return prepared(model)
 
 
 def after_own_words(model: RecurrentCaptioner, regions: Tensor, words: Tensor) -> Tensor:
@@ -42,8 +45,8 @@ def after_own_words(model: RecurrentCaptioner, regions: Tensor, words: Tensor) -
 @pytest.mark.parametrize("name", MODELS)
 def test_with_a_probability_of_1_all_words_but_the_first_are_its_own(name: str, unpacked: bool, monkeypatch) -> None:
     monkeypatch.setattr(recurrent, "sample", lambda p: p.argmax(dim=-1))
-    if unpacked:  # as on a GPU
-        monkeypatch.setattr(ragged, "schedule", ragged.unpacked_schedule)
+    if unpacked:  # as on a GPU, when accelerated
+        monkeypatch.setattr(ragged, "readable", lambda words: False)
     model, (regions, words) = build(name, 1.0), draw(UNSORTED)
     found, expected = model(regions, words).log_prob.sum(), after_own_words(model, regions, words).sum()
     torch.testing.assert_close(found, expected)
@@ -59,10 +62,9 @@ def test_samples_follow_the_distribution_and_are_never_padding() -> None:
     model = build("top-down", 1.0)
     with torch.no_grad():
         model.output.bias[0] += 5
-    own = recurrent.OwnWords(model, [torch.zeros(20_000, dtype=torch.long)], 1)
-    own.words = list(own.given)
+    own = recurrent.OwnWords(model, 1)
     hidden = torch.randn(6).double()
-    own.sample((hidden.expand(20_000, 6),))
+    own.sample(hidden.new_zeros(20_000, 8), (hidden.expand(20_000, 6),))
     p = model.output(hidden).softmax(dim=-1)
     share = torch.bincount(own.sampled, minlength=V) / 20_000
     torch.testing.assert_close(share[1:], (p[1:] / p[1:].sum()).float(), atol=0.02, rtol=0)
@@ -74,7 +76,7 @@ def test_the_probability_rises_and_a_checkpoint_keeps_it() -> None:
     found = []
     for _ in range(6):
         model(regions, words)
-        found.append(float(recurrent.OwnWords(model, [], 1).probability))
+        found.append(float(recurrent.OwnWords(model, 1).probability))
     assert found == [0.125, 0.25, 0.375, 0.5, 0.5, 0.5]
     other = build("Show, Attend and Tell", 0.5, 4)
     other.load_state_dict(model.state_dict())

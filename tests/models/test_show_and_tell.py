@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from tests.models.test_show_attend_tell import SORTED, UNSORTED, D, L, R, V, draw
+from tests.ways import prepared
 from vision_attn.decode import beam_search
 from vision_attn.models.show_and_tell import ShowAndTell
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 def build(**options) -> ShowAndTell:
@@ -14,7 +17,7 @@ def build(**options) -> ShowAndTell:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2)
-    return model
+    return prepared(model)
 
 
 def slow(model: ShowAndTell, regions: torch.Tensor, words: list[int]) -> list[torch.Tensor]:

@@ -6,13 +6,16 @@ import pytest
 import torch
 
 from tests import references
+from tests.ways import prepared
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
-from vision_attn.layers import ragged
+from vision_attn.fast import accelerate, ragged
 from vision_attn.layers.linear import Linear
 from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 B, R, T, L, D, V = 3, 2, 6, 5, 4, 11
 
@@ -24,7 +27,7 @@ def build(captioner: type[RecurrentCaptioner] = ShowAttendTell, region_size=D, *
     with torch.no_grad():  # larger than at initialisation, so that mistakes show
         for parameter in model.parameters():
             parameter.mul_(2)
-    return model
+    return prepared(model)
 
 
 def draw(lengths) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,9 +69,10 @@ def test_step_and_forward_agree(num_gates):
         torch.testing.assert_close(caption.alpha[:, :, t][said], look.alpha[said])
 
 
-def test_words_that_repeat_reach_the_lstm_as_one():
+def test_words_that_repeat_reach_the_fast_lstm_as_one():
     """The same loss and the same gradient as if each were computed; words that do not repeat are."""
     model = build()
+    accelerate(model)
     regions, words = draw([[30, 20], [25, 25]])
     rows, gradients = [], []
     model.word_to_lstm.register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
@@ -90,12 +94,13 @@ def test_words_that_repeat_reach_the_lstm_as_one():
 def test_all_captions_in_all_time_steps_give_the_same(attention, monkeypatch):
     """As on a GPU, where nothing is packed."""
     model = build(attention=attention)
+    accelerate(model)
     regions, words = draw(UNSORTED)
     weights = torch.randn(B, R, words.shape[2]).double()
     found = []
     for unpacked in (False, True):
         if unpacked:
-            monkeypatch.setattr(ragged, "schedule", ragged.unpacked_schedule)
+            monkeypatch.setattr(ragged, "readable", lambda words: False)
         model.zero_grad()
         caption = model(regions, words)
         (caption.log_prob * weights).sum().backward()

@@ -10,12 +10,15 @@ from safetensors.torch import load_model
 from torch import nn
 
 from tests.models.test_show_attend_tell import UNSORTED, D, V, draw
+from tests.ways import prepared
 from vision_attn.attention.scores import Additive
 from vision_attn.configuration.weights import save_weights
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 SIZES = {"hidden_size": 6, "word_size": 6, "score": partial(Additive, attention_size=7)}
 MODELS: dict[str, Callable[..., RecurrentCaptioner]] = {
@@ -33,7 +36,7 @@ def pair(name: str) -> tuple[RecurrentCaptioner, RecurrentCaptioner]:
     found["embedding.weight"] = scale * found["embedding.weight"]
     found["embedding.weight"][0] = 0
     apart.load_state_dict(found)
-    return tied, apart
+    return prepared(tied), prepared(apart)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -8,10 +8,13 @@ import torch
 from tests import references
 from tests.models import test_show_attend_tell as show_attend_tell
 from tests.models.test_show_attend_tell import SORTED, UNSORTED, B, D, R, V, draw
+from tests.ways import prepared
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.soft import Soft
-from vision_attn.layers import ragged
+from vision_attn.fast import accelerate, ragged
 from vision_attn.models.top_down import TopDown
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 build = partial(show_attend_tell.build, TopDown)
 
@@ -44,11 +47,12 @@ def test_step_and_forward_agree() -> None:
 def test_all_captions_in_all_time_steps_give_the_same(attention, monkeypatch) -> None:
     """As on a GPU, where nothing is packed."""
     model = build(attention=attention)
+    accelerate(model)
     regions, words = draw(UNSORTED)
     weights, found = torch.randn(B, R, words.shape[2]).double(), []
     for unpacked in (False, True):
         if unpacked:
-            monkeypatch.setattr(ragged, "schedule", ragged.unpacked_schedule)
+            monkeypatch.setattr(ragged, "readable", lambda words: False)
         model.zero_grad()
         caption = model(regions, words)
         (caption.log_prob * weights).sum().backward()
@@ -59,7 +63,7 @@ def test_all_captions_in_all_time_steps_give_the_same(attention, monkeypatch) ->
 
 
 def test_forget_gates_start_open_and_dropout_is_for_training_alone() -> None:
-    model = TopDown(V, D, hidden_size=6, word_size=8, dropout=0.5).eval()
+    model = prepared(TopDown(V, D, hidden_size=6, word_size=8, dropout=0.5)).eval()
     for layer in (model.word_to_lstm, model.to_language):
         assert (layer.bias[6:12] == 1).all() and (layer.bias[:6] != 1).all()
     regions, words = draw(SORTED)

@@ -5,10 +5,14 @@ import torch
 from torch import nn
 
 from tests.models.test_show_attend_tell import SORTED, UNSORTED, B, D, L, R, T, V, draw
+from tests.ways import prepared
 from vision_attn.attention.multi_head import MultiHead
 from vision_attn.attention.scores import ScaledDot
 from vision_attn.decode import beam_search, greedy
+from vision_attn.fast import accelerate
 from vision_attn.models.transformer import Transformer, sinusoids
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 H = 8
 EVERY = pytest.mark.parametrize(
@@ -31,7 +35,7 @@ def build(**options) -> Transformer:
     with torch.no_grad():  # larger than at initialisation, so that mistakes show
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+    return prepared(model)
 
 
 @EVERY
@@ -57,8 +61,9 @@ def test_step_equals_forward(options, lengths):
 
 @pytest.mark.parametrize("lengths", [SORTED, UNSORTED])
 def test_padding_of_the_longest_caption_is_not_computed(lengths):
-    """An image takes as many positions as the image with the most words has words."""
+    """Accelerated, an image takes as many positions as the image with the most words has words."""
     model = build()
+    accelerate(model)
     regions, words = draw(lengths)
     computed = []
     model.layers[0].to_words.query.register_forward_hook(lambda _, given, __: computed.append(given[0].shape[:2]))
@@ -101,7 +106,7 @@ def test_layers_are_torchs(norm):
 
 
 def test_one_head_with_identity_projections_is_a_scaled_dot_product():
-    attention = MultiHead(D, D, 1).double()
+    attention = prepared(MultiHead(D, D, 1).double())
     with torch.no_grad():
         for layer in (attention.query, attention.key, attention.value, attention.output):
             layer.weight.copy_(torch.eye(D))

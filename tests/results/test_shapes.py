@@ -11,7 +11,8 @@ import torch
 from beartype.roar import BeartypeCallHintParamViolation
 from jaxtyping import TypeCheckError
 
-from vision_attn.criteria.self_critical import fingerprint, longest_first
+from vision_attn.criteria.self_critical import fingerprint
+from vision_attn.fast.models.recurrent import longest_first
 from vision_attn.system.checks import require
 
 MISTAKES = """

@@ -9,14 +9,10 @@ from math import log
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.linalg import vecdot
 
 from vision_attn.contracts import Window
-from vision_attn.kernels.choice import fused
-from vision_attn.kernels.filterbank import Read, Write
+from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32
-from vision_attn.layers.unrolled import repeated
 from vision_attn.system.checks import check_range, require
 
 LARGEST_LOG = 10.0
@@ -43,8 +39,7 @@ class Filterbank(nn.Module):
         _, self.height, self.width = image_shape
         self.size, self.relative = size, relative
         self.widest_stride = (max(self.height, self.width) - 1) / max(1, size - 1)
-        self.numbers = nn.Linear(state_size, 5)
-        self.numbers.exact = True  # positions are computed in float32
+        self.numbers = Linear(state_size, 5)
         with torch.no_grad():
             self.numbers.bias.zero_()[2] = 0 if relative else 2 * log(max(1.0, self.widest_stride) / 2)
         offsets = torch.arange(size) - (size - 1) / 2  # i - N/2 - 0.5 for i = 1..N
@@ -68,37 +63,22 @@ class Filterbank(nn.Module):
         """
         require("state", state, "B R H", "float", hint=": R states for each image")
         with torch.autocast(state.device.type, enabled=False):
-            numbers = repeated(self.numbers, at_least_float32(state))
-            if kernels := fused("window", numbers):
-                return Window(
-                    *kernels.Placed.apply(numbers, *self._before(numbers, before), self.middle, self.extremes)
-                )
-            logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
-            sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
-            if not self.relative:
-                centre = torch.addcmul(self.middle, self.middle, numbers[..., :2])  # (A + 1) / 2 (g~ + 1)
-                return Window(centre, self.widest_stride * stride, sigma, intensity)
-            if before is None:
-                start, scale = self.middle, torch.full_like(stride, self.widest_stride)
-            else:
-                start, scale = before.centre, before.stride
-            centre = torch.addcmul(start, numbers[..., :2], scale[..., None], value=self.size / 2)
-            stride = (scale * stride).clamp(NARROWEST, max(1.0, 2 * self.widest_stride))
-            return Window(centre, stride, stride * sigma / 2, intensity)
+            return self.placed(self.numbers(at_least_float32(state)), before)
 
-    @property
-    def extremes(self) -> list[float]:
-        """The numbers that `kernels.window_triton` needs."""
-        most = max(1.0, 2 * self.widest_stride)
-        return [LARGEST_LOG, self.widest_stride, self.size / 2, NARROWEST, most]
-
-    def _before(self, numbers: Tensor, before: Window | None) -> tuple[Tensor | None, Tensor | None]:
-        """The centre and the stride that a relative window starts from."""
+    def placed(self, numbers: Float[Tensor, "B R 5"], before: Window | None) -> Window:
+        """The window of five numbers."""
+        logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
+        sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
         if not self.relative:
-            return None, None
-        if before is not None:
-            return before.centre, before.stride
-        return self.middle.expand(*numbers.shape[:-1], 2), torch.full_like(numbers[..., 0], self.widest_stride)
+            centre = torch.addcmul(self.middle, self.middle, numbers[..., :2])  # (A + 1) / 2 (g~ + 1)
+            return Window(centre, self.widest_stride * stride, sigma, intensity)
+        if before is None:
+            start, scale = self.middle, torch.full_like(stride, self.widest_stride)
+        else:
+            start, scale = before.centre, before.stride
+        centre = torch.addcmul(start, numbers[..., :2], scale[..., None], value=self.size / 2)
+        stride = (scale * stride).clamp(NARROWEST, max(1.0, 2 * self.widest_stride))
+        return Window(centre, stride, stride * sigma / 2, intensity)
 
     def filters(self, window: Window) -> tuple[Float[Tensor, "B R N X"], Float[Tensor, "B R N Y"]]:
         """F_X and F_Y, Gaussian filters over columns and rows of pixels (Gregor et al. 2015, eq. 25 and eq. 26).
@@ -108,45 +88,34 @@ class Filterbank(nn.Module):
         """
         with torch.autocast(window.centre.device.type, enabled=False):
             centres = torch.addcmul(window.centre[..., None], self.offsets, window.stride[..., None, None])
-            precision = (0.5 / window.sigma.square())[..., None].expand_as(window.centre)
-            if self.width == self.height:  # both axes in one call
-                return _Gaussians.apply(self.pixels, centres, precision).unbind(dim=2)
+            precision = (0.5 / window.sigma.square())[..., None, None]
             F_x, F_y = (
-                _Gaussians.apply(self.pixels[:pixels], centres[:, :, axis], precision[:, :, axis])
-                for axis, pixels in enumerate((self.width, self.height))
+                (-precision * (self.pixels[:length] - centres[:, :, axis, :, None]).square()).softmax(dim=-1)
+                for axis, length in enumerate((self.width, self.height))
             )
             return F_x, F_y
 
     def read(self, images: Float[Tensor, "B C Y X"], window: Window) -> Float[Tensor, "B R C N N"]:
         """gamma F_Y x F_X^T (Gregor et al. 2015, eq. 27). Images are not repeated for the rows that read them."""
         require("images", images, "B C Y X", "float", B=window.stride.shape[0], Y=self.height, X=self.width)
-        images = at_least_float32(images)
-        kernels = fused("filterbank", window.stride, images)
-        if kernels and kernels.takes(self.size, max(self.height, self.width)):
-            return Read.apply(kernels, images, self.size, *window)
-        (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
+        return self._read(at_least_float32(images), window)
+
+    def _read(self, images: Tensor, window: Window) -> Tensor:
         F_x, F_y = self.filters(window)
         with torch.autocast(images.device.type, enabled=False):
-            side_by_side = images.transpose(1, 2).reshape(B, Y, C * X)  # channels: one product for all
-            rows = F_y.reshape(B, R * N, Y) @ side_by_side
-            patches = rows.reshape(B * R, N * C, X) @ F_x.reshape(B * R, N, X).mT
-            return _scaled(patches.view(B, R, N, C, N).transpose(2, 3), window.intensity)
+            patches = F_y[:, :, None] @ images[:, None] @ F_x.mT[:, :, None]
+            return window.intensity[..., None, None, None] * patches
 
     def write(self, patches: Float[Tensor, "B R C N N"], window: Window) -> Float[Tensor, "B R C Y X"]:
         """F_Y^T w F_X / gamma of patches w (Gregor et al. 2015, eq. 29)."""
         (B, R), N = window.stride.shape, self.size
         require("patches", patches, "B R C N N", "float", B=B, R=R, N=N)
-        patches = at_least_float32(patches)
-        kernels = fused("filterbank", window.stride, patches)
-        if kernels and kernels.takes(N, max(self.height, self.width)):
-            return Write.apply(kernels, patches, self.height, self.width, *window)
-        C, Y, X = patches.shape[2], self.height, self.width
+        return self._write(at_least_float32(patches), window)
+
+    def _write(self, patches: Tensor, window: Window) -> Tensor:
         F_x, F_y = self.filters(window)
         with torch.autocast(patches.device.type, enabled=False):
-            side_by_side = _scaled(patches, 1 / window.intensity).transpose(2, 3)
-            rows = side_by_side.reshape(B * R, N * C, N) @ F_x.reshape(B * R, N, X)
-            images = F_y.reshape(B * R, N, Y).mT @ rows.view(B * R, N, C * X)
-            return images.view(B, R, Y, C, X).transpose(2, 3)
+            return F_y.mT[:, :, None] @ patches @ F_x[:, :, None] / window.intensity[..., None, None, None]
 
     def locations(self, window: Window) -> Float[Tensor, "B R 2"]:
         """The centre of each window as (x, y) in [-1, 1]; (-1, -1) is the top left corner of the image, (1, 1) the
@@ -158,34 +127,3 @@ class Filterbank(nn.Module):
         each filter. At stride 1 these are the pixels of a crop."""
         centre, half = self.locations(window), self.size * window.stride[..., None] / self.extent
         return torch.cat([centre - half, centre + half], dim=-1)
-
-
-class _Gaussians(torch.autograd.Function):
-    """F_ia = exp(-p (a - mu_i)^2) / Z_i for pixels a, centres mu (..., N) and precisions p = 1 / (2 sigma^2) (...).
-
-    Computes Gregor et al. 2015, eq. 25 and eq. 26. Stable however far outside the image mu lies: numerator and Z_i are
-    divided by the numerator of the nearest pixel b, which leaves exp(p (b - a) (b + a - 2 mu)), at most 1. The backward
-    pass is that of a softmax, written by hand: half the time of autograd's. Computes powers of 2 instead of e, because
-    float32 `exp` is slow on AMD processors.
-    """
-
-    @staticmethod
-    def forward(ctx, pixels: Tensor, centres: Tensor, precision: Tensor) -> Tensor:
-        nearest = centres.round().clamp(1, len(pixels))
-        before = nearest[..., None] - pixels  # b - a
-        power = before * (pixels + (nearest - 2 * centres)[..., None])
-        numerators = torch.exp2(power * (precision / log(2))[..., None, None])
-        filters = numerators * (1 / numerators.sum(dim=-1, keepdim=True))  # in place, torch 2.11 compiles it wrongly
-        ctx.save_for_backward(before, power, filters, precision)
-        return filters
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        before, power, filters, precision = ctx.saved_tensors
-        grad = torch.ops.aten._softmax_backward_data(grad, filters, -1, filters.dtype)  # of p (b - a) (b + a - 2 mu)
-        return None, -2 * precision[..., None] * vecdot(grad, before), vecdot(grad, power).sum(dim=-1)
-
-
-def _scaled(patches: Tensor, intensity: Tensor) -> Tensor:
-    return patches * intensity[..., None, None, None]

@@ -1,12 +1,11 @@
 """The glimpse sensor (retina) of RAM, rho in Mnih et al. (2014): patches around a location at several resolutions.
 
 The patch at the location itself is the sharpest; wider patches are coarser. `pyramid(images)` runs once per batch,
-`forward(pyramid, locations)` once per glimpse: the inner loop of RAM. The result is the same in three ways:
+`forward(pyramid, locations)` once per glimpse: the inner loop of RAM. The result is the same in two ways:
 
 - A pyramid holds the averages of all pixels of small images, and glimpses are interpolated in it.
-- On a CPU, loops compiled by numba average the pixels of each patch directly, without a pyramid.
-- Of a large image, and of `Images`, a crop is cut out for each glimpse, and treated in one of these two ways. So the
-  cost of a glimpse does not depend on the size of the image.
+- Of a large image, and of `Images`, a crop is cut out for each glimpse, of which there is a pyramid. So the cost of a
+  glimpse does not depend on the size of the image.
 """
 
 from typing import NamedTuple
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vision_attn.attention.images import Images
-from vision_attn.kernels.choice import fused
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
 
@@ -38,14 +36,6 @@ class Pyramid(NamedTuple):
     """(K, 2, g, g): x and y of each cell of a glimpse at (0, 0), in the canvas coordinates of `grid_sample`."""
     extent: Tensor
     """(2,): the width and height of the image as a fraction of those of a canvas."""
-
-
-class Unprepared(NamedTuple):
-    """Images for glimpses that fused loops average directly: see `glimpse_numba`."""
-
-    averages: Tensor
-    """The shape of `Pyramid.averages`, on the meta device."""
-    images: Float[Tensor, "B C Y X"]
 
 
 class Uncut(NamedTuple):
@@ -92,21 +82,17 @@ class Retina(nn.Module):
         glimpse it would be several kernels of a GPU."""
 
     @torch.no_grad()
-    def pyramid(self, images: Float[Tensor, "B C Y X"] | Images) -> Pyramid | Unprepared | Uncut:
+    def pyramid(self, images: Float[Tensor, "B C Y X"] | Images) -> Pyramid | Uncut:
         """Compute what all glimpses of these images share: nothing where glimpses are cut out of the images."""
         if isinstance(images, Images):
             return Uncut(images)
         require("images", images, "B C Y X", "float")
-        if fused("glimpse", images):
-            return Unprepared(_canvases(images.to("meta"), self.num_scales), at_least_float32(images))
         if images.shape[-2] * images.shape[-1] > LARGE:
             return Uncut(at_least_float32(images))
         return self._pyramid(images)
 
     @torch.no_grad()
-    def forward(
-        self, pyramid: Pyramid | Unprepared | Uncut, locations: Float[Tensor, "B R 2"]
-    ) -> Float[Tensor, "B R K C g g"]:
+    def forward(self, pyramid: Pyramid | Uncut, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
         """Extract a glimpse at each of `locations` (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image,
         (1, 1) the bottom right one."""
         if isinstance(pyramid, Tensor):
@@ -117,15 +103,10 @@ class Retina(nn.Module):
         require("locations", locations, "B R 2", "float", B=images.shape[0])
         if isinstance(pyramid, Uncut):
             return self._cut(pyramid, locations)
-        if isinstance(pyramid, Pyramid):
-            return self._interpolated(pyramid, locations)
-        Y, X = images.shape[-2:]
-        corners = self._corners(locations.double(), torch.tensor([[X, Y]]))
-        origins = torch.zeros(len(images), 2, dtype=torch.long)
-        return fused("glimpse", images).glimpses(images, corners, self.size, origins)
+        return self._interpolated(pyramid, locations)
 
     def _pyramid(self, images: Float[Tensor, "B C Y X"]) -> Pyramid:
-        averages = (_computed if torch.compiler.is_exporting() else _averages)(images, self.num_scales)
+        averages = self._averages(images)
         Y, X, H, W = *images.shape[-2:], *averages.shape[-2:]
         device, dtype = averages.device, averages.dtype
         edges = self.edges.to(device, dtype)
@@ -135,6 +116,9 @@ class Retina(nn.Module):
         cells = torch.stack(torch.broadcast_tensors(x[:, None, :], y[:, :, None]), dim=1)
         extent = torch.linspace(X / W, Y / H, 2, device=device, dtype=dtype)  # (X / W, Y / H) without a copy to a GPU
         return Pyramid(averages, cells, extent)
+
+    def _averages(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "K B C H W"]:
+        return computed_averages(images, self.num_scales)
 
     def _interpolated(self, pyramid: Pyramid, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
         (K, B, C, H, W), R, g = pyramid.averages.shape, locations.shape[1], self.size
@@ -157,13 +141,15 @@ class Retina(nn.Module):
         corners = self._corners(locations, extents)
         origins = corners[:, :, -1].floor().long()
         crops = uncut.crops(origins, side).flatten(0, 1)
-        if loops := fused("glimpse", crops):
-            corners, origins = corners.flatten(0, 1)[:, None], origins.flatten(0, 1)
-            patches = loops.glimpses(crops, corners, self.size, origins)
-            return patches.view(B, R, self.num_scales, -1, *2 * [self.size])
+        return self._averaged(crops, corners, origins).unflatten(0, (B, R)).squeeze(2)
+
+    def _averaged(self, crops: Tensor, corners: Float[Tensor, "B R K 2"], origins: Int[Tensor, "B R 2"]) -> Tensor:
+        """The patches (B R, 1, K, C, g, g) at `corners` of crops (B R, C, side, side) whose top left pixels are
+        `origins`."""
+        side = crops.shape[-1]
         centres = corners[:, :, -1] - origins + self.reach / 2
         locations = (2 * centres / side - 1).to(crops).view(-1, 1, 2)
-        return self._interpolated(self._pyramid(crops), locations).unflatten(0, (B, R)).squeeze(2)
+        return self._interpolated(self._pyramid(crops), locations)
 
     def _corners(
         self, locations: Float[Tensor, "B R 2"], extents: Int[Tensor, "#B 2"] | Float[Tensor, "#B 2"]
@@ -175,14 +161,14 @@ class Retina(nn.Module):
         return corners.fmax(-reaches).fmin(extents[:, None, None])
 
 
-def _computed(images: Tensor, num_scales: int) -> Tensor:
+def computed_averages(images: Tensor, num_scales: int) -> Tensor:
     """(K, B, C, H, W) from images (B, C, Y, X): a pixel of scale k + 1 is the mean of four of scale k, 2^k apart.
 
     Treats all rows of all canvases as one contiguous line of pixels. Past the end of a row it therefore reads the
     start of the next row, and past the end of a canvas the start of the next canvas. Both are zero, as padding would
     be.
     """
-    averages = _canvases(images, num_scales)
+    averages = canvases(images, num_scales)
     before = averages.shape[-1] - images.shape[-1]
     averages[0] = 0
     averages[0, ..., before:, before:] = images
@@ -196,14 +182,9 @@ def _computed(images: Tensor, num_scales: int) -> Tensor:
     return averages
 
 
-def _canvases(images: Tensor, num_scales: int) -> Tensor:
+def canvases(images: Tensor, num_scales: int) -> Tensor:
     """Empty canvases, with 2^(K-1) - 1 rows and columns before the first of the image; in float32 or wider."""
     B, C, Y, X = images.shape
     before = 2 ** (num_scales - 1) - 1
     dtype = torch.promote_types(images.dtype, torch.float32)
     return images.new_empty(num_scales, B, C, Y + before, X + before, dtype=dtype)
-
-
-_averages = torch.library.custom_op("vision_attn::averages", _computed, mutates_args=())
-"""Registered as a custom operator so that `torch.compile` does not recompute the averages for every consumer."""
-_averages.register_fake(_canvases)

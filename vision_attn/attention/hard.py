@@ -6,14 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vision_attn.attention.soft import (
-    Attention,
-    AttentionOutput,
-    attended,
-    expected_context,
-    fits,
-    normalised,
-)
+from vision_attn.attention.soft import Attention, AttentionOutput, fits, normalised
 from vision_attn.contracts import Choice, check_mode
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers.buffers import value_before
@@ -71,7 +64,7 @@ class Hard(Attention):
     ) -> AttentionOutput:
         fits(scores, regions)
         if self.mode == "expectation":
-            return AttentionOutput(*attended(scores, regions))
+            return AttentionOutput(*self.attended(scores, regions))
         alpha = normalised(scores)
         region = alpha.argmax(dim=-1) if self.mode == "mode" else sample(alpha.detach())
         if expectation_mask is None:
@@ -79,7 +72,7 @@ class Hard(Attention):
         # One product serves both: a sampled region is the expectation of a one-hot map.
         one_hot = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
         weights = torch.where(expectation_mask[:, None, None], alpha, one_hot)
-        return AttentionOutput(expected_context(weights, regions), alpha, region)
+        return AttentionOutput(self.expected(weights, regions), alpha, region)
 
     def choice(
         self,
@@ -125,7 +118,7 @@ class StraightThrough(Hard):
             noisy = noisy.masked_fill(scores.isneginf(), -torch.inf)  # or a high temperature would see padding
         soft, region = noisy.softmax(dim=-1), noisy.argmax(dim=-1)
         one_hot = torch.zeros_like(soft).scatter_(-1, region[..., None], 1)
-        return AttentionOutput(expected_context(one_hot + soft - soft.detach(), regions), alpha, region)
+        return AttentionOutput(self.expected(one_hot + soft - soft.detach(), regions), alpha, region)
 
     def choice(self, *_: Tensor | None) -> None:
         """Return None: the gradient passes through the samples, so no estimator is needed."""

@@ -4,7 +4,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from vision_attn.attention.scores import ROWS, UNPROJECTED, Additive, Score
 from vision_attn.contracts.nested import Nested
@@ -125,14 +124,14 @@ class ContentLocation(Score):
         previous = self.start(keys, query.shape[1]) if carry is None else carry
         features = self.filters(previous.flatten(0, 1).unflatten(1, (1, *self.grid)))
         features = features.flatten(2).mT.unflatten(0, query.shape[:2])  # f_i, (B, R, L, filters)
-        scores = checkpoint(self._pairs, self.query(query), keys, features, use_reentrant=False)
+        scores = self.pairs(self.query(query), keys, features)
         return scores, previous
 
     def after(self, carry: Float[Tensor, "B R L"], alpha: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
         """alpha_t."""
         return alpha
 
-    def _pairs(self, query: Tensor, keys: Tensor, features: Tensor) -> Tensor:
+    def pairs(self, query: Tensor, keys: Tensor, features: Tensor) -> Tensor:
         return (keys[:, None] + query[:, :, None] + self.feature(features)).tanh() @ self.weight
 
 
@@ -249,12 +248,12 @@ class Coverage(Score):
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         covered = self.start(keys, query.shape[1]) if carry is None else carry
-        scores = checkpoint(self._pairs, self.query(query), keys, covered, use_reentrant=False)
+        scores = self.pairs(self.query(query), keys, covered)
         return scores, covered
 
     def after(self, carry: Float[Tensor, "B R L"], alpha: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
         """c_{t+1} = c_t + alpha_t."""
         return carry + alpha
 
-    def _pairs(self, query: Tensor, keys: Tensor, covered: Tensor) -> Tensor:
+    def pairs(self, query: Tensor, keys: Tensor, covered: Tensor) -> Tensor:
         return F.tanh(keys[:, None] + query[:, :, None] + covered[..., None] * self.coverage) @ self.weight

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.hard import Hard, sample
-from vision_attn.attention.soft import Attention, AttentionOutput, expected_context
+from vision_attn.attention.soft import Attention, AttentionOutput
 from vision_attn.contracts import check_mode
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range
@@ -74,7 +74,7 @@ class Monotonic(Attention):
         stops = energy.sigmoid() if self.mode == "expectation" else (energy > 0).to(energy.dtype)
         alpha = stopping(stops, carry)
         alpha = before_padding(alpha, scores) if self.pads else alpha
-        return AttentionOutput(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
+        return AttentionOutput(self.expected(alpha, regions), alpha, carry=moved(alpha, self.advance))
 
 
 class HardMonotonic(Hard):
@@ -126,12 +126,12 @@ class HardMonotonic(Hard):
         alpha = stopping(stops, carry)
         alpha = before_padding(alpha, scores) if self.pads else alpha
         if self.mode == "expectation":
-            return AttentionOutput(expected_context(alpha, regions), alpha, carry=moved(alpha, self.advance))
+            return AttentionOutput(self.expected(alpha, regions), alpha, carry=moved(alpha, self.advance))
         region = alpha.argmax(dim=-1) if self.mode == "online" else sample(alpha.detach())
         seen = torch.zeros_like(alpha).scatter_(-1, region[..., None], 1)
         if expectation_mask is not None:
             seen = torch.where(expectation_mask[:, None, None], alpha, seen)
-        return AttentionOutput(expected_context(seen, regions), alpha, region, moved(seen, self.advance))
+        return AttentionOutput(self.expected(seen, regions), alpha, region, moved(seen, self.advance))
 
 
 def before_padding(alpha: Float[Tensor, "B R L"], scores: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:

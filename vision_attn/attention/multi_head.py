@@ -3,11 +3,9 @@
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from vision_attn.attention.soft import attended, normalised
-from vision_attn.kernels.choice import is_cuda
-from vision_attn.layers.linear import Linear, side_by_side
+from vision_attn.attention.soft import normalised
+from vision_attn.layers.linear import Linear
 
 
 class MultiHead(nn.Module):
@@ -39,19 +37,12 @@ class MultiHead(nn.Module):
 
     def remember(self, x: Float[Tensor, "N S M"]) -> tuple[Float[Tensor, "N K S d"], Float[Tensor, "N K S d"]]:
         """The keys and values of what is attended to."""
-        parts = [self.split(part) for part in side_by_side(self.projections, x)]
+        parts = [self.split(layer(x)) for layer in self.projections]
         return parts[0], parts[-1]
 
     def within(self, x: Float[Tensor, "N S H"], visible: Tensor) -> Float[Tensor, "N S H"]:
-        """Self-attention of x, without its weights; on a GPU by one kernel. `visible`, (N, S, S): whether a word sees
-        another, or on a GPU 0 if it does and -inf if not."""
-        parts = side_by_side([self.query, *self.projections], x)
-        if not is_cuda(x):
-            query, *remembered = (self.split(part) for part in parts)
-            return self.combined(*self.weighed(query, remembered[0], remembered[-1], visible))[0]
-        query, *heads = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
-        context = F.scaled_dot_product_attention(query, heads[0], heads[-1], attn_mask=visible.unsqueeze(-3))
-        return self.output(context.transpose(1, 2).flatten(2))
+        """Self-attention of x, without its weights. `visible`, (N, S, S): whether a word sees another."""
+        return self(x, *self.remember(x), visible)[0]
 
     def forward(
         self,
@@ -68,9 +59,6 @@ class MultiHead(nn.Module):
         scores, size = query @ keys.mT, query.shape[-1]
         if visible is not None:
             scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)
-        if is_cuda(query):
-            parts = attended(scores.flatten(0, 1), values.flatten(0, 1), size**-0.5)
-            return tuple(part.unflatten(0, query.shape[:2]) for part in parts)
         alpha = normalised(scores / size**0.5)
         return alpha.to(values.dtype) @ values, alpha
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import Choice
 from vision_attn.layers.buffers import value_before
-from vision_attn.layers.cast import casting_weights
 from vision_attn.system.checks import check_range
 
 Returns = Float[Tensor, "B R T"]
@@ -71,7 +70,6 @@ class Learned(nn.Module):
         hidden = [] if hidden_size is None else [nn.Linear(state_size, hidden_size), nn.ReLU()]
         self.value = nn.Sequential(*hidden, nn.Linear(hidden_size or state_size, 1))
 
-    @casting_weights
     def forward(self, returns: Returns, terms: Returns, choice: Choice) -> Returns:
         return self.value(choice.state.detach()).squeeze(-1).to(returns) * terms
 

@@ -13,12 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.attention.additive import additive_score, exponential, gradient_of_keys
 from vision_attn.contracts.nested import Nested
-from vision_attn.layers.accumulate import accumulating
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32
-from vision_attn.layers.unrolled import repeated
 from vision_attn.system.checks import check_range, require
 
 UNPROJECTED = "; `project(regions)` computes them, once per image"
@@ -57,21 +54,10 @@ class Score(nn.Module):
 class Additive(Score):
     """Additive score, e_ti = v^T tanh(W_a a_i + W_h h_{t-1} + b), f_att of Xu et al. 2015, eq. 4 (Bahdanau et al.).
 
-    A direct implementation spends most of a captioner's time in the tanh of every (region, row) pair. This one computes
-    no tanh: with t = 1 / (1 + e^{2k} e^{2q}), tanh(k + q) = 1 - 2t. The exponentials are computed once per key and once
-    per query, and a pair costs one multiplication, one addition and one division. The backward pass recomputes t
-    instead of storing it, because T words would store T tensors of (R, L, A) per image.
-
-    `additive.additive_score` computes the pairs.
-
     gain: multiplies the initial v, and divides the initial W_a, W_h and b. While tanh is nearly linear the initial
         scores stay as they are, but Adam, whose steps do not depend on the size of gradients, changes them about that
         many times as fast, through W_a, W_h and b.
     """
-
-    LIMIT = 40.0
-    """Projections k and q are clipped to +-40, so that e^{2k} stays finite in float32. Below it, tanh(k + q) is exact;
-    beyond it, it is wrong where k and q nearly cancel."""
 
     def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512, gain: float = 1.0):
         super().__init__()
@@ -84,17 +70,15 @@ class Additive(Score):
                 part.div_(gain)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """e^{2k} with k = W_a a_i + b, in float32 or wider also under autocast."""
-        keys = exponential(self.key(regions), self.LIMIT)
-        return accumulating(keys, self.weight, finish=gradient_of_keys)
+        """k_i = W_a a_i + b."""
+        return self.key(regions)
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
-        query = exponential(repeated(self.query, query), self.LIMIT)
-        return additive_score(query, keys, self.weight), None
+        return at_least_float32(keys[:, None] + self.query(query)[:, :, None]).tanh() @ self.weight, None
 
 
 class Even(Score):

@@ -6,14 +6,10 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from vision_attn.contracts import Choice, in_mode
 from vision_attn.contracts.nested import Nested
-from vision_attn.kernels.choice import fused
-from vision_attn.layers.accumulate import add_product, total_of
 from vision_attn.layers.precision import at_least_float32
-from vision_attn.layers.weighted_sum import weighted_sum
 from vision_attn.system.checks import check_range, require
 
 
@@ -70,6 +66,18 @@ class Attention(nn.Module):
         """z_t = phi({a_i}, {alpha_ti}) (eq. 6). `expectation_mask` is what `sample_expectation_mask` returned."""
         raise NotImplementedError
 
+    def attended(
+        self, scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
+    ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
+        """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). `scale`: multiplies the
+        scores."""
+        alpha = normalised(scores if scale == 1 else scores * scale)
+        return self.expected(alpha, regions), alpha
+
+    def expected(self, alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
+        """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13)."""
+        return alpha.to(regions.dtype) @ regions
+
     def choice(
         self,
         alpha: Float[Tensor, "B R T L"],
@@ -112,7 +120,7 @@ class Soft(Attention):
         carry: Nested = None,
     ) -> AttentionOutput:
         fits(scores, regions)
-        return AttentionOutput(*attended(scores, regions, 1 / self.temperature))
+        return AttentionOutput(*self.attended(scores, regions, 1 / self.temperature))
 
 
 class EachRegion(Attention):
@@ -142,48 +150,6 @@ def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
     if scores.dtype == torch.float16:
         scores = scores.clamp(max=torch.finfo(scores.dtype).max)
     return at_least_float32(scores).softmax(dim=-1)
-
-
-def expected_context(alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
-    """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13)."""
-    return weighted_sum(alpha.to(regions.dtype), regions)
-
-
-def attended(
-    scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
-) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
-    """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). `scale`: multiplies the
-    scores."""
-    if fused("attend", scores, regions):
-        return _Attended.apply(scores, regions, scale)
-    alpha = normalised(scores if scale == 1 else scores * scale)
-    return expected_context(alpha, regions), alpha
-
-
-class _Attended(torch.autograd.Function):
-    """The same by one kernel forward, one backward."""
-
-    @staticmethod
-    def forward(ctx, scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        kernels = fused("attend", scores, regions)
-        ctx.sum_of_regions, ctx.dtype, ctx.scale = total_of(regions), scores.dtype, scale
-        ctx.set_materialize_grads(False)
-        context, alpha = kernels.attend(scores, regions, scale)
-        ctx.save_for_backward(context, alpha, regions)
-        return context, alpha
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, ...]:
-        context, alpha, regions = ctx.saved_tensors
-        kernels = fused("attend", alpha, regions)
-        grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
-        of_regions = None
-        if ctx.sum_of_regions:
-            add_product(ctx.sum_of_regions(), alpha.mT.to(regions.dtype), grad)
-        elif ctx.needs_input_grad[1]:
-            of_regions = alpha.mT.to(regions.dtype) @ grad
-        return kernels.gradients(grad, grad_alpha, context, alpha, regions, ctx.scale, ctx.dtype), of_regions, None
 
 
 def doubly_stochastic(alpha: Float[Tensor, "B R T L"], real: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, "B R"]:

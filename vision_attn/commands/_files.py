@@ -57,7 +57,7 @@ def images_of(
     may add to. They are printed at the end. With `--out`, all is written even if the reader of the output leaves.
     pictured: whether a picture of each image is written there.
     """
-    from vision_attn.kernels.choice import without_loops
+    from vision_attn.fast.choice import without_loops
     from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
     from vision_attn.viz.sheet import picture_name

@@ -23,6 +23,9 @@ class Run:
     """Autocast precision of the forward pass; fp16 adds a gradient scaler. Weights stay in float32. `auto`: bf16 on a
     CUDA device that has it, otherwise fp32. A run that is resumed keeps the setting that it began with. On a CPU for
     which oneDNN has no bfloat16, such as an x86 processor without AVX-512, bf16 is computed in fp32."""
+    fast: bool = True
+    """Exchange parts of the model for fast versions, which compute the same to rounding (`fast.accelerate`). False:
+    every line of the models runs as it is written, for a debugger, or to rule out a fast version as the cause."""
     compile: bool | Literal["auto"] = "auto"
     """Call `task.compile()`, which compiles all of `forward` unless the task overrides it. `auto`: in captured runs of
     at least 50,000 steps on CUDA, after 1,000 of them, if a compiler works and a trial finds compiled steps faster."""

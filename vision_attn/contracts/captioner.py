@@ -64,6 +64,8 @@ class Captioner(nn.Module):
     """Whether `forward` computes `Caption.mean_log_prob`: a criterion that needs it sets this."""
     max_length: int | None = None
     """The largest number of words in a caption, END included; None: unlimited."""
+    accelerated: bool = False
+    """Whether searches may use fused operations, and graphs of a GPU: set by `fast.accelerate`."""
 
     @property
     def mode(self) -> str | None:

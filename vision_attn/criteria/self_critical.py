@@ -15,7 +15,6 @@ from vision_attn.attention.reinforce import LeaveOneOut, Reinforce
 from vision_attn.contracts import PAD, Captioner, Choice, Criterion
 from vision_attn.decode import greedy, sample
 from vision_attn.decode.replay import has_graphs
-from vision_attn.layers.likelihood import weighted_words
 from vision_attn.layers.padding import rounded
 from vision_attn.metrics.cider import CiderD, ReferenceTable, padded, word_ids
 from vision_attn.system.checks import check_range
@@ -126,11 +125,9 @@ class SelfCritical(Criterion):
         with torch.no_grad():
             reward, baseline = self.cider(words, references).float().tensor_split([self.num_samples], dim=1)
             gained, words = reward - baseline if self.greedy else reward, words[:, : self.num_samples]
-            image, row = longest_first(words)
-            words, gained = (part[image[:, None], row] for part in (words, gained))
         # cuDNN differentiates an LSTM only in training mode.
-        with as_at_test(model), torch.backends.cudnn.flags(enabled=False), weighted_words():
-            log_prob = model(regions[image], words).log_prob
+        with as_at_test(model), torch.backends.cudnn.flags(enabled=False):
+            log_prob = model(regions, words).log_prob
         if self.entropy_weight:
             gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
         nothing = log_prob.new_zeros(*words.shape, 0)
@@ -181,14 +178,6 @@ def as_at_test(model: Captioner) -> Iterator[None]:
             yield
     finally:
         model.train(training)
-
-
-def longest_first(words: Int[Tensor, "B R T"]) -> tuple[Int[Tensor, "B"], Int[Tensor, "B R"]]:
-    """The order in which captioners run fastest (`layers.ragged`): images by their longest caption, and the captions of
-    each image, in the new order, longest first."""
-    lengths = (words != PAD).sum(dim=-1)
-    image = lengths.amax(dim=1).argsort(descending=True, stable=True)
-    return image, lengths[image].argsort(dim=1, descending=True, stable=True)
 
 
 def fingerprint(words: Sequence[str], images: Iterable[Sequence[str]]) -> int:

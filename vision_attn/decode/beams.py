@@ -11,8 +11,8 @@ from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode.loop import decoded
 from vision_attn.decode.rows import Choose, Chosen, Decoded
 from vision_attn.decode.rules import Rules
-from vision_attn.kernels.choice import fused
-from vision_attn.layers.best_words import best_words
+from vision_attn.fast.best_words import best_words
+from vision_attn.fast.choice import fused
 
 
 def beam_search(

@@ -14,8 +14,8 @@ from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.contracts.nested import Nested, tensors_of, with_tensors
 from vision_attn.decode.rows import Choose, Chosen, Decoded, best_first, maps, take_rows
 from vision_attn.decode.rules import Rules
-from vision_attn.kernels.choice import fused
-from vision_attn.kernels.graphs import Later
+from vision_attn.fast.choice import fused
+from vision_attn.fast.graphs import Later
 from vision_attn.layers.precision import at_least_float32
 
 EVERY = 3

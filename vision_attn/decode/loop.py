@@ -9,11 +9,11 @@ from vision_attn.contracts.nested import take_images
 from vision_attn.decode.replay import has_graphs, replayed
 from vision_attn.decode.rows import Active, Choose, Decoded, best_first, maps, stacked, take_rows
 from vision_attn.decode.rules import Rules
-from vision_attn.layers.linear import constant_weights
+from vision_attn.fast.choice import plainly
+from vision_attn.fast.linear import constant_weights
 
 
 @torch.no_grad()
-@constant_weights()
 def decoded(
     captioner: Captioner,
     regions: Float[Tensor, "B L D"],
@@ -24,10 +24,23 @@ def decoded(
     generator: torch.Generator | None = None,
 ) -> Decoded:
     """Decode `rows` rows of each image, best first by log p / length ** length_power."""
-    if has_graphs(regions.device):
+    if captioner.accelerated and has_graphs(regions.device):
         found = replayed(captioner, regions, rows, rules, choose, length_power=length_power, generator=generator)
         if found is not None:
             return found
+    with constant_weights(captioner), plainly(not captioner.accelerated):
+        return _searched(captioner, regions, rows, rules, choose, length_power, generator)
+
+
+def _searched(
+    captioner: Captioner,
+    regions: Float[Tensor, "B L D"],
+    rows: int,
+    rules: Rules,
+    choose: Choose,
+    length_power: float,
+    generator: torch.Generator | None,
+) -> Decoded:
     first = choose.groups if choose.reorders else rows  # all beams of a group begin as one
     memory, state = captioner.start(regions, first)
     word = torch.zeros(len(regions), first, dtype=torch.long, device=regions.device)

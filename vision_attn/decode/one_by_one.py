@@ -11,7 +11,7 @@ from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode.loop import decoded
 from vision_attn.decode.rows import Choose, Chosen, Decoded
 from vision_attn.decode.rules import Rules
-from vision_attn.layers.best_words import all_words, best_words
+from vision_attn.fast.best_words import all_words, best_words
 from vision_attn.system.checks import check_range
 
 

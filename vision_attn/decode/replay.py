@@ -16,8 +16,8 @@ from vision_attn.contracts.nested import Nested, tensors_of
 from vision_attn.decode.captured_search import Growing, Search
 from vision_attn.decode.rows import Choose, Decoded
 from vision_attn.decode.rules import Rules
-from vision_attn.kernels.graphs import CUDAGraph, Graph, graphs_unwanted, reason
-from vision_attn.layers.cast import HeldCasts
+from vision_attn.fast.cast import HeldCasts
+from vision_attn.fast.graphs import CUDAGraph, Graph, graphs_unwanted, reason
 from vision_attn.system.console import say
 
 MOST = 4

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vision_attn.engine.batches import like
-from vision_attn.kernels.graphs import CUDAGraph, Graph, reason
+from vision_attn.fast.graphs import CUDAGraph, Graph, reason
 from vision_attn.system.console import say
 from vision_attn.task import Batch, Static
 

@@ -25,7 +25,8 @@ from vision_attn.engine.log import Log
 from vision_attn.engine.start import check_rate, check_untrained, keep_start, restore_start, started
 from vision_attn.engine.step import Step
 from vision_attn.engine.training import Training, trained
-from vision_attn.kernels.graphs import without_graphs
+from vision_attn.fast import accelerate
+from vision_attn.fast.graphs import without_graphs
 from vision_attn.system.console import complain, say
 from vision_attn.system.inputs import check_replaced
 from vision_attn.system.memory import keep_freed_memory
@@ -137,6 +138,8 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
     elif world.is_main:
         keep_start(data, run)
     model.to(world.device)
+    if run.fast:
+        accelerate(model)
     data.prepare(model)
     model.prepare(data)
     for name in ("start", "last", "previous", "best", "pictures"):

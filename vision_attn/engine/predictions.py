@@ -7,7 +7,7 @@ import torch
 
 from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.distributed import World, seed_all
-from vision_attn.layers.linear import constant_weights
+from vision_attn.fast.linear import constant_weights
 from vision_attn.system.console import progress
 from vision_attn.task import Batch, Task
 
@@ -49,7 +49,7 @@ def predictions(
             seed_all(seed + number)
             if sizes is not None:
                 sizes.append(size(batch))
-            with constant_weights(arranged):
+            with constant_weights(task, arranged):
                 prediction = task.predict(on_device(batch, world.device), full=full)
             number += world.size
             if world.size > 1:

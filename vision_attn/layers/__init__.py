@@ -1,1 +1,1 @@
-"""LSTM, linear layers, log-likelihood of words, ragged batches: plain layers without attention."""
+"""LSTM, linear layers, dropout, padding, log-likelihood of words: plain layers without attention."""

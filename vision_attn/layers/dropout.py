@@ -1,61 +1,22 @@
-"""Dropout with a mask that neighbouring rows can share, drawn cheaply on a CPU."""
+"""Dropout with a mask that neighbouring rows can share."""
 
-import math
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
-def dropout(input: Tensor, p: float, training: bool, *, shared: int = 1) -> Tensor:
-    """Dropout of (..., N, H) with one mask for every `shared` neighbours along N.
-
-    Sampled runs of the same caption are compared with each other, and independent masks would add to the variance of
-    the difference.
-    """
-    if not training or not p:
-        return input
-    if shared == 1:
-        return _dropped(input, p, input.shape)
-    runs = input.unflatten(-2, (-1, shared))
-    return _dropped(runs, p, (*runs.shape[:-2], 1, runs.shape[-1])).flatten(-3, -2)
-
-
 class Dropout(nn.Dropout):
-    """`nn.Dropout` with `dropout`, whose masks cost a CPU a fraction of torch's."""
+    """`nn.Dropout` whose masks neighbouring rows can share."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return dropout(input, self.p, self.training)
+    def forward(self, input: Tensor, *, shared: int = 1) -> Tensor:
+        """Dropout of (..., N, H) with one mask for every `shared` neighbours along N.
 
-
-def _dropped(input: Tensor, p: float, size: Sequence[int]) -> Tensor:
-    """Dropout with a mask of a size that fits `input`.
-
-    Drawing one random number for each element costs a CPU as much as a twentieth of a training step. So each gets 16
-    bits of a 64-bit number, and `p` is rounded to a multiple of 2^-16.
-    """
-    if input.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(input, p) if size == input.shape else input * F.dropout(input.new_ones(size), p)
-    number, dropped = math.prod(size), round(p * 2**16)
-    if dropped >= 2**16:
-        return input * 0
-    bits = torch.empty(-(-number // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:number]
-    return _Dropped.apply(input, (bits >= dropped - 2**15).view(size), 1 / (1 - dropped / 2**16))
-
-
-class _Dropped(torch.autograd.Function):
-    """Keeps a byte for each element of the mask; autograd would keep a number."""
-
-    @staticmethod
-    def forward(ctx, input: Tensor, kept: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(kept)
-        ctx.scale = scale
-        return input * scale * kept
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-        (kept,) = ctx.saved_tensors
-        return grad * ctx.scale * kept, None, None
+        Sampled runs of the same caption are compared with each other, and independent masks would add to the variance
+        of the difference.
+        """
+        if not self.training or not self.p:
+            return input
+        if shared == 1:
+            return F.dropout(input, self.p)
+        runs = input.unflatten(-2, (-1, shared))
+        mask = F.dropout(runs.new_ones(*runs.shape[:-2], 1, runs.shape[-1]), self.p)
+        return (runs * mask).flatten(-3, -2)

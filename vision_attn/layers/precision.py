@@ -13,6 +13,12 @@ def at_least_float32(numbers: Tensor) -> Tensor:
     return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
 
 
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype in which products with `tensor` are computed here."""
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
 WITHOUT_DOUBLE = {"mps"}
 """Kinds of devices that have no float64."""
 

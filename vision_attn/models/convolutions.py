@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from vision_attn.attention.images import Images, overview
 from vision_attn.layers.linear import Rectified
-from vision_attn.layers.unrolled import repeated
 from vision_attn.system.checks import check_range
 
 
@@ -53,7 +52,7 @@ class PatchFeatures(nn.Module):
         rows = patches.shape[:-4]
         images = patches.flatten(-4, -3).flatten(0, -4).contiguous(memory_format=torch.channels_last)
         features = self.convolutions(images).permute(0, 2, 3, 1).flatten(1)
-        return repeated(self.linear, features.unflatten(0, rows))
+        return self.linear(features.unflatten(0, rows))
 
 
 def _convolutions(channels: int, filters: tuple[int, int]) -> list[nn.Module]:

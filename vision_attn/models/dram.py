@@ -6,11 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vision_attn.attention.glimpse import Pyramid, Retina, Unprepared
+from vision_attn.attention.glimpse import Retina
 from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Choice, Glimpses
-from vision_attn.layers import ragged
+from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
-from vision_attn.layers.unrolled import apart, repeated, unrolled
 from vision_attn.models.convolutions import PatchFeatures
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork, State
@@ -26,8 +25,6 @@ class ConvolutionalGlimpse(nn.Module):
     Differs from the paper: smaller (`PatchFeatures`; the paper has three convolutions of 64 to 128 filters and 1,024
     units), and the bias of G_loc, which is linear, starts at 1: at first every location passes on what patches show.
     """
-
-    rowwise = True
 
     def __init__(
         self,
@@ -46,7 +43,7 @@ class ConvolutionalGlimpse(nn.Module):
     def forward(
         self, patches: Float[Tensor, "B R K C g g"], locations: Float[Tensor, "B R 2"]
     ) -> Float[Tensor, "B R G"]:
-        return self.what(patches) * repeated(self.where, locations)
+        return self.what(patches) * self.where(locations)
 
 
 class DRAM(Captioner):
@@ -81,7 +78,7 @@ class DRAM(Captioner):
         self.ram = RAM(shape, num_words, num_glimpses=num_glimpses, first="policy", **options)
         self.region_size, self.num_glimpses, self.state_size = region_size, num_glimpses, self.ram.state_size
         self.reinforced = self.ram.policy.reinforced
-        self.at_test = "mean"
+        self.at_test, self.word_log_prob = "mean", WordLogProb()
 
     @property
     def mode(self) -> str:
@@ -117,26 +114,24 @@ class DRAM(Captioner):
         images, state = self.start(regions, R)
         pyramid = self.ram.retina.pyramid(images)
         hidden, states, samples, looks = [], [], [], []
-        with unrolled():
-            for _ in range(T):
-                state, before, sampled = self._glimpses(state, pyramid, self.num_glimpses)
-                hidden.append(state.hidden)
-                states += before
-                samples += sampled
-                looks.append(_look(sampled[-1], images.shape[-1]))
-        deep = torch.stack(hidden, dim=2).flatten(0, 2)
-        position = torch.arange(words.numel(), device=words.device)
+        for _ in range(T):
+            state, before, sampled = self._glimpses(state, pyramid, self.num_glimpses)
+            hidden.append(state.hidden)
+            states += before
+            samples += sampled
+            looks.append(_look(sampled[-1], images.shape[-1]))
         word_mask = words != PAD
         alpha = torch.stack([look.alpha for look in looks], dim=2) * word_mask[..., None]
         region = torch.stack([look.region for look in looks], dim=2)
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), word_mask)
-        log_prob, mean = ragged.caption_log_prob(self.ram.action, deep, words, position, with_mean=self.with_mean)
+        log_prob, mean = self.word_log_prob(
+            self.ram.action, torch.stack(hidden, dim=2), words, with_mean=self.with_mean
+        )
         return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 
-    def _glimpses(
-        self, state: State, pyramid: Pyramid | Unprepared, number: int
-    ) -> tuple[State, list[Tensor], list[Tensor]]:
-        """Take glimpses. Returns the state after them, what the policy saw before each, and its samples."""
+    def _glimpses(self, state: State, pyramid: tuple, number: int) -> tuple[State, list[Tensor], list[Tensor]]:
+        """Take glimpses, given what `retina.pyramid` returned. Returns the state after them, what the policy saw before
+        each, and its samples."""
         ram, rows = self.ram, state.hidden.shape[1]
         noise = ram.policy.noise(state.hidden.new_empty(number, len(state.hidden), rows, 2), self.mode)
         states, samples = [], []
@@ -145,7 +140,7 @@ class DRAM(Captioner):
             with torch.no_grad():
                 samples.append(ram.policy.locate(state.location_state, each))
             location = samples[-1].clamp(-1, 1)
-            state = ram.core(apart(ram.glimpse, ram.retina(pyramid, location), location), state)
+            state = ram.core(ram.glimpse(ram.retina(pyramid, location), location), state)
         return state, states, samples
 
     def _choice(self, states: Tensor, samples: Tensor, word_mask: Tensor) -> Choice | None:

@@ -16,11 +16,9 @@ from torch.nn import functional as F
 
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.contracts import Classifier, ClassifierOutput, DrawOutput, Reads, Window, one_size
-from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
-from vision_attn.layers.lstm import lstm
-from vision_attn.layers.unrolled import repeated, unrolled
+from vision_attn.layers.lstm import LSTMCell
 from vision_attn.models.convolutions import Context, PatchFeatures
 from vision_attn.system.checks import check_range
 
@@ -74,6 +72,7 @@ class DRAWReader(Classifier):
             nn.init.zeros_(self.initial.weight)
             nn.init.zeros_(self.initial.bias)
         self.gates = Linear(self.patch_size + hidden_size, 4 * hidden_size)
+        self.lstm = LSTMCell()
         self.action = Linear(hidden_size + (self.features.size if self.features else 0), num_classes)
         with torch.no_grad():
             self.gates.bias[hidden_size : 2 * hidden_size] = forget
@@ -83,19 +82,17 @@ class DRAWReader(Classifier):
         """Pixels read from an image. Each of a patch is a weighted sum over the whole image."""
         return self.num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
 
-    @casting_weights
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
-        """Always one row; `rows` and `way` have no effect. The loop over time steps computes only what depends on the
+        """Always one row; `rows` and `mode` have no effect. The loop over time steps computes only what depends on the
         previous state; answers and locations are computed for all time steps at once."""
         hidden, cell = self._start(images)
         window, states, each, patches = None, [], [], []
-        with unrolled():
-            for _ in range(self.num_glimpses):
-                window = self.filterbank.window(hidden[:, None], window)
-                patches.append(self.filterbank.read(images, window))
-                hidden, cell = lstm(repeated(self.gates, patches[-1].flatten(1), hidden), cell)
-                each.append(window)
-                states.append(hidden)
+        for _ in range(self.num_glimpses):
+            window = self.filterbank.window(hidden[:, None], window)
+            patches.append(self.filterbank.read(images, window))
+            hidden, cell = self.lstm(cell, self.gates(patches[-1].flatten(1), hidden))
+            each.append(window)
+            states.append(hidden)
         windows = Window(*(torch.cat(parts, dim=1) for parts in zip(*each, strict=True)))
         seen = torch.stack(states, dim=1)
         if self.features:
@@ -165,9 +162,7 @@ class WritePatch(nn.Module):
 
     def forward(self, state: Float[Tensor, "B 1 H"]) -> tuple[Float[Tensor, "B C Y X"], Window | None]:
         window = self.filterbank.window(state)
-        return self.filterbank.write(repeated(self.patch, state).unflatten(-1, self.patch_shape), window).squeeze(
-            1
-        ), window
+        return self.filterbank.write(self.patch(state).unflatten(-1, self.patch_shape), window).squeeze(1), window
 
 
 class WriteImage(nn.Module):
@@ -211,11 +206,11 @@ class DRAW(nn.Module):
         self.encoder_gates = Linear(self.read.read_size + 2 * hidden_size, 4 * hidden_size)
         self.latent = Linear(hidden_size, 2 * latent_size)
         self.decoder_gates = Linear(latent_size + hidden_size, 4 * hidden_size)
+        self.encoder_lstm, self.decoder_lstm = LSTMCell(), LSTMCell()
         self.first_canvas = nn.Parameter(torch.zeros(image_shape))
         self.first_encoded = nn.Parameter(torch.zeros(hidden_size))
         self.first_decoded = nn.Parameter(torch.zeros(hidden_size))
 
-    @casting_weights
     def forward(self, images: Float[Tensor, "B C Y X"], noise: Float[Tensor, "T B 1 Z"] | None = None) -> DrawOutput:
         """Reconstruct `images` from z_t sampled from the posterior, and compute the terms of the bound.
 
@@ -231,19 +226,18 @@ class DRAW(nn.Module):
         canvas, encoded, decoded = self._start(images.shape[0])
         encoder_cell = decoder_cell = torch.zeros_like(encoded)
         posterior, samples, canvases, reads, writes = [], [], [], [], []
-        with unrolled():
-            for epsilon in noise:
-                glimpse, read = self.read(images, images - canvas.sigmoid(), decoded)
-                encoded, encoder_cell = lstm(repeated(self.encoder_gates, glimpse, decoded, encoded), encoder_cell)
-                posterior.append(repeated(self.latent, encoded).to(noise.dtype))
-                mean, log_sigma = posterior[-1].chunk(2, dim=-1)
-                samples.append(torch.addcmul(mean, log_sigma.exp(), epsilon))
-                decoded, decoder_cell = lstm(repeated(self.decoder_gates, samples[-1], decoded), decoder_cell)
-                stroke, written = self.write(decoded)
-                canvas = canvas + stroke
-                canvases.append(canvas)
-                reads.append(read)
-                writes.append(written)
+        for epsilon in noise:
+            glimpse, read = self.read(images, images - canvas.sigmoid(), decoded)
+            encoded, encoder_cell = self.encoder_lstm(encoder_cell, self.encoder_gates(glimpse, decoded, encoded))
+            posterior.append(self.latent(encoded).to(noise.dtype))
+            mean, log_sigma = posterior[-1].chunk(2, dim=-1)
+            samples.append(torch.addcmul(mean, log_sigma.exp(), epsilon))
+            decoded, decoder_cell = self.decoder_lstm(decoder_cell, self.decoder_gates(samples[-1], decoded))
+            stroke, written = self.write(decoded)
+            canvas = canvas + stroke
+            canvases.append(canvas)
+            reads.append(read)
+            writes.append(written)
         mean, log_sigma = torch.stack(posterior).squeeze(2).chunk(2, dim=-1)
         z = torch.stack(samples).squeeze(2)
         return DrawOutput(
@@ -279,7 +273,7 @@ class DRAW(nn.Module):
         cell = torch.zeros_like(decoded)
         canvases, writes = [], []
         for z in noise:
-            decoded, cell = lstm(self.decoder_gates(torch.cat([z, decoded], dim=-1)), cell)
+            decoded, cell = self.decoder_lstm(cell, self.decoder_gates(z, decoded))
             stroke, written = self.write(decoded)
             canvas = canvas + stroke
             canvases.append(canvas)

@@ -13,9 +13,9 @@ from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Soft
 from vision_attn.contracts import Caption, Captioner
 from vision_attn.contracts.nested import map_tensors
-from vision_attn.layers import ragged
 from vision_attn.layers.cells import CELLS, Cell, over_steps
 from vision_attn.layers.dropout import Dropout
+from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
 from vision_attn.models.recurrent import Memory
 from vision_attn.models.show_attend_tell import ShowAttendTell, State
@@ -124,7 +124,7 @@ class EncoderDecoder(Captioner):
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.region_size = region_size
+        self.word_log_prob, self.region_size = WordLogProb(), region_size
         self.encoder = CELLS[encoder](region_size, encoder_size, batch_first=True, bidirectional=True)
         self.initial = Linear(2 * encoder_size, (2 if cell == "lstm" else 1) * hidden_size)
         self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)
@@ -152,9 +152,7 @@ class EncoderDecoder(Captioner):
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
         memory, state = self.start(regions, words.shape[1])
         deep, _ = self._decode(F.pad(words, (1, -1)), state, memory)
-        position = torch.arange(words.numel(), device=words.device)
-        deep = deep.flatten(0, 2)
-        log_prob, mean = ragged.caption_log_prob(self.output, deep, words, position, with_mean=self.with_mean)
+        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean)
         return Caption(log_prob, mean_log_prob=mean)
 
     def _decode(

@@ -36,6 +36,7 @@ class Ensemble(Captioner):
         super().__init__()
         self.members = nn.ModuleList(members)
         self.shares, self.same_regions = list(shares), same_regions
+        self.accelerated = all(each.accelerated for each in members)
         self.max_length = min((each.max_length for each in members if each.max_length is not None), default=None)
 
     def leave_out_padding(self) -> None:

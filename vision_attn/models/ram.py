@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
 from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses
-from vision_attn.layers.cast import casting_weights
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
-from vision_attn.layers.lstm import lstm
-from vision_attn.layers.unrolled import apart, repeated, unrolled
+from vision_attn.layers.lstm import LSTMCell
 from vision_attn.models.convolutions import Context
 from vision_attn.models.policies import Gaussian, LocationMode
 from vision_attn.system.checks import check_range, require
@@ -56,7 +54,7 @@ class Rectifier(nn.Module):
         return State(zeros, zeros)
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
-        hidden = repeated(self.both, glimpse, state.hidden)
+        hidden = self.both(glimpse, state.hidden)
         return State(hidden, hidden.detach())
 
 
@@ -69,13 +67,14 @@ class LSTM(nn.Module):
         super().__init__()
         self.hidden_size = self.place_size = hidden_size
         self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
+        self.lstm = LSTMCell()
 
     def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
         zeros = images.new_zeros(images.shape[0], rows, self.hidden_size)
         return State(zeros, zeros, (zeros,))
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
-        hidden, cell = lstm(repeated(self.gates, glimpse, state.hidden), *state.memory)
+        hidden, cell = self.lstm(*state.memory, self.gates(glimpse, state.hidden))
         return State(hidden, hidden.detach(), (cell,))
 
 
@@ -112,6 +111,7 @@ class ContextLSTM(nn.Module):
         self.context = Context(channels, side=context_side, filters=filters, normalise=normalise)
         self.pixels = self.context.pixels
         self.initial = Linear(self.context.size, 2 * place_size)
+        self.lstm, self.place_lstm = LSTMCell(), LSTMCell()
 
     @property
     def policy_parts(self) -> tuple[nn.Module, ...]:
@@ -125,9 +125,8 @@ class ContextLSTM(nn.Module):
 
     def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
         cell, upper_cell = state.memory
-        hidden, cell = lstm(repeated(self.gates, glimpse, state.hidden), cell)
-        place_gates = repeated(self.place_gates, hidden.detach(), state.location_state)
-        upper, upper_cell = lstm(place_gates, upper_cell)
+        hidden, cell = self.lstm(cell, self.gates(glimpse, state.hidden))
+        upper, upper_cell = self.place_lstm(upper_cell, self.place_gates(hidden.detach(), state.location_state))
         return State(hidden, upper, (cell, upper_cell))
 
 
@@ -139,8 +138,6 @@ class GlimpseNetwork(nn.Module):
 
     what_size, where_size, glimpse_size: of h_g, h_l and g_t.
     """
-
-    rowwise = True
 
     def __init__(
         self,
@@ -159,7 +156,7 @@ class GlimpseNetwork(nn.Module):
     def forward(
         self, patches: Float[Tensor, "B R K C g g"], locations: Float[Tensor, "B R 2"]
     ) -> Float[Tensor, "B R G"]:
-        return repeated(self.both, repeated(self.what, patches.flatten(2)), repeated(self.where, locations))
+        return self.both(self.what(patches.flatten(2)), self.where(locations))
 
 
 class RAM(Classifier):
@@ -209,7 +206,6 @@ class RAM(Classifier):
             for part in (self.policy, *getattr(self.core, "policy_parts", ())):
                 part.requires_grad_(False)
 
-    @casting_weights
     def forward(
         self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, mode: LocationMode = "sample"
     ) -> ClassifierOutput:
@@ -225,18 +221,17 @@ class RAM(Classifier):
         pyramid, state = self.retina.pyramid(images), self.core.start(images, rows)
         noise = self.policy.noise(images.new_empty(self.num_glimpses, images.shape[0], rows, 2), mode)
         hidden, location_states, samples, locations = [], [], [], []
-        with unrolled():
-            for step in range(self.num_glimpses):
-                if step or self.first == "policy":
-                    location_states.append(state.location_state)
-                    with torch.no_grad():
-                        samples.append(self.policy.locate(state.location_state, noise[step]))
-                    location = samples[-1].clamp(-1, 1)
-                else:
-                    location = self._first(images, rows)
-                locations.append(location)
-                state = self.core(apart(self.glimpse, self.retina(pyramid, location), location), state)
-                hidden.append(state.hidden)
+        for step in range(self.num_glimpses):
+            if step or self.first == "policy":
+                location_states.append(state.location_state)
+                with torch.no_grad():
+                    samples.append(self.policy.locate(state.location_state, noise[step]))
+                location = samples[-1].clamp(-1, 1)
+            else:
+                location = self._first(images, rows)
+            locations.append(location)
+            state = self.core(self.glimpse(self.retina(pyramid, location), location), state)
+            hidden.append(state.hidden)
         log_prob = class_log_prob(self.action(torch.stack(hidden, dim=2)))
         choice = None
         if self.reinforced and self.training and mode == "sample":  # outside training, no estimator is needed

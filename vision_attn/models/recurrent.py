@@ -1,8 +1,8 @@
 """Captioners with a recurrent state that attends to the regions once for each word: what they share."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,13 +13,10 @@ from vision_attn.attention.hard import sample
 from vision_attn.attention.scores import Score
 from vision_attn.attention.soft import Attention, AttentionOutput, EachRegion
 from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
-from vision_attn.contracts.nested import Nested, map_tensors
-from vision_attn.layers import ragged
-from vision_attn.layers.accumulate import accumulating
-from vision_attn.layers.cast import casting_weights
+from vision_attn.contracts.nested import Nested
+from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.padding import without_padding
 from vision_attn.layers.precision import at_least_float32
-from vision_attn.layers.unrolled import repeated, sharing_casts, unrolled
 from vision_attn.system.checks import check_range, require
 from vision_attn.system.console import with_article
 
@@ -37,10 +34,12 @@ class Memory(NamedTuple):
     """Which regions are not padding; None: all."""
     from_mean: Float[Tensor, "B gates"] | None = None
     """What the LSTM gets of the mean region at every word; None: nothing."""
+    step: Any = None
+    """How rows lie in a fast loop (`fast.models.recurrent`); None: by image and row."""
 
 
 class Turn(NamedTuple):
-    """What a captioner computes for one word of each row; its tensors are packed rows in a loop over given words."""
+    """What a captioner computes for one word of each row."""
 
     state: Nested
     seen: AttentionOutput
@@ -79,6 +78,7 @@ class RecurrentCaptioner(Captioner):
         self.region_size, self.state_size = region_size, hidden_size
         self.score = score(region_size, hidden_size)
         self.attention = attention()
+        self.word_log_prob = WordLogProb()
         self.reinforced, self.modes = self.attention.reinforced, self.attention.modes
 
     def leave_out_padding(self) -> None:
@@ -150,16 +150,18 @@ class RecurrentCaptioner(Captioner):
         """Count the training batches, as `batches`, a part of a checkpoint."""
         self.register_buffer("batches", torch.zeros(()))
 
+    def count_batch(self) -> None:
+        """Count a training batch, where batches are counted."""
+        if self.training and "batches" in self._buffers:
+            self.batches += 1
+
     def restart(self) -> None:
         self.attention.restart()
         if "batches" in self._buffers:
             self.batches.zero_()
 
-    def look(
-        self, from_word: Tensor, state: Nested, memory: Memory, runs: int = 1, step: ragged.Step | None = None
-    ) -> Turn:
-        """One time step. `from_word` is what the LSTM gets of the word before. With `step`, `from_word` and the hidden
-        states and cells are packed rows, and `attend` takes them as they are."""
+    def look(self, from_word: Tensor, state: Nested, memory: Memory, runs: int = 1) -> Turn:
+        """One time step. `from_word` is what the LSTM gets of the word before, for each row."""
         raise NotImplementedError
 
     def deep(self, embedded: Tensor, *outputs: Tensor, runs: int = 1) -> Float[Tensor, "*rows E"]:
@@ -173,12 +175,9 @@ class RecurrentCaptioner(Captioner):
         keys = self.score.project(regions)
         return Memory(regions, keys, self.attention.sample_expectation_mask(regions.shape[0], regions), real)
 
-    def attend(
-        self, query: Tensor, state: Nested, memory: Memory, step: ragged.Step | None = None
-    ) -> tuple[AttentionOutput, Nested]:
-        """Attention computed from a hidden state. Returns what is seen, by image and row, and the score's next carry.
-        With `step`, the query is packed rows."""
-        scored = self.score(ragged.spread(query, step), memory.keys, state.carry)
+    def attend(self, query: Tensor, state: Nested, memory: Memory) -> tuple[AttentionOutput, Nested]:
+        """Attention computed from a hidden state. Returns what is seen, and the score's next carry."""
+        scored = self.score(query, memory.keys, state.carry)
         if not isinstance(scored, tuple) or len(scored) != 2:
             given = with_article(type(scored).__name__)
             raise ValueError(f"{type(self.score).__name__} must return (scores, carry), not {given}")
@@ -190,106 +189,67 @@ class RecurrentCaptioner(Captioner):
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
         return seen, self.score.after(carry, seen.alpha)
 
+    def for_rows(self, vectors: Float[Tensor, "B N"], memory: Memory, like: Tensor) -> Float[Tensor, "*rows N"]:
+        """The vector of its image for each row, in the layout of `like`."""
+        return vectors[:, None].expand(-1, like.shape[1], -1)
+
     def step(
         self, word: Int[Tensor, "B R"], state: Nested, memory: Memory
     ) -> tuple[Float[Tensor, "B R V"], Nested, AttentionMap]:
         require("word", word, "B R", "integer", B=memory.regions.shape[0])
         embedded = self.embed(word)
-        with sharing_casts():
-            state, seen, _, outputs = self.look(self.word_to_lstm(embedded), state, memory)
+        state, seen, _, outputs = self.look(self.word_to_lstm(embedded), state, memory)
         return self.output(self.deep(embedded, *outputs)), state, AttentionMap(seen.alpha, seen.region)
 
-    @casting_weights
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        """Each time step runs on the captions that still have a word. What does not depend on the previous state
-        (embeddings, the deep output, the vocabulary layer) runs on all time steps at once."""
+        """The loop over words computes what depends on the previous state; the deep output and the vocabulary layer
+        run on all words at once."""
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
-        if self.training and "batches" in self._buffers:
-            self.batches += 1
-        steps = ragged.schedule(words)
-        position = torch.cat([step.position for step in steps])
-        before = F.pad(words, (1, -1)).flatten()[position]
-        embedded, sizes = self.embed(before), [len(step.position) for step in steps]
-        from_words = self.from_words(before, embedded).split(sizes)
-        own = OwnWords(self, before.split(sizes), runs) if self.training and self.own_words else None
-
+        self.count_batch()
+        own = OwnWords(self, runs) if self.training and self.own_words else None
         memory, state = self.start(regions, words.shape[1])
-        memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
-        real, state = memory.real, packed(state)
-        queries, outputs, looks = [], [], []
-        with unrolled():
-            for step, from_word in zip(steps, from_words, strict=True):
-                memory, state = ragged.leading(memory, step.images), leading(state, step)
-                from_word = own.from_word(step) if own else from_word
-                state, seen, query, output = self.look(from_word, state, memory, runs, step)
-                if own:
-                    own.sample(output)
-                queries.append(query)
-                outputs.append(output)
-                looks.append(seen)
-        del from_word, from_words  # the largest of what the loop read
-
-        embedded = self.embed(torch.cat(own.words)) if own else embedded
-        deep = self.deep(embedded, *(torch.cat(parts) for parts in zip(*outputs, strict=True)), runs=runs)
-        log_prob, mean = ragged.caption_log_prob(self.output, deep, words, position, with_mean=self.with_mean)
+        embedded, turns = [], []
+        for word in F.pad(words, (1, -1)).unbind(dim=-1):
+            word = own.mixed(word) if own else word
+            embedded.append(self.embed(word))
+            turn = self.look(self.word_to_lstm(embedded[-1]), state, memory, runs)
+            if own:
+                own.sample(embedded[-1], turn.outputs)
+            state = turn.state
+            turns.append(turn)
+        outputs = (torch.stack(parts, dim=1) for parts in zip(*(turn.outputs for turn in turns), strict=True))
+        deep = self.deep(torch.stack(embedded, dim=1), *outputs, runs=runs).transpose(1, 2)
+        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean)
         word_mask = words != PAD
-        alpha = ragged.padded([seen.alpha for seen in looks], words) * word_mask[..., None]
-        if looks[0].region is None:
-            return Caption(log_prob, alpha, real=real, mean_log_prob=mean)
-        region = ragged.padded([seen.region for seen in looks], words)
-        seen_from = [ragged.spread(query.detach(), step) for query, step in zip(queries, steps, strict=True)]
-        choice = self.attention.choice(alpha, region, word_mask, mask, ragged.padded(seen_from, words))
-        return Caption(log_prob, alpha, region, choice, real, mean)
-
-    def from_words(self, words: Int[Tensor, "N"], embedded: Float[Tensor, "N E"]) -> Float[Tensor, "N gates"]:
-        """What the LSTM gets of words, `word_to_lstm(embedded)`: on a CPU computed once for each different word, where
-        most occur several times."""
-        if words.device.type == "cpu":
-            different, number = words.unique(return_inverse=True)
-            if 2 * len(different) < len(words):  # F.embedding adds its gradients fast, and in float32
-                return F.embedding(number, at_least_float32(self.word_to_lstm(self.embed(different))))
-        return self.word_to_lstm(embedded)
+        alpha = torch.stack([turn.seen.alpha for turn in turns], dim=2) * word_mask[..., None]
+        if turns[0].seen.region is None:
+            return Caption(log_prob, alpha, real=memory.real, mean_log_prob=mean)
+        region = torch.stack([turn.seen.region for turn in turns], dim=2)
+        seen_from = torch.stack([turn.query.detach() for turn in turns], dim=2)
+        choice = self.attention.choice(alpha, region, word_mask, memory.expectation_mask, seen_from)
+        return Caption(log_prob, alpha, region, choice, memory.real, mean)
 
 
 class OwnWords:
-    """Scheduled sampling in a loop over given words (Bengio et al. 2015): the words before of each time step, some of
-    which the captioner samples. Samples have no gradient."""
+    """Scheduled sampling in a loop over given words (Bengio et al. 2015): some of the words before are those that the
+    captioner sampled. Samples have no gradient."""
 
-    def __init__(self, model: RecurrentCaptioner, given: Sequence[Tensor], runs: int) -> None:
-        self.model, self.given, self.runs = model, given, runs
-        self.words: list[Tensor] = []
+    def __init__(self, model: RecurrentCaptioner, runs: int) -> None:
+        self.model, self.runs = model, runs
         self.sampled: Tensor | None = None
         rising = (model.batches / model.own_words_batches).clamp(max=1) if model.own_words_batches else 1.0
         self.probability = model.own_words * rising
 
-    def from_word(self, step: ragged.Step) -> Float[Tensor, "N gates"]:
-        """What the LSTM gets of the words before of the next time step."""
-        words = self.given[len(self.words)]
-        if self.sampled is not None:
-            sampled = self.sampled if step.kept is None else self.sampled.index_select(0, step.kept)
-            words = torch.where(torch.rand(len(words), device=words.device) < self.probability, sampled, words)
-        self.words.append(words)
-        return repeated(self.model.word_to_lstm, self.model.embed(words))
+    def mixed(self, words: Int[Tensor, "*rows"]) -> Int[Tensor, "*rows"]:
+        """The words before of the next time step, given those of the caption."""
+        if self.sampled is None:
+            return words
+        return torch.where(torch.rand(words.shape, device=words.device) < self.probability, self.sampled, words)
 
     @torch.no_grad()
-    def sample(self, outputs: tuple[Tensor, ...]) -> None:
+    def sample(self, embedded: Tensor, outputs: tuple[Tensor, ...]) -> None:
         """Sample a word of each caption from p(y_t), but not PAD."""
-        deep = self.model.deep(self.model.embed(self.words[-1]), *outputs, runs=self.runs)
-        p = at_least_float32(self.model.output(deep)).softmax(dim=-1)
-        p[:, PAD] = 0
+        p = at_least_float32(self.model.output(self.model.deep(embedded, *outputs, runs=self.runs))).softmax(dim=-1)
+        p[..., PAD] = 0
         self.sampled = sample(p)
-
-
-def packed(state: Nested) -> Nested:
-    """The state of a loop over given words, whose hidden states and cells are packed rows."""
-    *recurrent, carry, seen_before = state
-    return type(state)(*map_tensors(lambda part: part.flatten(0, 1), recurrent), carry, seen_before)
-
-
-def leading(state: Nested, step: ragged.Step) -> Nested:
-    """A state of packed rows, for the captions that have a word at `step`."""
-    *recurrent, carry, seen_before = state
-    if step.kept is not None:
-        recurrent = map_tensors(lambda part: part.index_select(0, step.kept), recurrent)
-    return type(state)(*recurrent, *ragged.leading((carry, seen_before), step.images, step.rows))

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import Caption, Captioner
 from vision_attn.contracts.nested import map_tensors
-from vision_attn.layers import ragged
 from vision_attn.layers.cells import CELLS, Cell, over_steps
 from vision_attn.layers.dropout import Dropout
+from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.padding import mean_region, real_regions
 from vision_attn.system.checks import require
@@ -47,7 +47,7 @@ class ShowAndTell(Captioner):
         dropout: float = 0.5,
     ):
         super().__init__()
-        self.region_size = region_size
+        self.word_log_prob, self.region_size = WordLogProb(), region_size
         self.image = Linear(region_size, word_size)  # CNN(I)
         self.embedding = nn.Embedding(num_words, word_size)  # W_e; word 0 is the paper's start word S_0
         self.lstm = CELLS[cell](word_size, hidden_size, batch_first=True)
@@ -72,9 +72,7 @@ class ShowAndTell(Captioner):
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         _, state = self.start(regions, words.shape[1])
         hidden, _ = self._lstm(F.pad(words, (1, -1)), state)
-        position = ragged.places_of_words(words)
-        hidden = hidden.flatten(0, 2)[position]
-        log_prob, mean = ragged.caption_log_prob(self.output, hidden, words, position, with_mean=self.with_mean)
+        log_prob, mean = self.word_log_prob(self.output, hidden, words, with_mean=self.with_mean)
         return Caption(log_prob, mean_log_prob=mean)
 
     def _lstm(self, words: Int[Tensor, "B R T"], state: State) -> tuple[Float[Tensor, "B R T H"], State]:

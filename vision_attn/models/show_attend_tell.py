@@ -10,20 +10,17 @@ from torch import Tensor, nn
 from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Soft
 from vision_attn.contracts.nested import Nested
-from vision_attn.layers import ragged
 from vision_attn.layers.cells import GATES, Cell, gru
-from vision_attn.layers.dropout import Dropout, dropout
+from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
-from vision_attn.layers.lstm import lstm
+from vision_attn.layers.lstm import LSTMCell
 from vision_attn.layers.padding import mean_region, real_regions
-from vision_attn.layers.pointwise import gated, tanh_of_sum
-from vision_attn.layers.unrolled import repeated
 from vision_attn.models.recurrent import Memory, RecurrentCaptioner, Turn
 from vision_attn.system.checks import check_range, require
 
 
 class State(NamedTuple):
-    """Held once per row; beams reorder it. In a loop over given words, h and c are packed rows (`layers.ragged`)."""
+    """Held once per row; beams reorder it."""
 
     hidden: Float[Tensor, "*rows H"]
     cell: Float[Tensor, "*rows H"] | None
@@ -32,6 +29,14 @@ class State(NamedTuple):
     """What the score remembers, such as the previous map."""
     seen_before: Nested = None
     """What the attention remembers, such as the column that it has reached."""
+
+
+class Gate(Linear):
+    """beta_t phi with beta_t = sigmoid(f_beta(h_{t-1})) (Xu et al. 2015, section 4.2.1): one number, or one for each
+    feature."""
+
+    def forward(self, hidden: Float[Tensor, "*rows H"], seen: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        return super().forward(hidden).sigmoid() * seen
 
 
 class ShowAttendTell(RecurrentCaptioner):
@@ -87,9 +92,10 @@ class ShowAttendTell(RecurrentCaptioner):
         check_range("ShowAttendTell", 0, 10**12, context_dropout_after=context_dropout_after)
         if num_gates not in (1, region_size):
             raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
-        self.gate = Linear(hidden_size, num_gates)  # f_beta
+        self.gate = Gate(hidden_size, num_gates)  # f_beta
         self.initial_hidden = _initial(region_size, hidden_size, dropout)  # f_init,h
         if cell == "lstm":
+            self.lstm = LSTMCell()
             self.initial_cell = _initial(region_size, hidden_size, dropout)  # f_init,c
         self.embedding = nn.Embedding(num_words, word_size, padding_idx=0)  # E
         gates = GATES[cell] * hidden_size
@@ -100,7 +106,8 @@ class ShowAttendTell(RecurrentCaptioner):
         self.context_to_output = Linear(region_size, word_size, bias=False)  # L_z
         self.output = Linear(word_size, num_words)  # L_o
         self.cell = cell
-        self.dropout, self.context_dropout, self.context_dropout_after = dropout, context_dropout, context_dropout_after
+        self.drop = Dropout(dropout)
+        self.context_dropout, self.context_dropout_after = context_dropout, context_dropout_after
         if context_dropout_after:
             self.count_batches()
         if tied:
@@ -123,21 +130,16 @@ class ShowAttendTell(RecurrentCaptioner):
         state = State(hidden, cell, self.score.start(memory.keys, rows), self.attention.start(regions, rows))
         return memory, state
 
-    def look(
-        self, from_word: Tensor, state: State, memory: Memory, runs: int = 1, step: ragged.Step | None = None
-    ) -> Turn:
+    def look(self, from_word: Tensor, state: State, memory: Memory, runs: int = 1) -> Turn:
         """Attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM or GRU. Outputs h_t, z_t."""
-        seen, carry = self.attend(state.hidden, state, memory, step)
-        context = gated(repeated(self.gate, state.hidden), ragged.collect(seen.context, step))
+        seen, carry = self.attend(state.hidden, state, memory)
+        context = self.gate(state.hidden, seen.context)
         remembered = self.remembered(context, runs) if self.training and self.context_dropout else context
-        from_hidden, from_context = (
-            repeated(layer, input)
-            for layer, input in ((self.hidden_to_lstm, state.hidden), (self.context_to_lstm, remembered))
-        )
+        from_hidden, from_context = self.hidden_to_lstm(state.hidden), self.context_to_lstm(remembered)
         if self.cell == "gru":
             hidden, cell = gru(from_word + from_context, from_hidden, state.hidden), None
         else:
-            hidden, cell = lstm(from_word, state.cell, from_hidden, from_context)
+            hidden, cell = self.lstm(state.cell, from_word, from_hidden, from_context)
         return Turn(State(hidden, cell, carry, seen.carry), seen, state.hidden, (hidden, context))
 
     def remembered(self, context: Tensor, runs: int) -> Tensor:
@@ -153,9 +155,9 @@ class ShowAttendTell(RecurrentCaptioner):
 
     def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor, runs: int = 1) -> Tensor:
         """The deep output (Xu et al. 2015, eq. 7) before L_o: tanh(E y_{t-1} + L_h h_t + L_z z_t), (..., E)."""
-        hidden = dropout(hidden, self.dropout, self.training, shared=runs)
-        deep = tanh_of_sum(embedded, self.hidden_to_output(hidden), self.context_to_output(context))
-        return dropout(deep, self.dropout, self.training, shared=runs)
+        hidden = self.drop(hidden, shared=runs)
+        deep = (embedded + self.hidden_to_output(hidden) + self.context_to_output(context)).tanh()
+        return self.drop(deep, shared=runs)
 
 
 def _initial(region_size: int, size: int, dropout: float) -> nn.Sequential:

@@ -10,18 +10,16 @@ from torch import Tensor, nn
 from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Soft
 from vision_attn.contracts.nested import Nested
-from vision_attn.layers import ragged
-from vision_attn.layers.dropout import dropout
+from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
-from vision_attn.layers.lstm import lstm
+from vision_attn.layers.lstm import LSTMCell
 from vision_attn.layers.padding import mean_region, real_regions
-from vision_attn.layers.unrolled import repeated
 from vision_attn.models.recurrent import Memory, RecurrentCaptioner, Turn
 from vision_attn.system.checks import require
 
 
 class State(NamedTuple):
-    """Held once per row; beams reorder it. In a loop over given words, h and c are packed rows (`layers.ragged`)."""
+    """Held once per row; beams reorder it."""
 
     hidden: Float[Tensor, "*rows H"]
     """h1, of the attention LSTM."""
@@ -81,7 +79,8 @@ class TopDown(RecurrentCaptioner):
         self.hidden_to_lstm = Linear(2 * hidden_size, 4 * hidden_size, bias=False)  # of h2 and h1
         self.to_language = Linear(region_size + 2 * hidden_size, 4 * hidden_size)  # of z, h1 and h2
         self.output = Linear(hidden_size, num_words)  # W_p
-        self.dropout = dropout
+        self.lstm, self.language_lstm = LSTMCell(), LSTMCell()
+        self.drop = Dropout(dropout)
         with torch.no_grad():
             for layer in (self.word_to_lstm, self.to_language):
                 layer.bias[hidden_size : 2 * hidden_size] = 1
@@ -97,20 +96,16 @@ class TopDown(RecurrentCaptioner):
         state = State(*[zeros] * 4, self.score.start(memory.keys, rows), self.attention.start(regions, rows))
         return memory._replace(from_mean=self.mean_to_lstm(mean_region(regions, real))), state
 
-    def look(
-        self, from_word: Tensor, state: State, memory: Memory, runs: int = 1, step: ragged.Step | None = None
-    ) -> Turn:
+    def look(self, from_word: Tensor, state: State, memory: Memory, runs: int = 1) -> Turn:
         """The attention LSTM (Anderson et al. 2018, eq. 2), attention computed from h1_t (eq. 3, eq. 4 and eq. 5), and
         the language LSTM (eq. 6). Outputs h2_t."""
-        rows = from_word.shape[1] if step is None else step.rows
-        from_mean = ragged.collect(memory.from_mean[:, None].expand(-1, rows, -1), step)
-        from_hidden = repeated(self.hidden_to_lstm, state.language_hidden, state.hidden)
-        hidden, cell = lstm(from_word, state.cell, from_hidden, from_mean)
-        seen, carry = self.attend(hidden, state, memory, step)
-        gates = repeated(self.to_language, ragged.collect(seen.context, step), hidden, state.language_hidden)
-        language_hidden, language_cell = lstm(gates, state.language_cell)
+        from_hidden = self.hidden_to_lstm(state.language_hidden, state.hidden)
+        hidden, cell = self.lstm(state.cell, from_word, from_hidden, self.for_rows(memory.from_mean, memory, from_word))
+        seen, carry = self.attend(hidden, state, memory)
+        gates = self.to_language(seen.context, hidden, state.language_hidden)
+        language_hidden, language_cell = self.language_lstm(state.language_cell, gates)
         state = State(hidden, cell, language_hidden, language_cell, carry, seen.carry)
         return Turn(state, seen, hidden, (language_hidden,))
 
     def deep(self, embedded: Tensor, language_hidden: Tensor, runs: int = 1) -> Tensor:
-        return dropout(language_hidden, self.dropout, self.training, shared=runs)
+        return self.drop(language_hidden, shared=runs)

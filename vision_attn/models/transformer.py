@@ -14,13 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.multi_head import MultiHead
-from vision_attn.contracts import AttentionMap, Caption, Captioner
-from vision_attn.kernels.choice import is_cuda
-from vision_attn.layers import ragged
-from vision_attn.layers.cast import casting_weights
-from vision_attn.layers.collected import product_dtype
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
 from vision_attn.layers.dropout import Dropout
-from vision_attn.layers.linear import Linear, one_product
+from vision_attn.layers.likelihood import WordLogProb
+from vision_attn.layers.linear import Linear
 from vision_attn.layers.norm import PreNorm
 from vision_attn.layers.padding import real_regions
 from vision_attn.system.checks import check_range, require
@@ -124,7 +121,7 @@ class Transformer(Captioner):
         sizes = hidden_size, region_size, num_heads, feedforward_size
         self.layers = nn.ModuleList(Layer(*sizes, dropout, norm, shared_values) for _ in range(num_layers))
         self.norm = PreNorm(hidden_size) if norm == "pre" else nn.Identity()
-        self.dropout = Dropout(dropout)
+        self.dropout, self.word_log_prob = Dropout(dropout), WordLogProb()
         self.output = nn.Linear(hidden_size, num_words)
         self.output.weight = self.embedding.weight
 
@@ -167,32 +164,30 @@ class Transformer(Captioner):
             AttentionMap(alpha.mean(dim=2), None, alpha),
         )
 
-    @casting_weights
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
-        B, R, T = words.shape
+        R, T = words.shape[1:]
         if self.max_length < T:
             raise ValueError(f"Transformer: captions of {T} words, but max_length is {self.max_length}")
-        memory = self._memory(regions)
-        index = ragged.packed(words)
-        row, time = index // T, index % T  # a word sees the earlier ones of its caption
-        visible = (row[:, :, None] == row[:, None]) & (time[:, :, None] >= time[:, None])
-        if is_cuda(words):  # what the kernel adds to scores, computed once for all layers
-            nothing = self.positions.new_zeros((), dtype=product_dtype(self.positions))
-            visible = nothing.where(visible, -torch.inf)
-        x = self._embedded(F.pad(words, (1, -1)).flatten(1).gather(1, index), self.positions[time])
+        memory, index = self._memory(regions), torch.arange(R * T, device=words.device)[None]
+        row, time = index // T, index % T
+        x = self._embedded(F.pad(words, (1, -1)).flatten(1), self.positions[time])
+        x, alpha = self._through_layers(x, self._visible(row, time), memory)
+        deep = self.norm(x).unflatten(1, (R, T))
+        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean)
+        alpha = alpha.unflatten(1, (R, T)) * (words != PAD)[..., None]
+        return Caption(log_prob, alpha, real=_real(memory), mean_log_prob=mean)
+
+    def _through_layers(
+        self, x: Float[Tensor, "B Q H"], visible: Tensor, memory: Memory
+    ) -> tuple[Float[Tensor, "B Q H"], Float[Tensor, "B Q L"]]:
+        """The output of the last layer, and the mean map of all heads of all layers. `visible`: see `_visible`."""
         maps = []
         for number, layer in enumerate(self.layers):
-            given = layer.before(0, x)
-            x = layer.after(0, x, layer.to_words.within(given, visible))
+            x = layer.after(0, x, layer.to_words.within(layer.before(0, x), visible))
             x, seen = self._look(number, x, memory)
             maps.append(seen)
-        alpha = torch.cat(maps, dim=1).mean(dim=1) if is_cuda(words) else _mean(maps)
-        position = index + torch.arange(B, device=words.device)[:, None] * (R * T)
-        deep, position = self.norm(x).flatten(0, 1), position.flatten()
-        log_prob, mean = ragged.caption_log_prob(self.output, deep, words, position, with_mean=self.with_mean)
-        real = None if memory.real is None else memory.real[:, 0]
-        return Caption(log_prob, ragged.unpacked(alpha, index, words), real=real, mean_log_prob=mean)
+        return x, self._mean(maps)
 
     @torch.no_grad()
     def sharpen(self, temperature: float) -> None:
@@ -204,16 +199,19 @@ class Transformer(Captioner):
     def _memory(self, regions: Float[Tensor, "B L D"]) -> Memory:
         require("regions", regions, "B L D", "float", D=self.region_size)
         real = real_regions(regions)[:, None] if self.pads else None
-        looks = [layer.to_regions for layer in self.layers]
-        parts = [part for look in looks for part in look.projections]
-        product = one_product(parts, regions)
-        if product is None:
-            each = [looks[0].split(part(regions)) for part in parts]
-        else:  # one copy for all of them
-            heads = product.unflatten(-1, (len(parts), looks[0].num_heads, -1))  # (B, L, parts, K, d)
-            each = heads.permute(2, 0, 3, 1, 4).contiguous().unbind()
-        number = len(looks[0].projections)
-        return Memory(tuple(each[::number]), tuple(each[number - 1 :: number]), real)
+        return Memory(*zip(*self._remembered(regions), strict=True), real)
+
+    def _remembered(self, regions: Float[Tensor, "B L D"]) -> list[tuple[Tensor, Tensor]]:
+        """The keys and values of the cross-attention of each layer."""
+        return [layer.to_regions.remember(regions) for layer in self.layers]
+
+    def _visible(self, row: Int[Tensor, "B Q"], time: Int[Tensor, "B Q"]) -> Bool[Tensor, "B Q Q"]:
+        """Which words each word sees: the earlier ones of its caption, and itself."""
+        return (row[:, :, None] == row[:, None]) & (time[:, :, None] >= time[:, None])
+
+    def _mean(self, maps: list[Tensor]) -> Float[Tensor, "B Q L"]:
+        """The mean over layers and heads."""
+        return sum(each.mean(dim=1) / len(maps) for each in maps)
 
     def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*steps H"]) -> Float[Tensor, "*rows H"]:
         """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""
@@ -227,9 +225,9 @@ class Transformer(Captioner):
         return layer.after(2, x, layer.feedforward(layer.before(2, x))), alpha
 
 
-def _mean(maps: list[Tensor]) -> Tensor:
-    """The mean over layers and heads, layer by layer: on a CPU faster than that of all maps side by side."""
-    return sum(each.mean(dim=1) / len(maps) for each in maps)
+def _real(memory: Memory) -> Bool[Tensor, "B L"] | None:
+    """Which regions are not padding; None: all."""
+    return None if memory.real is None else memory.real[:, 0]
 
 
 def sinusoids(length: int, size: int) -> Float[Tensor, "{length} {size}"]:

@@ -12,6 +12,7 @@ from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.data.films.files import film_input, open_film
 from vision_attn.decode import Strategy
+from vision_attn.fast import accelerate
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, encoded, whole
 from vision_attn.results.result_list import BATCH, Images, ResultList, each
@@ -250,4 +251,7 @@ def open_model(
     folder = local(name)
     with LOADING, DRAWING:  # constructors draw weights, which those of the run replace
         task, source, config = open_run(folder, trust=trust, overrides=overrides)
-    return Model(task.to(target), config, target, source, str(name))
+    task.to(target)
+    if config.get("run", {}).get("fast", True):
+        accelerate(task)
+    return Model(task, config, target, source, str(name))

@@ -12,8 +12,9 @@ from vision_attn.contracts import PAD, Captioner, Criterion, Encoder, Evaluator,
 from vision_attn.contracts.criterion import summed
 from vision_attn.data.word_vectors import start_embedding
 from vision_attn.decode import Decoding
+from vision_attn.fast.likelihood import weighted_words
+from vision_attn.fast.ragged import row_lengths
 from vision_attn.layers.padding import padded
-from vision_attn.layers.ragged import row_lengths
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.information import MapInformation
@@ -166,15 +167,16 @@ class Captioning(Describing):
         terms, statistics = [], {}
         if self.criteria.given:
             runs = {"runs": self.criteria.num_runs} if self.criteria.num_runs > 1 else {}
-            with row_lengths(lengths):
+            with row_lengths(self.model, lengths):
                 caption = self.model(regions, words, **runs)
             words = words.repeat_interleave(self.criteria.num_runs, dim=1) if runs else words
             terms += [criterion.checked(criterion(caption, words)) for criterion in self.criteria.given]
             if caption.alpha is not None:
                 statistics = map_statistics(caption.alpha.detach(), words != PAD)
         for criterion in self.criteria.sampling:
-            learned = sampled and criterion.learn(self.model, regions, sampled)
-            terms.append(criterion.checked(learned or criterion.explore(self.model, regions, references)))
+            with weighted_words(self.model):
+                learned = sampled and criterion.learn(self.model, regions, sampled)
+                terms.append(criterion.checked(learned or criterion.explore(self.model, regions, references)))
         return summed([*terms, statistics])
 
     @torch.no_grad()

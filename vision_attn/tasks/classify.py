@@ -167,7 +167,7 @@ class Classification(Task):
         modes: tuple[Testing, ...] = ("mean", "sample", "copies") if full and self.model.stochastic else (self.at_test,)
         counts = Counts(self._cost(batch.images[:1]), len(batch.labels), dict.fromkeys(modes, 0))
         for mode in modes:
-            with recording_updates() as updates:
+            with recording_updates(self.model) as updates:
                 glance = self.model(batch.images, **self.options(mode))
             answers = predictions(glance)
             mistakes = answers != batch.labels[:, None]

@@ -1,0 +1,24 @@
+"""Models by plain torch and accelerated: tests with the fixture `both_ways` run once each way."""
+
+from typing import TypeVar
+
+from torch import nn
+
+from vision_attn.fast import accelerate
+
+Made = TypeVar("Made", bound=nn.Module)
+WAYS = ("plain", "fast")
+_way = "plain"
+
+
+def go(way: str) -> None:
+    """From now on, `prepared` makes modules of this way."""
+    global _way
+    _way = way
+
+
+def prepared(module: Made) -> Made:
+    """The module, accelerated where the test runs the fast way."""
+    if _way == "fast":
+        accelerate(module)
+    return module

@@ -1,0 +1,78 @@
+"""What computes the same numbers sooner: `accelerate` exchanges parts of a task for fast ones.
+
+The papers' files (models, attention, criteria, encoders, layers) are plain torch. A part is exchanged in place: the
+object gets the class of the fast version, which derives from its own and adds no weights. So its parameters, its hooks
+and the keys of its `state_dict` stay, and copies and pickles are of the fast class. A folder holds an operation:
+`cpu.py` has its loops for a CPU, `gpu.py` its kernels for a GPU.
+"""
+
+from importlib import import_module
+
+import torch
+from torch import nn
+
+from vision_attn.contracts import Captioner
+
+FAST = {
+    "attention.location.ContentLocation": "location.FastContentLocation",
+    "attention.location.Coverage": "location.FastCoverage",
+    "attention.location.LocalPredictive": "location.FastLocalPredictive",
+    "attention.filterbank.Filterbank": "filterbank.FastFilterbank",
+    "attention.glimpse.Retina": "glimpse.FastRetina",
+    "attention.hard.Hard": "attend.FastHard",
+    "attention.hard.StraightThrough": "attend.FastStraightThrough",
+    "attention.monotonic.HardMonotonic": "attend.FastHardMonotonic",
+    "attention.monotonic.Monotonic": "attend.FastMonotonic",
+    "attention.multi_head.MultiHead": "multi_head.FastMultiHead",
+    "attention.reinforce.Learned": "models.reinforce.FastLearned",
+    "attention.scores.Additive": "additive.FastAdditive",
+    "attention.soft.Soft": "attend.FastSoft",
+    "layers.dropout.Dropout": "dropout.FastDropout",
+    "layers.likelihood.WordLogProb": "likelihood.FastWordLogProb",
+    "layers.linear.Linear": "linear.FastLinear",
+    "layers.linear.Rectified": "linear.FastRectified",
+    "layers.lstm.LSTMCell": "lstm.FastLSTMCell",
+    "layers.norm.PreNorm": "norm.FastPreNorm",
+    "models.dram.ConvolutionalGlimpse": "models.ram.FastConvolutionalGlimpse",
+    "models.dram.DRAM": "models.ram.FastDRAM",
+    "models.draw.DRAW": "models.draw.FastDRAW",
+    "models.draw.DRAWReader": "models.draw.FastDRAWReader",
+    "models.encoder_decoder.RNNsearch": "models.recurrent.FastRNNsearch",
+    "models.ram.GlimpseNetwork": "models.ram.FastGlimpseNetwork",
+    "models.ram.RAM": "models.ram.FastRAM",
+    "models.show_attend_tell.Gate": "models.recurrent.FastGate",
+    "models.show_attend_tell.ShowAttendTell": "models.recurrent.FastShowAttendTell",
+    "models.top_down.TopDown": "models.recurrent.FastTopDown",
+    "models.transformer.Transformer": "models.transformer.FastTransformer",
+}
+"""The fast version of each class, imported when a task has such a part."""
+
+
+def accelerate(task: nn.Module, device: torch.device | str | None = None) -> None:
+    """Exchange the parts of `task` that have a fast version, in place, after it was moved to `device`. Idempotent.
+
+    Call it after weights are loaded, and before `DistributedDataParallel`. A class of your own that derives from one of
+    ours stays as it is; its layers and its attention are exchanged.
+    """
+    if device is not None:
+        task.to(device)
+    for part in task.modules():
+        if fast := FAST.get(_name(type(part))):
+            module, name = fast.rsplit(".", 1)
+            part.__class__ = getattr(import_module(f"vision_attn.fast.{module}"), name)
+        if isinstance(part, Captioner):
+            part.accelerated = True
+
+
+def restore(task: nn.Module) -> None:
+    """Undo `accelerate`."""
+    for part in task.modules():
+        if type(part).__module__.startswith("vision_attn.fast."):
+            part.__class__ = next(base for base in type(part).__mro__ if FAST.get(_name(base)) == _name(type(part)))
+        part.__dict__.pop("accelerated", None)
+
+
+def _name(kind: type) -> str:
+    """The path of a class, within the package or within this folder."""
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    return path.removeprefix("vision_attn.fast.").removeprefix("vision_attn.")

@@ -1,0 +1,130 @@
+"""Softmax and weighted sum of attention in fewer passes over memory.
+
+On a GPU one kernel forward and one backward, on a CPU sums that read the regions once.
+"""
+
+from types import ModuleType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from vision_attn.attention.hard import Hard, StraightThrough
+from vision_attn.attention.monotonic import HardMonotonic, Monotonic
+from vision_attn.attention.soft import Soft, normalised
+from vision_attn.fast.accumulate import add_product, total_of
+from vision_attn.fast.choice import fused
+
+
+class Fused:
+    """An attention whose weighted sums, and where it has one the softmax before them, are fused."""
+
+    def attended(
+        self, scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
+    ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
+        return attended(scores, regions, scale)
+
+    def expected(self, alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
+        return weighted_sum(alpha.to(regions.dtype), regions)
+
+
+class FastSoft(Fused, Soft):
+    pass
+
+
+class FastHard(Fused, Hard):
+    pass
+
+
+class FastStraightThrough(Fused, StraightThrough):
+    pass
+
+
+class FastMonotonic(Fused, Monotonic):
+    pass
+
+
+class FastHardMonotonic(Fused, HardMonotonic):
+    pass
+
+
+def attended(
+    scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
+) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
+    """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). `scale`: multiplies the
+    scores."""
+    if fused("attend", scores, regions):
+        return _Attended.apply(scores, regions, scale)
+    alpha = normalised(scores if scale == 1 else scores * scale)
+    return weighted_sum(alpha.to(regions.dtype), regions), alpha
+
+
+class _Attended(torch.autograd.Function):
+    """The same by one kernel forward, one backward."""
+
+    @staticmethod
+    def forward(ctx, scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        kernels = fused("attend", scores, regions)
+        ctx.sum_of_regions, ctx.dtype, ctx.scale = total_of(regions), scores.dtype, scale
+        ctx.set_materialize_grads(False)
+        context, alpha = kernels.attend(scores, regions, scale)
+        ctx.save_for_backward(context, alpha, regions)
+        return context, alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, ...]:
+        context, alpha, regions = ctx.saved_tensors
+        kernels = fused("attend", alpha, regions)
+        grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
+        of_regions = None
+        if ctx.sum_of_regions:
+            add_product(ctx.sum_of_regions(), alpha.mT.to(regions.dtype), grad)
+        elif ctx.needs_input_grad[1]:
+            of_regions = alpha.mT.to(regions.dtype) @ grad
+        return kernels.gradients(grad, grad_alpha, context, alpha, regions, ctx.scale, ctx.dtype), of_regions, None
+
+
+FEW = 8
+"""Rows of an image up to which a weighted sum takes as long as reading its vectors from memory. The loops read them
+once, which batched products of so few rows do not on every processor."""
+
+
+def weighted_sum(weights: Float[Tensor, "B R L"], vectors: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
+    """weights @ vectors, for vectors that may be accumulating."""
+    if torch.compiler.is_compiling() or (total_of(vectors) is None and _loops(weights, vectors) is None):
+        return weights @ vectors  # a compiled program may take any number of images
+    return _WeightedSum.apply(weights, vectors)
+
+
+class _WeightedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weights: Tensor, vectors: Tensor) -> Tensor:
+        ctx.sum_of_vectors = total_of(vectors)
+        ctx.save_for_backward(weights, vectors)
+        loops = _loops(weights, vectors)
+        return loops.weighted_sums(weights, vectors) if loops else weights @ vectors
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weights, vectors = ctx.saved_tensors
+        needed, loops = ctx.needs_input_grad, _loops(weights, vectors)
+        grad = grad.to(vectors.dtype)  # of the product, which autocast computes in half precision
+        of_weights = of_vectors = None
+        if needed[0]:
+            of_weights = loops.products(grad, vectors) if loops else grad @ vectors.mT
+        if ctx.sum_of_vectors:
+            add_product(ctx.sum_of_vectors(), weights.mT, grad)
+        elif needed[1]:
+            of_vectors = weights.mT @ grad
+        return of_weights, of_vectors
+
+
+def _loops(weights: Tensor, vectors: Tensor) -> ModuleType | None:
+    """The module with compiled loops, if it serves these tensors; matrix products do the same."""
+    images, rows, length = weights.shape
+    if torch.is_autocast_enabled("cpu") or rows > FEW or (images, length) != vectors.shape[:2]:
+        return None
+    return fused("weighted_sum", weights, vectors)

@@ -1,0 +1,35 @@
+"""The most likely words of each row, without the log-probabilities of all the others."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vision_attn.fast.choice import fused
+from vision_attn.layers.precision import at_least_float32
+
+
+def best_words(
+    logits: Float[Tensor, "*rows V"], K: int, barred: Int[Tensor, "M"] | Int[Tensor, "*rows M"]
+) -> tuple[Float[Tensor, "*rows K"], Int[Tensor, "*rows K"]]:
+    """log p of the `K` most likely words of each row, best first, and the words. `K` is at most V.
+
+    Words in `barred`, of all rows or of each row, have log p = -inf; the probabilities of the others are not changed by
+    that. Log-probabilities are float32 or wider.
+    """
+    if (kernels := fused("best_words", logits)) and kernels.FEW >= K:
+        rows = logits.shape[:-1]
+        mine = barred if barred.dim() == 1 else barred.expand(*rows, -1).reshape(rows.numel(), barred.shape[-1])
+        best = kernels.best_words(logits.reshape(rows.numel(), logits.shape[-1]), K, mine)
+        return tuple(part.view(*rows, K) for part in best)
+    log_prob = all_words(logits, barred)
+    return log_prob.max(dim=-1, keepdim=True) if K == 1 else log_prob.topk(K)
+
+
+def all_words(
+    logits: Float[Tensor, "*rows V"], barred: Int[Tensor, "M"] | Int[Tensor, "*rows M"]
+) -> Float[Tensor, "*rows V"]:
+    """log p of every word, float32 or wider; -inf for those in `barred`, of all rows or of each row."""
+    log_prob = at_least_float32(logits).log_softmax(dim=-1)
+    if barred.dim() == 1:
+        return log_prob.index_fill_(-1, barred, -torch.inf)
+    return log_prob.scatter_(-1, barred, -torch.inf)

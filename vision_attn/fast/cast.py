@@ -1,0 +1,112 @@
+"""Weights in the precision of autocast: all of a model are cast by one kernel a step, and so are their gradients.
+
+Autocast casts each weight by a kernel of its own, and its gradient too: a tenth to a third of the kernels of a step.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from vision_attn.attention.filterbank import Filterbank
+
+Place = tuple[dict[str, Any], str]
+"""The parameters of a layer, and the name of one of them."""
+
+
+@contextmanager
+def casting_weights(model: nn.Module) -> Iterator[None]:
+    """Within this context, in training under autocast on a GPU, `model` computes with weights that were cast together.
+
+    Those of linear layers and convolutions are cast, but not those of positions, which are computed in float32.
+    """
+    if torch.compiler.is_compiling() or not _wanted(model):
+        yield
+        return
+    places = _places(model)
+    halves = _Cast.apply(torch.get_autocast_dtype(_device(model)), *(place[name] for place, name in places))
+    with replaced(places, halves):
+        yield
+
+
+def _wanted(model: nn.Module) -> bool:
+    device = _device(model)
+    return device == "cuda" and torch.is_autocast_enabled(device) and torch.is_grad_enabled()
+
+
+def _device(model: nn.Module) -> str:
+    return next(model.parameters()).device.type
+
+
+def _places(model: nn.Module) -> list[Place]:
+    """The weights that are cast: those in float32 of layers that autocast would compute in fewer digits."""
+    layers = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+    exact = {part.numbers for part in model.modules() if isinstance(part, Filterbank)}
+    places = [(part._parameters, name) for part in layers if part not in exact for name in KINDS]
+    return [
+        (place, name) for place, name in places if (weight := place[name]) is not None and weight.dtype == torch.float32
+    ]
+
+
+KINDS = "weight", "bias"
+
+
+class HeldCasts:
+    """Casts of a model's weights in memory of their own, which a graph reads: weights that change are cast by `renew`,
+    not at every time step."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        self.places = _places(model)
+        self.held = [torch.empty_like(place[name], dtype=dtype, requires_grad=False) for place, name in self.places]
+
+    def renew(self) -> None:
+        """Cast the weights as they are now."""
+        if self.held:
+            torch._foreach_copy_(self.held, [place[name].detach() for place, name in self.places])
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Within this context, layers compute with the casts."""
+        return replaced(self.places, self.held)
+
+
+@contextmanager
+def replaced(places: Sequence[Place], weights: Sequence[Tensor]) -> Iterator[None]:
+    """Within this context, layers compute with `weights` in place of their own."""
+    before = [place[name] for place, name in places]
+    try:
+        for (place, name), weight in zip(places, weights, strict=True):
+            place[name] = weight
+        yield
+    finally:
+        for (place, name), weight in zip(places, before, strict=True):
+            place[name] = weight
+
+
+@torch.library.custom_op("vision_attn::cast_all", mutates_args=())
+def cast_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """All of the tensors in `dtype`, by one kernel for a hundred of them."""
+    to = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(to, list(tensors))
+    return to
+
+
+@cast_all.register_fake
+def _(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    return [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(cast_all(weights, dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        known = [grad for grad in grads if grad is not None]
+        cast = iter(cast_all(known, torch.float32) if known else [])
+        return None, *(None if grad is None else next(cast) for grad in grads)

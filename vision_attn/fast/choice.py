@@ -1,0 +1,156 @@
+"""Which version of an operation runs: `cpu.py` of its folder, loops of numba, `gpu.py`, kernels of Triton, or plain
+tensor operations.
+
+Only `fused` decides it. What it returns for an operation has the same functions on a CPU and on a GPU, as far as both
+have a version; where it returns None, the plain expression at the place of the call computes the same.
+"""
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vision_attn.system.context import within
+
+TRITON = find_spec("triton") is not None
+"""Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
+
+FLOAT32, NO_HALF = (torch.float32,), (torch.float32, torch.float64)
+NO_FLOAT16, NO_FLOAT64 = (torch.float32, torch.bfloat16), (torch.float32, torch.bfloat16, torch.float16)
+ALL = (*NO_FLOAT64, torch.float64)
+
+
+class Version(NamedTuple):
+    """For which tensors there is a fused version."""
+
+    dtypes: tuple[torch.dtype, ...]
+    compiled: bool = False
+    """Whether torch.compile takes it too. The compiler fuses other expressions itself."""
+
+
+ON_CPU = {
+    "additive": Version(FLOAT32),
+    "best_words": Version(NO_FLOAT16),
+    "exponential": Version(NO_FLOAT64),
+    "filterbank": Version(FLOAT32),
+    "glimpse": Version(ALL),
+    "likelihood": Version(NO_FLOAT16),
+    "lstm": Version(NO_FLOAT64),
+    "weighted_sum": Version(FLOAT32),
+}
+ON_GPU = {
+    "additive": Version(NO_HALF, compiled=True),
+    "attend": Version(NO_FLOAT64, compiled=True),
+    "beam": Version(FLOAT32, compiled=True),
+    "best_words": Version(NO_FLOAT64, compiled=True),
+    "exponential": Version(NO_FLOAT64, compiled=True),
+    "filterbank": Version(FLOAT32),
+    "lstm": Version(NO_FLOAT64, compiled=True),
+    "norm": Version(FLOAT32),
+    "pointwise": Version(NO_FLOAT64),
+    "window": Version(FLOAT32),
+    "words": Version(NO_HALF),
+}
+
+_left_out: ContextVar[Literal["none", "loops", "all"]] = ContextVar("left_out", default="none")
+
+
+def fused(operation: str, *tensors: Tensor) -> ModuleType | None:
+    """Return the module with the fused version of an operation for these tensors; None if there is none,
+    if the compiler fuses the plain expression itself, without numba or Triton, and in `without_loops` or `plainly`.
+
+    Importing numba takes a second, and Triton more, so this is called where they are used and not before.
+    """
+    compiling, gpu = torch.compiler.is_compiling(), on_gpu(tensors[0])
+    version = ON_GPU.get(operation) if gpu else ON_CPU.get(operation) if tensors[0].device.type == "cpu" else None
+    if version is None or (compiling and not version.compiled):
+        return None
+    for tensor in tensors:
+        if tensor.dtype not in version.dtypes:
+            return None
+    left_out = "none" if compiling else _left_out.get()  # torch 2.11 compiles no context variable
+    if left_out == "all" or (left_out == "loops" and not gpu):
+        return None
+    return _kernels(operation) if gpu else _loops(operation)
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether kernels run where `tensor` is. A compiler needs what they need, so under it none is tried."""
+    return is_cuda(tensor) and TRITON and (torch.compiler.is_compiling() or runs_on(tensor.device))
+
+
+@cache
+def runs_on(device: torch.device) -> bool:
+    """Whether the kernels run on `device`. Warns if they do not.
+
+    Triton builds the code that launches a kernel when the kernel first runs. That takes a C compiler and the headers
+    of Python, which not every machine has.
+    """
+    try:
+        cell = import_module("vision_attn.fast.lstm.gpu")
+        cell.update(torch.ones(1, 4, device=device), None, None, torch.ones(1, 1, device=device))
+    except Exception as error:  # what Triton raises depends on what is missing, and on its version
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        warnings.warn(f"the step runs without its Triton kernels, so more slowly: {reason}", stacklevel=2)
+        return False
+    return True
+
+
+def is_cuda(tensor: Tensor) -> bool:
+    """Whether a tensor is on a GPU: for choices between tensor operations. Tests replace it."""
+    return tensor.is_cuda
+
+
+def without_loops(wanted: bool = True) -> AbstractContextManager[None]:
+    """Within this context, if `wanted`, tensor operations do all work on a CPU: it is so little that importing numba
+    would take longer."""
+    return within(_left_out, "loops") if wanted else nullcontext()
+
+
+def plainly(wanted: bool = True) -> AbstractContextManager[None]:
+    """Within this context, if `wanted`, tensor operations do all work."""
+    return within(_left_out, "all") if wanted else nullcontext()
+
+
+@cache
+def _loops(operation: str) -> ModuleType | None:
+    folder = {"exponential": "additive", "weighted_sum": "attend"}.get(operation, operation)
+    try:
+        return import_module(f"vision_attn.fast.{folder}.cpu")
+    except ImportError:
+        return None
+
+
+def _kernels(operation: str) -> ModuleType:
+    """Imported by statements: torch.compile follows no other way."""
+    match operation:
+        case "additive":
+            from vision_attn.fast.additive import gpu as module
+        case "attend":
+            from vision_attn.fast.attend import gpu as module
+        case "beam":
+            from vision_attn.fast.best_words import beam_gpu as module
+        case "best_words":
+            from vision_attn.fast.best_words import gpu as module
+        case "exponential":
+            from vision_attn.fast.additive import exponential_gpu as module
+        case "lstm":
+            from vision_attn.fast.lstm import gpu as module
+        case "norm":
+            from vision_attn.fast.norm import gpu as module
+        case "pointwise":
+            from vision_attn.fast.pointwise import gpu as module
+        case "words":
+            from vision_attn.fast.best_words import words_gpu as module
+        case "filterbank":
+            from vision_attn.fast.filterbank import gpu as module
+        case "window":
+            from vision_attn.fast.filterbank import window_gpu as module
+    return module

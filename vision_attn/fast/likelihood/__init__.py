@@ -1,0 +1,250 @@
+"""Log-probabilities of given words under a vocabulary layer, without all of their logits."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from vision_attn.fast.choice import fused
+from vision_attn.fast.products import linear, transposed_product
+from vision_attn.fast.ragged import HasRows, places_of_words
+from vision_attn.layers.likelihood import WordLogProb
+from vision_attn.layers.precision import at_least_float32
+
+AT_ONCE = 2**24
+"""Bytes of the logits that are computed at once on a CPU."""
+CACHED = 2**18
+"""Elements of a tensor that fits into the cache of a CPU's core with others of its size: 1 MiB in float32."""
+
+
+UNSEEN = (
+    "a hook on the vocabulary layer is not called where the log-probabilities of given words are computed without the "
+    "logits of all words: use run.fast=false, or vision_attn.fast.restore(model)"
+)
+
+
+class FastWordLogProb(HasRows, WordLogProb):
+    """`WordLogProb` of the words alone, not of padding, and without all of their logits: `output` is never called, so
+    no hook on it is."""
+
+    weighted = False
+    """Whether words will count differently in the loss: see `word_log_prob`."""
+
+    def forward(
+        self,
+        output: nn.Linear,
+        deep: Float[Tensor, "*rows E"],
+        words: Int[Tensor, "B R T"],
+        *,
+        with_mean: bool = False,
+        position: Int[Tensor, "N"] | None = None,
+    ) -> tuple[Float[Tensor, "B R T"], Float[Tensor, "B R T"] | None]:
+        """`position`: `deep` is of the words at these places of `words.flatten()` alone, (N, E)."""
+        if position is None:
+            if torch.compiler.is_compiling():  # the compiler fuses the plain expression
+                return super().forward(output, deep, words, with_mean=with_mean)
+            position = places_of_words(words, self.lengths)
+            deep = deep.flatten(0, 2)[position]
+        if output._forward_hooks or output._forward_pre_hooks:
+            warnings.warn(UNSEEN, stacklevel=2)
+
+        def placed(numbers: Tensor) -> Tensor:
+            return numbers.new_zeros(words.numel()).scatter(0, position, numbers).view(words.shape)
+
+        given = words.flatten()[position]
+        log_prob = word_log_prob(output, deep, given, weighted=self.weighted)
+        return placed(log_prob), placed(mean_log_prob(output, deep, given, log_prob)) if with_mean else None
+
+
+@contextmanager
+def weighted_words(model: nn.Module) -> Iterator[None]:
+    """Within this context words count differently in the loss of `model`: see `word_log_prob`."""
+    parts = [part for part in model.modules() if isinstance(part, FastWordLogProb)]
+    try:
+        for part in parts:
+            part.weighted = True
+        yield
+    finally:
+        for part in parts:
+            del part.weighted
+
+
+def word_log_prob(
+    output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"], *, weighted: bool = False
+) -> Float[Tensor, "N"]:
+    """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0.
+
+    The logits of a batch, (N, V), would be the largest tensor of a training step. On a CPU, some of them are computed
+    at a time, and their gradient is multiplied further at once, as if the loss were the sum of all log-probabilities.
+    The backward pass multiplies what that gave by the gradient of the loss, if it is the same for all words, as it is
+    in a likelihood. If it differs, the logits are computed a second time. If they are `weighted`, so that it will
+    differ, and on a GPU, logits are kept instead.
+
+    The backward pass frees what was kept, so it can run only once.
+    """
+    return _WordLogProb.apply(deep, output.weight, output.bias, words, torch.is_grad_enabled(), weighted)
+
+
+def mean_log_prob(
+    output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"], log_prob: Float[Tensor, "N"]
+) -> Float[Tensor, "N"]:
+    """The mean over the vocabulary of log softmax(output(deep)), in nats, without the logits; 0 for PAD, word 0.
+
+    log_prob: of `words`, as `word_log_prob` returns it. The mean differs from it as the mean logit differs from that of
+    the word, since all have the same normaliser: W_mean deep + b_mean - W_word deep - b_word.
+    """
+    weight, bias = at_least_float32(output.weight), output.bias
+    # F.embedding adds its gradients fast, without a synchronisation
+    difference = ((weight.mean(dim=0) - F.embedding(words, weight)) * deep).sum(dim=-1)
+    if bias is not None:
+        bias = at_least_float32(bias)
+        difference = difference + bias.mean() - F.embedding(words, bias[:, None]).squeeze(-1)
+    return log_prob + difference.where(words != 0, 0)
+
+
+class _WordLogProb(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, deep: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, training: bool, weighted: bool
+    ) -> Tensor:
+        if torch.is_autocast_enabled(deep.device.type):
+            half = torch.get_autocast_dtype(deep.device.type)
+            deep, weight, bias = (None if part is None else part.to(half) for part in (deep, weight, bias))
+        ctx.save_for_backward(deep, weight, bias, words)
+        ctx.parts, ctx.kept, ctx.gradients = _parts(words, weight), [], None
+        keep = training and (words.device.type != "cpu" or weighted)
+        if training and not keep:
+            ctx.gradients = _Gradients(deep, weight, ctx.needs_input_grad)
+        dtype, log_prob = torch.promote_types(deep.dtype, torch.float32), []
+        for rows in ctx.parts:
+            logits = linear(deep[rows], weight, bias)
+            if ctx.gradients:
+                ones = torch.ones(len(logits), dtype=dtype, device=logits.device)
+                log_prob.append(ctx.gradients.add(rows, logits, words[rows], ones))
+            else:
+                log_prob.append(_log_prob(logits, words[rows]))
+            if keep:
+                ctx.kept.append(logits)
+        placed = _placed(ctx.parts, log_prob, lambda: words.new_zeros(len(words), dtype=dtype))
+        return placed.masked_fill(words == 0, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        deep, weight, bias, words = ctx.saved_tensors
+        if ctx.parts is None:
+            raise RuntimeError("word_log_prob can be differentiated once: its backward pass frees what it kept")
+        parts, kept, gradients = ctx.parts, ctx.kept, ctx.gradients
+        ctx.parts = ctx.kept = ctx.gradients = None
+        if gradients and (factor := _only(grad, parts)) is not None:
+            return *gradients.times(factor), None, None, None
+        grad, gradients = grad.masked_fill(words == 0, 0), _Gradients(deep, weight, ctx.needs_input_grad)
+        for rows, logits in zip(parts, kept or repeat(None), strict=False):
+            if logits is None:
+                logits = linear(deep[rows], weight, bias)
+            elif fused("likelihood", logits):  # which overwrites them
+                logits = logits.clone()
+            gradients.add(rows, logits, words[rows], grad[rows])
+        return *gradients.times(None), None, None, None
+
+
+def _parts(words: Tensor, weight: Tensor) -> list[Tensor | slice]:
+    """Rows that are computed together: on a CPU some of those that are not PAD, on a GPU all."""
+    if words.device.type != "cpu":  # where a synchronisation costs more than padding
+        return [slice(None)]
+    return [rows for rows in words.nonzero().squeeze(1).split(max(1, AT_ONCE // weight[:, 0].nbytes)) if len(rows)]
+
+
+def _placed(parts: list[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
+    """A tensor with the values of these parts of its rows, and zeros elsewhere."""
+    if parts and isinstance(parts[0], slice):  # all rows
+        return values[0]
+    return zeros().index_copy(0, torch.cat(parts), torch.cat(values)) if parts else zeros()
+
+
+def _only(grad: Tensor, parts: list[Tensor]) -> Tensor | None:
+    """The gradient of each word, if it is the same for all; None otherwise."""
+    if not parts:
+        return grad.new_zeros(())
+    first = grad[parts[0][0]]
+    return first if all((grad[rows] == first).all() for rows in parts) else None
+
+
+class _Gradients:
+    """Those of the input, the weight and the bias of a vocabulary layer, if they are needed."""
+
+    def __init__(self, deep: Tensor, weight: Tensor, needed: Sequence[bool]) -> None:
+        self.inputs, self.needed = (deep, weight), needed
+        self.parts: list[Tensor | slice] = []
+        self.deep: list[Tensor] = []
+        self.weight = self.bias = None
+
+    def add(self, rows: Tensor | slice, logits: Tensor, words: Tensor, factor: Tensor) -> Tensor:
+        """Add the gradients of log p(words), times `factor`. Returns log p(words). Fused loops overwrite the logits."""
+        deep, weight = self.inputs
+        log_prob, slopes, slopes_of_bias = _log_prob_and_slopes(logits, words, factor)
+        self.parts.append(rows)
+        if self.needed[0]:
+            self.deep.append(linear(slopes, weight.mT))
+        if self.needed[1]:
+            product = transposed_product(slopes, deep[rows])
+            product = at_least_float32(product) if product.device.type == "cpu" else product  # a GPU computes one
+            self.weight = product if self.weight is None else _add(self.weight, product)
+        if self.needed[2]:
+            self.bias = slopes_of_bias if self.bias is None else self.bias.add_(slopes_of_bias)
+        return log_prob
+
+    def times(self, factor: Tensor | None) -> list[Tensor | None]:
+        """The sums so far, times `factor`."""
+        deep, weight = self.inputs
+        if self.needed[1] and self.weight is None:
+            self.weight = torch.zeros_like(weight)
+            self.bias = weight.new_zeros(len(weight)) if self.needed[2] else None
+        if factor is None and len(self.parts) > 1:
+            factor = deep.new_ones(())  # the sums were added up in place, and stay here
+        of_deep = _placed(self.parts, self.deep, lambda: torch.zeros_like(deep)) if self.needed[0] else None
+        gradients = of_deep, self.weight, self.bias
+        return [part if part is None or factor is None else part * factor for part in gradients]
+
+
+def _add(total: Tensor, half: Tensor) -> Tensor:
+    """total + half, in place. A sum of two types makes a copy of one of them."""
+    for to, part in zip(total.split(CACHED // 2**10), half.split(CACHED // 2**10), strict=True):
+        to += part
+    return total
+
+
+def _log_prob(logits: Tensor, words: Tensor) -> Tensor:
+    log_prob = at_least_float32(logits.gather(-1, words[:, None]).squeeze(-1))
+    for rows in _cached(logits):
+        log_prob[rows] -= at_least_float32(logits[rows]).logsumexp(dim=-1)
+    return log_prob
+
+
+def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log p(words); its slopes with respect to the logits, times `factor`; their sum over rows. Fused loops write the
+    slopes into the logits."""
+    if loops := fused("likelihood", logits):
+        logits.gather(-1, words[:, None])  # raises for what is no word; loops do not check
+        log_prob, sums = loops.log_prob_and_slopes(logits, words, factor)
+        return log_prob, logits, sums
+    log_prob, sums, found = torch.empty_like(factor), factor.new_zeros(logits.shape[1]), []
+    for rows in _cached(logits):  # d log p(word) / d logits = 1[word] - p
+        all_words, word, by = at_least_float32(logits[rows]).log_softmax(dim=-1), words[rows, None], factor[rows, None]
+        log_prob[rows] = all_words.gather(-1, word).squeeze(-1)
+        slopes = all_words.exp_().mul_(-by).scatter_add_(-1, word, by)
+        sums += slopes.sum(dim=0)
+        found.append(slopes.to(logits.dtype))
+    return log_prob, torch.cat(found) if len(found) > 1 else found[0], sums
+
+
+def _cached(logits: Tensor) -> list[slice]:
+    """Slices of a few rows, so that the float32 intermediates between logits and gradient stay in a CPU's cache."""
+    at_once = max(1, (2**26 if logits.is_cuda else CACHED) // logits.shape[1])
+    return [slice(first, first + at_once) for first in range(0, len(logits), at_once)]

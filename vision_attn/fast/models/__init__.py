@@ -1,0 +1,1 @@
+"""Models whose loops over time steps run faster."""

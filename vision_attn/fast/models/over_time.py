@@ -1,0 +1,14 @@
+"""Models whose `forward` is a loop over time steps."""
+
+from typing import Any
+
+from vision_attn.fast.cast import casting_weights
+from vision_attn.fast.time_loops import over_time
+
+
+class OverTime:
+    """A model whose `forward` is a loop over time steps: weights are cast once, and get one gradient."""
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        with casting_weights(self), over_time(self):
+            return super().forward(*arguments, **options)

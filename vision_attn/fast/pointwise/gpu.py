@@ -1,0 +1,131 @@
+"""Sums and products element by element on a GPU, with what follows them: one kernel forward, one backward. The plain
+versions are in `layers.pointwise`."""
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from vision_attn.fast.launch import launch
+
+BLOCK = 1024
+MOST = 8192
+"""The most features of a row that one program holds."""
+
+
+@torch.library.custom_op("vision_attn::tanh_of_sum", mutates_args=())
+def tanh_of_sum(a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
+    """tanh(a + b + c) of tensors of one shape and any precision, computed in float32, in `dtype`."""
+    output = torch.empty_like(a, dtype=dtype, memory_format=torch.contiguous_format)
+    tensors = *(part.contiguous() for part in (a, b, c)), output
+    launch(_tanh_of_sum, (triton.cdiv(a.numel(), BLOCK),), *tensors, a.numel(), BLOCK)
+    return output
+
+
+@torch.library.custom_op("vision_attn::gated", mutates_args=())
+def gated(gate: Tensor, x: Tensor) -> Tensor:
+    """sigmoid(gate) x of rows x (N, D) and gates (N, 1) or (N, D), in the dtype of x."""
+    (N, D), output = x.shape, torch.empty_like(x, memory_format=torch.contiguous_format)
+    block = triton.next_power_of_2(D)
+    launch(_gated, (N,), gate.contiguous(), x.contiguous(), output, D, gate.shape[1], block)
+    return output
+
+
+@torch.library.custom_op("vision_attn::gated_gradients", mutates_args=())
+def gated_gradients(grad: Tensor, gate: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of the gates and of x."""
+    N, D = x.shape
+    outputs = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (gate, x)]
+    tensors = *(part.contiguous() for part in (grad, gate, x)), *outputs
+    launch(_gated_gradients, (N,), *tensors, D, gate.shape[1], triton.next_power_of_2(D))
+    return tuple(outputs)
+
+
+class TanhOfSum(torch.autograd.Function):
+    """`tanh_of_sum` with its gradient."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
+        output = tanh_of_sum(a, b, c, dtype)
+        ctx.save_for_backward(output)
+        ctx.dtypes = a.dtype, b.dtype, c.dtype
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (output,) = ctx.saved_tensors
+        slopes = torch.ops.aten.tanh_backward(grad, output)
+        return *(slopes.to(dtype) for dtype in ctx.dtypes), None
+
+
+class Gated(torch.autograd.Function):
+    """`gated` with its gradient."""
+
+    @staticmethod
+    def forward(ctx, gate: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, x)
+        return gated(gate.flatten(0, -2), x.flatten(0, -2)).view(x.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, x = ctx.saved_tensors
+        rows = (part.flatten(0, -2) for part in (grad, gate, x))
+        by_gate, by_x = gated_gradients(*rows)
+        return by_gate.view(gate.shape), by_x.view(x.shape)
+
+
+@tanh_of_sum.register_fake
+def _(a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(a, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+@gated.register_fake
+def _(gate: Tensor, x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@gated_gradients.register_fake
+def _(grad: Tensor, gate: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return tuple(torch.empty_like(part, memory_format=torch.contiguous_format) for part in (gate, x))
+
+
+@triton.jit
+@no_type_check
+def _tanh_of_sum(a, b, c, output, number, BLOCK: tl.constexpr):
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < number
+    total = tl.load(a + index, mask=inside, other=0.0).to(tl.float32)
+    total += tl.load(b + index, mask=inside, other=0.0).to(tl.float32)
+    total += tl.load(c + index, mask=inside, other=0.0).to(tl.float32)
+    tanh = 2.0 / (1.0 + tl.exp(-2.0 * total)) - 1.0
+    tl.store(output + index, tanh.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _gated(gate, x, output, D, gates, BLOCK: tl.constexpr):
+    row, index = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    g = tl.load(gate + row * gates + index % gates, mask=index < D, other=0.0).to(tl.float32)
+    value = tl.load(x + row * D + index, mask=index < D, other=0.0).to(tl.float32) / (1.0 + tl.exp(-g))
+    tl.store(output + row * D + index, value.to(output.dtype.element_ty), mask=index < D)
+
+
+@triton.jit
+@no_type_check
+def _gated_gradients(grad, gate, x, by_gate, by_x, D, gates, BLOCK: tl.constexpr):
+    row, index = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = index < D
+    open = 1.0 / (1.0 + tl.exp(-tl.load(gate + row * gates + index % gates, mask=inside, other=0.0).to(tl.float32)))
+    slope = tl.load(grad + row * D + index, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + row * D + index, mask=inside, other=0.0).to(tl.float32)
+    tl.store(by_x + row * D + index, (slope * open).to(by_x.dtype.element_ty), mask=inside)
+    of_gate = tl.where(inside, slope * value * open * (1.0 - open), 0.0)
+    if gates == 1:
+        tl.store(by_gate + row, tl.sum(of_gate).to(by_gate.dtype.element_ty))
+    else:
+        tl.store(by_gate + row * D + index, of_gate.to(by_gate.dtype.element_ty), mask=inside)
