@@ -122,7 +122,7 @@ def test_classes_must_derive_from_what_is_expected(evil) -> None:
         ("vision_attn.attention.soft.Sofd", "there is no Sofd in vision_attn.attention.soft; did you mean Soft?"),
         ("vision_attn.attention.soft.nn.Module", "No module named 'vision_attn.attention.soft.nn'"),
         ("vision_attn.attention.soft.nn", "names vision_attn.attention.soft.nn, which no run folder may use"),
-        ("vision_attn.attention.soft.expected_context", "is not a class"),
+        ("vision_attn.attention.soft.normalised", "is not a class"),
         ("torch.nn.LSTM", "names torch.nn.LSTM, which no run folder may use"),
         ({"class_path": "vision_attn.attention.soft.Soft", "dict_kwargs": {}},
         "attention.dict_kwargs: there is no such"), ({"class_path": "vision_attn.attention.soft.Soft", "__path__": "x"},

@@ -298,11 +298,11 @@ def test_a_loop_leaves_nothing_on_its_layers() -> None:
 
 def test_the_example_of_the_docs_trains_and_is_plain_afterwards() -> None:
     section = (ROOT / "docs" / "scale.md").read_text().split("## Speed in a training loop of your own")[1]
-    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1].replace("range(3)", "range(30)")
     seen: list[tuple[float, int]] = []
     made: dict = {"note": lambda model, loss: seen.append((float(loss), len(exchanged(model))))}
     torch.manual_seed(0)
     exec(code.replace("    loss.backward()", "    note(model, loss.detach())\n    loss.backward()"), made)
     losses, numbers = zip(*seen, strict=True)
-    assert len(losses) == 3 and losses[2] < losses[0] and min(numbers) > 10
+    assert len(losses) == 30 and losses[-1] < losses[0] - 1 and min(numbers) > 10  # dropout alone changes them by 0.5
     assert not exchanged(made["model"])
