@@ -20,7 +20,7 @@ class FastTransformer(ragged.HasRows, Transformer):
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         if torch.compiler.is_compiling():
-            return super().forward(regions, words)
+            return self._forward(regions, words)
         with casting_weights(self):
             return self._forward(regions, words)
 
