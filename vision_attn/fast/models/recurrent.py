@@ -79,7 +79,8 @@ class Packed(ragged.HasRows):
     def attend(self, query: Tensor, state: Nested, memory: Memory) -> tuple[AttentionOutput, Nested]:
         """What is seen has the layout of the query."""
         seen, carry = super().attend(ragged.spread(query, memory.step), state, memory)
-        return seen._replace(context=ragged.collect(seen.context, memory.step)), carry
+        context = ragged.collect(seen.context, memory.step)
+        return AttentionOutput(context, *seen[1:]), carry  # torch 2.11 compiles no `_replace` of what a step returns
 
     def for_rows(self, vectors: Float[Tensor, "B N"], memory: Memory, like: Tensor) -> Float[Tensor, "*rows N"]:
         if memory.step is None:
