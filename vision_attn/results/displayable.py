@@ -32,7 +32,7 @@ class Displayable(ABC):
         return Path(self.file).name
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """What JSON holds of the result; with `maps`, also where the model looked at each word."""
+        """Return what JSON holds of the result; with `maps`, also the map of each word."""
         return {}
 
     @abstractmethod
@@ -84,12 +84,12 @@ class InteractiveResult(Displayable):
 
     @property
     def log_prob(self) -> Sequence[float] | None:
-        """Of each word, in nats; None where there is no such thing."""
+        """The log-probability of each word, in nats; None if the model has none."""
         return self.described.log_prob
 
     @property
     def alpha(self) -> Float[Tensor, "T *F Y X"] | None:
-        """The map of each word, of a film of each of F frames; None for a model without maps."""
+        """The map of each word, for a film with F frames; None for a model without maps."""
         return self.described.alpha
 
     @property
@@ -101,7 +101,7 @@ class InteractiveResult(Displayable):
     @property
     @abstractmethod
     def page_item(self) -> PageItem:
-        """What the page shows of it."""
+        """The result as an item of a page."""
 
     def light(self) -> Float[Tensor, "T height width"]:
         """The map of each word on the pixels of `picture`, as it is drawn: in [0, 1], 1 at the brightest pixel."""

@@ -54,7 +54,7 @@ class AnsweredStory(NamedTuple):
     answer: str
     said: str
     probability: float
-    """Of what was said."""
+    """The probability of `said`."""
     alpha: Float[Tensor, "K L"]
     """The weights of sentences in each hop, or their scores, the latest first."""
 
@@ -70,7 +70,7 @@ class AnsweredImage(NamedTuple):
     """The weights of regions in each hop, or their scores."""
     picture: Image.Image
     boxes: Sequence[Box]
-    """Of the objects that the answer follows from, in the order in which they lead to it."""
+    """The boxes of the objects that the answer follows from, in the order in which they lead to it."""
     extent: Extent
 
 

@@ -9,12 +9,12 @@ from vision_attn.viz.html import write_html
 
 
 class Entry(NamedTuple):
-    """A picture and what is said below it."""
+    """A picture and the text below it."""
 
     path: Path
     text: str
     still: Path | None = None
-    """Of an animation: a picture that shows the same, which the text links."""
+    """For an animation: a still picture of the same, to which the text links."""
 
 
 def write_index(path: Path, entries: Sequence[Entry], *, title: str, guide: str) -> Path:

@@ -24,7 +24,7 @@ LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
 Unit = Literal["word", "character", "hop", "map"]
-"""What pages call the parts of what a model said."""
+"""What a page calls each part of the model's output."""
 GUIDE = (
     "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it. "
     "Press a picture to see it without light."
@@ -60,12 +60,12 @@ class PageItem(NamedTuple):
     regions: Int[Tensor, "T"] | None = None
     """The region that hard attention selected at each word, counted row by row from 0. Outlined in white."""
     layers: Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None = None
-    """The weights by layer and head, for a model of several: the page lets one choose among them. Not of `alpha`'s size
-    necessarily. A list of layers (T, K, Y, X) where they differ in size."""
+    """The weights by layer and head, for a model of several: the page lets the reader choose among them. May
+    differ from `alpha` in size. A list of layers (T, K, Y, X) if they differ in size from each other."""
     extent: Extent = WHOLE
     """Where the regions of `alpha` lie on the picture."""
     layers_extent: Extent = WHOLE
-    """The same of `layers`."""
+    """Where the regions of `layers` lie on the picture."""
     question: str = ""
     """What was asked, and answered: stands above the words."""
     frames: int = 1
@@ -182,7 +182,7 @@ def _figure(item: PageItem, unit: Unit) -> _Figure:
         extent=_edges(item.extent),
         times=times_of(item.picture) if item.frames > 1 else [],
         words=list(_words(item, between, unit)) if mapped else [],
-        plain="".join(map(str.__add__, map(shown, item.words), between)).rstrip(),
+        plain="".join(shown(word) + gap for word, gap in zip(item.words, between, strict=False)).rstrip(),
         dials=_dials(item),
     )
 
