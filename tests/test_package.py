@@ -100,6 +100,14 @@ assert main(["demo", *sys.argv[2:]]) == 0
     assert done.returncode == 0 and done.stdout.startswith("vision-attn "), done.stderr
 
 
+def test_the_wheel_holds_all_of_the_package(installed: Path) -> None:
+    """Also what is no code, such as the templates of pages."""
+    ours = {path.relative_to(ROOT) for path in (ROOT / "vision_attn").rglob("*") if path.is_file()}
+    ours = {path for path in ours if "__pycache__" not in path.parts}
+    assert {path.suffix for path in ours} >= {".py", ".html", ".css", ".js", ".typed"}
+    assert {str(path) for path in ours if not (installed / path).is_file()} == set()
+
+
 def test_the_wheel_is_typed_and_says_where_the_project_is(installed) -> None:
     assert (installed / "vision_attn/py.typed").is_file()
     (path,) = installed.glob("*.dist-info/METADATA")

@@ -64,7 +64,7 @@ class Source:
 
     @property
     def summary(self) -> str:
-        """One line about the data, printed when a run starts; empty: there is nothing to say. Valid after `prepare`."""
+        """One line about the data, printed when a run starts unless it is empty. Valid after `prepare`."""
         return ""
 
     @property

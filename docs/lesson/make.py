@@ -46,8 +46,13 @@ def main() -> None:
         import data  # not needed to join
 
         for name in data.EVERY if names == ["all"] else names:
-            kept[name] = json.dumps(data.EVERY[name](), separators=(",", ":"))
+            kept[name] = encoded(data.EVERY[name]())
     INDEX.write_text(joined(kept), encoding="utf-8")
+
+
+def encoded(value: object) -> str:
+    """JSON for the inside of a script element: without "<", so that no text can end the element."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def numbers(page: str) -> dict[str, str]:

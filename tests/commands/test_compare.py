@@ -90,7 +90,9 @@ def test_all_that_is_known_is_json(runs, capsys):
 def test_curves_are_a_page(runs, tmp_path, capsys):
     assert main(["compare", *runs, "--out", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "index.html").read_text()
-    plots = {plot.getAttribute("aria-label"): plot for plot in map(parsed, re.findall("<svg.*?</svg>", page))}
+    plots = {
+        plot.getAttribute("aria-label"): plot for plot in map(parsed, re.findall("<svg.*?</svg>", page, re.DOTALL))
+    }
     assert plots.keys() == {"loss", "val/BLEU-4"}
     names = [title.firstChild.data for title in plots["loss"].getElementsByTagName("title")]
     assert names == runs

@@ -26,7 +26,7 @@ def test_help_needs_no_torch() -> None:
     assert not {"torch", "numpy", "yaml"} & imported(code)
 
 
-def test_photographs_are_captioned_without_torchvision_compiler_and_numba(tmp_path: Path) -> None:
+def test_photographs_are_captioned_without_torchvision_compiler_numba_and_pages(tmp_path: Path) -> None:
     code = """
 from vision_attn.commands import main
 from vision_attn.configuration.config import build, read
@@ -37,7 +37,10 @@ assert main(sys.argv[2:]) == 0
 """
     run = write_run("sat_soft_scenes", tmp_path / "run")
     photographs = Path(__file__).parents[2] / "docs" / "photographs"
-    unused = {"numba", "torchvision", "triton", "torch.utils.flop_counter", "PIL.PalmImagePlugin", "vision_attn.engine"}
+    unused = {
+        "numba", "torchvision", "triton", "torch.utils.flop_counter", "PIL.PalmImagePlugin", "vision_attn.engine",
+        "jinja2",
+    }  # fmt: skip
     modules = imported(code, CONFIGS / "sat_soft_scenes.yaml", "caption", run, photographs)
     assert not {*unused, *COMPILER, *EVALUATION} & modules
 

@@ -52,7 +52,7 @@ def test_answers_are_judged_by_kind_and_by_what_hops_read(stories: Path) -> None
 def test_the_page_of_a_story_shows_sentences_weights_and_the_answer(stories: Path) -> None:
     page = (stories / "pictures_test" / "index.html").read_text()
     assert page.count("<figure>") == 6 and page.count("<th>hop 2</th>") == 6
-    assert "Where is " in page and page.count("<tr class=support>") >= 6 and page.count('class="weight"') >= 24
+    assert "Where is " in page and page.count('<tr class="support">') >= 6 and page.count('class="weight"') >= 24
     assert page.count("correct: ") >= 3 and "The second half of the page are wrong answers" in page
 
 

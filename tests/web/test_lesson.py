@@ -309,6 +309,13 @@ def test_the_page_is_written_from_its_parts() -> None:
     assert make.joined(NUMBERS) == PAGE, "index.html is out of date: run `python docs/lesson/make.py`"
 
 
+def test_no_text_of_its_data_ends_the_script() -> None:
+    """`DATA` reads it back whole."""
+    text = "</script><img src=x onerror=alert(1)><!--\u2028"
+    page = f'<script type="application/json" id="data-x">{make.encoded([text])}</script>'
+    assert json.loads(make.numbers(page)["x"]) == [text] and "<" not in make.encoded(text)
+
+
 def test_nothing_is_loaded_from_elsewhere() -> None:
     """One file, without a server and a network. Links of its text may lead to the web."""
     text = make.DATA.sub("", PAGE)

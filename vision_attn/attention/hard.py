@@ -45,7 +45,7 @@ class Hard(Attention):
 
     @property
     def mode(self) -> str:
-        """The way in use: a sample in training, `at_test` otherwise."""
+        """The current mode: "sample" in training, `at_test` otherwise."""
         return "sample" if self.training else self.at_test
 
     def sample_expectation_mask(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:

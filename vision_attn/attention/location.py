@@ -168,7 +168,7 @@ class GaussianMixture(Score):
         return regions[..., :0]
 
     def start(self, keys: Float[Tensor, "B L 0"], rows: int) -> Float[Tensor, "B R K"]:
-        """kappa_0: every component is at the first column."""
+        """Return kappa_0 = 0, so that every component is at the first column."""
         return at_least_float32(keys.new_zeros(len(keys), rows, self.num_components))
 
     def forward(

@@ -59,8 +59,8 @@ class Classifier(nn.Module):
     """The size of the state that samples are computed from; needed where `reinforced`."""
 
     def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
-        """`rows` Monte Carlo copies of each image. `way`: "sample" samples locations, "mean" takes their means.
-        A deterministic model ignores `rows` and returns one row."""
+        """Classify `rows` Monte Carlo copies of each image. `mode`: "sample" samples locations, "mean" takes their
+        means. A deterministic model ignores `rows` and returns one row."""
         raise NotImplementedError
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Glimpses | Reads | None:

@@ -50,7 +50,7 @@ class Results(NamedTuple):
     described: list[DecodedCaption]
     """The best decoded caption of each image."""
     by_mode: dict[str, list[DecodedCaption]]
-    """The same for each way to look at test time, if the model has several and the evaluation is a full one."""
+    """The same for each mode at test time, if the model has several and the evaluation is a full one."""
     content_words: frozenset[str]
     """Words that name objects, if the source knows them."""
     probed: Any = None

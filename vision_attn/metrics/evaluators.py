@@ -130,7 +130,7 @@ class Motion(Evaluator):
 
 class Pointing(Evaluator):
     """Whether attention lies in the boxes of what words name, if boxes are known: see `AttentionCorrectness`. For a
-    captioner with several ways to look, also `pointing_WAY` and `mass_WAY`, for the regions seen."""
+    captioner with several modes at test time, also `pointing_MODE` and `mass_MODE`, for the regions seen."""
 
     def __init__(self) -> None:
         self.correctness: dict[tuple[str, tuple[int, ...], Extent], AttentionCorrectness] = {}

@@ -1,9 +1,7 @@
 """Results that show themselves in a notebook, and are saved as a page or a picture."""
 
-import base64
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,9 @@ from vision_attn.contracts.places import Extent
 from vision_attn.system.console import progress
 from vision_attn.system.files import scratch
 from vision_attn.viz.attention import light
+from vision_attn.viz.html import data_url, filled, write_html
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import DARK, picture_name, save_page
+from vision_attn.viz.sheet import picture_name
 
 HEIGHT = 640
 """Height of a page in a notebook, in pixels."""
@@ -33,7 +32,7 @@ class Displayable(ABC):
         return Path(self.file).name
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """What JSON holds of the result; with `maps`, also where the model looked at each word."""
+        """Return what JSON holds of the result; with `maps`, also the map of each word."""
         return {}
 
     @abstractmethod
@@ -60,7 +59,7 @@ class Displayable(ABC):
             return (folder / "page.html").read_text(encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        return f'<iframe srcdoc="{escape(self.page())}" style="width: 100%; height: {HEIGHT}px; border: 0"></iframe>'
+        return filled("notebook.html", page=self.page(), height=HEIGHT)
 
     def _repr_png_(self) -> bytes:
         with scratch("picture") as folder:
@@ -85,12 +84,12 @@ class InteractiveResult(Displayable):
 
     @property
     def log_prob(self) -> Sequence[float] | None:
-        """Of each word, in nats; None where there is no such thing."""
+        """The log-probability of each word, in nats; None if the model has none."""
         return self.described.log_prob
 
     @property
     def alpha(self) -> Float[Tensor, "T *F Y X"] | None:
-        """The map of each word, of a film of each of F frames; None for a model without maps."""
+        """The map of each word, for a film with F frames; None for a model without maps."""
         return self.described.alpha
 
     @property
@@ -102,7 +101,7 @@ class InteractiveResult(Displayable):
     @property
     @abstractmethod
     def page_item(self) -> PageItem:
-        """What the page shows of it."""
+        """The result as an item of a page."""
 
     def light(self) -> Float[Tensor, "T height width"]:
         """The map of each word on the pixels of `picture`, as it is drawn: in [0, 1], 1 at the brightest pixel."""
@@ -137,10 +136,4 @@ class InteractiveResult(Displayable):
 
 def write_embedded(path: Path, title: str, picture: Path) -> None:
     """Write a page that holds one picture."""
-    data = base64.b64encode(picture.read_bytes()).decode()
-    page = (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f'<body style="margin: 0; background: {DARK.paper}">\n'
-        f'<img alt="{escape(title)}" style="max-width: 100%" src="data:image/{picture.suffix[1:]};base64,{data}">\n'
-    )
-    save_page(path, page)
+    write_html(path, "picture.html", title=title, source=data_url(picture.read_bytes(), picture.suffix[1:]))

@@ -110,8 +110,8 @@ class ExplanationResult(InteractiveResult):
         kind = items[0].kind
         dials = any(item.layers is not None for item in items)
         models, ways = (", ".join(dict.fromkeys(getattr(item, name) for item in items)) for name in ("model", "way"))
-        origin = ORIGIN.format(models, ways) + RANDOM * any(item.random for item in items)
-        guide = origin + GUIDES.get(kind, GUIDE.format("word")) + DIALS * dials
+        origin = ORIGIN.format(models, ways) + (RANDOM if any(item.random for item in items) else "")
+        guide = origin + GUIDES.get(kind, GUIDE.format("word")) + (DIALS if dials else "")
         write_page(path, [item.page_item for item in items], title=TITLES[kind], guide=guide)
 
     def write_picture(self, path: Path) -> None:

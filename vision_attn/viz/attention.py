@@ -137,7 +137,7 @@ def attention_sheet(
         above, *below = (boxed(drawn, (boxes or {}).get(shown(word), ())) for drawn in pictures)
         panels.append(Panel(above, shown(word), note, *below))
     caption = (joined(words) or "no words") if caption is None else caption
-    boxes = f"boxes: {truth}" * any((boxes or {}).get(shown(word)) for word in words)
+    boxes = f"boxes: {truth}" if any((boxes or {}).get(shown(word)) for word in words) else ""
     return sheet(panels, caption=caption, title=title, remark=_remark(words, alpha, log_prob, boxes), legend=LEGEND)
 
 
@@ -145,7 +145,7 @@ def _notes(
     words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, log_prob: Sequence[float | int] | Tensor | None
 ) -> list[str]:
     """The note next to each word: whether its map is nearly even, and its probability."""
-    marks = [""] * len(words) if alpha is None else ["even" * flat for flat in even(alpha).tolist()]
+    marks = [""] * len(words) if alpha is None else ["even" if flat else "" for flat in even(alpha).tolist()]
     probabilities = [""] * len(words) if log_prob is None else [f"p {math.exp(value):.2f}" for value in log_prob]
     return [" · ".join(filter(None, both)) for both in zip(marks, probabilities, strict=True)]
 

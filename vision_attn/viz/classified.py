@@ -57,7 +57,8 @@ def write_classified(
         moving = write_animation(folder / f"{number:02d}.gif", item)
         paths += [still, moving]
         entries.append(Entry(moving, f"image {number}", still))
-    return [write_looks(folder, entries, GLIMPSES + JUDGED + SAMPLED * sampled), *paths]
+    guide = GLIMPSES + JUDGED + (SAMPLED if sampled else "")
+    return [write_looks(folder, entries, guide), *paths]
 
 
 def write_looks(folder: Path, entries: Sequence[Entry], guide: str) -> Path:

@@ -1,7 +1,6 @@
 """What a memory network read in each of its hops: the sentences of a story, or the regions of an image."""
 
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +13,9 @@ from torch import Tensor
 from vision_attn.contracts.places import Extent
 from vision_attn.system.console import progress
 from vision_attn.viz.attention import write_sheet
-from vision_attn.viz.index import write_figures
+from vision_attn.viz.html import write_html
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import DARK, Box, picture_name
+from vision_attn.viz.sheet import Box, picture_name
 
 TITLE = "What each hop read"
 CHOSEN = (
@@ -42,16 +41,6 @@ TRUE = "the object that the answer follows from at this hop"
 BOXES = f" A box is {TRUE}."
 LEAST = 0.005
 """Smaller weights have no number."""
-ORANGE, BLUE = "255 180 84", "100 170 255"
-STYLE = f"""  h2 {{ font-size: 1.1rem; font-weight: 600; margin: 0 0 .3rem; }}
-  main {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 0 2.5rem; }}
-  table {{ width: 100%; border-collapse: separate; border-spacing: 3px; }}
-  th {{ font-weight: 400; white-space: nowrap; color: {DARK.quiet}; font-size: .85rem; }}
-  td {{ padding: .1rem .6rem; border-radius: 4px; }} td:first-child {{ width: 100%; }}
-  td.weight {{ min-width: 3rem; text-align: center; font-variant-numeric: tabular-nums; }}
-  tr.support td:first-child {{ box-shadow: inset 3px 0 {DARK.accent}; }}
-  .right {{ color: #9ccc65; }} .wrong {{ color: #ef9a9a; }}
-"""
 
 
 class AnsweredStory(NamedTuple):
@@ -65,7 +54,7 @@ class AnsweredStory(NamedTuple):
     answer: str
     said: str
     probability: float
-    """Of what was said."""
+    """The probability of `said`."""
     alpha: Float[Tensor, "K L"]
     """The weights of sentences in each hop, or their scores, the latest first."""
 
@@ -81,7 +70,7 @@ class AnsweredImage(NamedTuple):
     """The weights of regions in each hop, or their scores."""
     picture: Image.Image
     boxes: Sequence[Box]
-    """Of the objects that the answer follows from, in the order in which they lead to it."""
+    """The boxes of the objects that the answer follows from, in the order in which they lead to it."""
     extent: Extent
 
 
@@ -90,48 +79,64 @@ def write_story_hops(path: Path, stories: Sequence[AnsweredStory], *, scored: bo
 
     scored: `alpha` are scores of any sign, of a model without softmax.
     """
-    figures = "\n".join(f"<figure>{''.join(_story(story, scored))}</figure>" for story in stories)
     guide = (SCORED_STORIES if scored else STORIES) + SUPPORT
-    return write_figures(path, figures, title=TITLE, guide=guide, style=STYLE)
+    return write_html(path, "stories.html", stories=[_story(one, scored) for one in stories], title=TITLE, guide=guide)
 
 
-def _story(story: AnsweredStory, scored: bool) -> Iterator[str]:
-    hops = range(len(story.alpha))
-    yield "<table><tr><th></th>" + "".join(f"<th>hop {hop + 1}</th>" for hop in hops) + "</tr>\n"
+class _Cell(NamedTuple):
+    """The weight or score of a sentence in a hop. `share`: how strong its colour is, in [0, 1]."""
+
+    number: str
+    share: float
+    negative: bool = False
+
+
+class _Row(NamedTuple):
+    """A sentence of a story. `support`: whether the answer follows from it."""
+
+    fact: str
+    support: bool
+    cells: list[_Cell]
+
+
+class _Story(NamedTuple):
+    """What the template inserts of a story."""
+
+    question: str
+    said: str
+    right: bool
+    told: str
+    hops: int
+    rows: list[_Row]
+
+
+def _story(story: AnsweredStory, scored: bool) -> _Story:
+    hops, rows = len(story.alpha), []
     weights, largest = story.alpha.T.tolist(), story.alpha.abs().amax(dim=1).clamp(min=1e-9).tolist()
     for place, fact in enumerate(story.facts):
         later = len(story.facts) - 1 - place
-        row = weights[later] if later < len(weights) else [0.0] * len(hops)
+        row = weights[later] if later < len(weights) else [0.0] * hops
         cells = map(_score, row, largest) if scored else map(_weight, row)
-        kind = " class=support" * (place in story.support)
-        yield f"<tr{kind}><td>{escape(fact)}</td>{''.join(cells)}</tr>\n"
-    right = "right" if story.said == story.answer else "wrong"
-    said = f'<span class="{right}">{escape(story.said)}</span>'
-    yield f"</table><h2>{escape(story.question)} {said}{escape(_told(story))}</h2><figcaption></figcaption>"
+        rows.append(_Row(fact, place in story.support, list(cells)))
+    return _Story(story.question, story.said, story.said == story.answer, _told(story), hops, rows)
 
 
 def _told(answered: "AnsweredStory | AnsweredImage") -> str:
     """What follows what was said: its probability and, if it is wrong, the answer."""
-    return f" (probability {answered.probability:.2f})" + f", correct: {answered.answer}" * (
-        answered.said != answered.answer
-    )
+    correct = "" if answered.said == answered.answer else f", correct: {answered.answer}"
+    return f" (probability {answered.probability:.2f}){correct}"
 
 
-def _weight(weight: float) -> str:
-    return _cell(f"{100 * weight:.0f}" if weight >= LEAST else "", weight, ORANGE)
+def _weight(weight: float) -> _Cell:
+    return _Cell(f"{100 * weight:.0f}" if weight >= LEAST else "", weight)
 
 
-def _score(score: float, largest: float) -> str:
-    return _cell(_signed(score), abs(score) / largest, ORANGE if score > 0 else BLUE)
+def _score(score: float, largest: float) -> _Cell:
+    return _Cell(_signed(score), abs(score) / largest, score <= 0)
 
 
 def _signed(score: float) -> str:
     return f"{score:+.2f}" if abs(score) < 100 else f"{score:+,.0f}"
-
-
-def _cell(number: str, share: float, colour: str) -> str:
-    ink = "#101216" if share > 0.5 else "inherit"
-    return f'<td class="weight" style="background: rgb({colour} / {max(share, 0.04):.2f}); color: {ink}">{number}</td>'
 
 
 def write_image_hops(folder: Path, images: Sequence[AnsweredImage], *, scored: bool = False) -> list[Path]:
@@ -144,7 +149,7 @@ def write_image_hops(folder: Path, images: Sequence[AnsweredImage], *, scored: b
     items = [_item(number, image, scored) for number, image in enumerate(images, start=1)]
     guide = (SCORED_IMAGES if scored else IMAGES) + BOXES + CHOSEN
     paths = [write_page(folder / "index.html", items, title=TITLE, guide=guide, unit="map" if scored else "hop")]
-    title = "scores, still without softmax" * scored
+    title = "scores, still without softmax" if scored else ""
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         path, options = folder / picture_name(number, "hops.png"), {"boxes": item.boxes, "extent": item.extent}
         options |= {"caption": item.question, "title": title, "truth": TRUE}

@@ -1,11 +1,7 @@
 """The page that says how faithful maps are: a verdict, a table, curves, and the most and the least faithful images."""
 
-import base64
 import io
-import re
 from collections.abc import Mapping, Sequence
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +12,10 @@ from torch import Tensor
 from vision_attn.contracts.places import Extent
 from vision_attn.system.console import plural, signed
 from vision_attn.viz.attention import light
-from vision_attn.viz.curves import plot
-from vision_attn.viz.sheet import Panel, fitted, glowing, save_page, sheet
+from vision_attn.viz.curves import Plot, plot
+from vision_attn.viz.html import data_url, write_html
+from vision_attn.viz.sheet import Panel, fitted, glowing, sheet
 
-COLOURS = (
-    "#e69f00", "#3d9ad1", "#009e73", "#cc79a7", "#d55e00", "#7b6fd0", "#a0792c", "#c0392b", "#5c8f2a", "#1f9aa0",
-)  # fmt: skip
-"""Of methods, in turn; seen on white and on black."""
-RANDOM = "#888888"
 UNKNOWN = "–"
 SIDE = 256
 FILLED = {"linear": "noisy linear interpolation", "mean": "the mean colour", "blur": "the blurred image"}
@@ -45,27 +37,51 @@ def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples:
     """Write the page of `numbers` (`vision_attn.explain.report.record`). The first half of `examples` is the most
     faithful."""
     methods, settings = numbers["methods"], numbers["settings"]
-    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(methods)} | {"random": RANDOM}
-    middle = (len(examples) + 1) // 2
-    parts = {
-        "title": escape(TITLE.format(model)),
-        "guide": f"{plural(numbers['answers'], 'answer')} to {plural(numbers['images'], 'image')}. Regions that a map "
+    lines, middle = list(dict.fromkeys([*methods, "random"])), (len(examples) + 1) // 2
+    return write_html(
+        path,
+        "measured.html",
+        title=TITLE.format(model),
+        guide=f"{plural(numbers['answers'], 'answer')} to {plural(numbers['images'], 'image')}. Regions that a map "
         "marks most are deleted from an image, or inserted into an empty one; in their place stands "
         f"{FILLED[settings['fill']]}.",
-        "verdict": "".join(f"<p>{escape(line)}</p>" for line in numbers["verdict"]),
-        "table": _table(numbers, colours),
-        "legend": _legend(numbers),
-        "keys": "".join(f"<span>{_key(colour)}{escape(name)}</span>" for name, colour in colours.items()),
-        "plots": "".join(_plots(numbers, colours)),
-        "agreement": _agreement(numbers["agreement"]),
-        "most": "".join(_example(one) for one in examples[:middle]),
-        "least": "".join(_example(one) for one in examples[middle:]) or '<p class="quiet">Too few images.</p>',
-    }
-    page = files("vision_attn.viz").joinpath("measured.html").read_text(encoding="utf-8")
-    return save_page(path, re.sub(r"{{(\w+)}}", lambda hole: parts[hole[1]], page))
+        verdict=numbers["verdict"],
+        table=_table(numbers, lines),
+        legend=_legend(numbers),
+        lines=lines,
+        plots=_plots(numbers, lines),
+        agreement=numbers["agreement"],
+        most=map(_example, examples[:middle]),
+        least=map(_example, examples[middle:]),
+    )
 
 
-def _table(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> str:
+class _Cell(NamedTuple):
+    """A number of a method. `kind`: "yes" for one that is sure to be good, "no" for bad, else empty."""
+
+    text: str
+    kind: str = ""
+
+
+class _Row(NamedTuple):
+    """The numbers of a method, or of an order to compare with, by the names of their columns."""
+
+    label: str
+    line: int | None
+    """The number of its curve; None without one."""
+    cells: dict[str, _Cell]
+    kind: str = ""
+    """"other" for an order to compare with."""
+
+
+class _Table(NamedTuple):
+    """The table of methods: the names of columns, each with a note, and the rows."""
+
+    heads: dict[str, str]
+    rows: list[_Row]
+
+
+def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
     """The rows of methods, best first, and below them those of a random and of the best order."""
     pointed, checked = numbers["uniform"] is not None, any("sanity" in one for one in numbers["methods"].values())
     heads = {"gain": "over a random order", "95% interval": "", "deletion": "lower is better"}
@@ -75,54 +91,37 @@ def _table(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> str:
     heads |= {"pointing": "largest region on the object", "mass": "on the object"} if pointed else {}
     heads |= {"seconds": "for a map"}
     rows = [
-        _row(_name(name, colours), _cells(one), heads)
+        _Row(name, lines.index(name), _cells(one))
         for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"])
     ]
     best = f"best order found, of {plural(numbers['searched'], 'image')}"
     for name, label in (("random", "random order"), ("best", best), ("uniform", "uniform map")):
         if (one := numbers[name]) is not None:
-            cells = {key: (_number(value), "") for key, value in one.items()}
-            rows.append(_row(_name(name, colours, label), cells, heads, kind="other"))
-    head = "".join(f"<th>{name}<small>{note}</small></th>" for name, note in {"method": "", **heads}.items())
-    return f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+            cells = {key: _Cell(_number(value)) for key, value in one.items()}
+            rows.append(_Row(label, lines.index(name) if name in lines else None, cells, kind="other"))
+    return _Table(heads, rows)
 
 
-def _cells(one: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The numbers of a method by the name of their column: each a text, and a class for its colour."""
+def _cells(one: Mapping[str, Any]) -> dict[str, _Cell]:
+    """The numbers of a method by the name of their column."""
     ends, share = one["gain_interval"], one["share"]
     kind = "" if ends is None else "yes" if one["is_better"] else "no" if ends[1] < 0 else ""
     cells = {
-        "gain": (signed(one["gain"]), kind),
-        "95% interval": (UNKNOWN if ends is None else f"{signed(ends[0])} to {signed(ends[1])}", ""),
-        "of the best": (UNKNOWN if share is None or kind != "yes" else f"{share:.0%}", ""),
-        "seconds": (f"{one['seconds']:.2g}", ""),
+        "gain": _Cell(signed(one["gain"]), kind),
+        "95% interval": _Cell(UNKNOWN if ends is None else f"{signed(ends[0])} to {signed(ends[1])}"),
+        "of the best": _Cell(UNKNOWN if share is None or kind != "yes" else f"{share:.0%}"),
+        "seconds": _Cell(f"{one['seconds']:.2g}"),
     }
     if "sanity" in one:
-        ignores = one["ignores_weights"]
-        cells["random weights"] = f"{one['sanity'][-1]:.2f}{' unchanged' * ignores}", "no" * ignores
-    return cells | {key: (_number(one[key]), "") for key in ("deletion", "insertion", "pointing", "mass") if key in one}
+        text = f"{one['sanity'][-1]:.2f}"
+        cells["random weights"] = _Cell(f"{text} unchanged", "no") if one["ignores_weights"] else _Cell(text)
+    plain = ("deletion", "insertion", "pointing", "mass")
+    return cells | {key: _Cell(_number(one[key])) for key in plain if key in one}
 
 
 def _number(value: float) -> str:
     """Three decimals, or three digits of what is small."""
     return f"{value:.3f}" if not value or value >= 0.1 else f"{value:#.3g}"
-
-
-def _row(name: str, cells: Mapping[str, tuple[str, str]], heads: Mapping[str, str], kind: str = "") -> str:
-    """A row of the table. Each cell has the name of its column, which a narrow screen shows in the place of heads."""
-    drawn = "".join(
-        f'<td data-name="{head}" class="{colour}">{text}</td>'
-        for head, (text, colour) in ((head, cells.get(head, ("", ""))) for head in heads)
-    )
-    return f'<tr class="{kind}">{name}{drawn}</tr>'
-
-
-def _name(name: str, colours: Mapping[str, str], label: str = "") -> str:
-    return f"<th>{_key(colours[name]) if name in colours else ''}{escape(label or name)}</th>"
-
-
-def _key(colour: str) -> str:
-    return f'<i class="key" style="background: {colour}"></i>'
 
 
 def _legend(numbers: Mapping[str, Any]) -> str:
@@ -150,7 +149,7 @@ def _legend(numbers: Mapping[str, Any]) -> str:
     return " ".join(lines)
 
 
-def _plots(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
+def _plots(numbers: Mapping[str, Any], lines: Sequence[str]) -> list[Plot]:
     steps = numbers["settings"]["steps"]
     plots = []
     for kind, text in (("deletion", "regions deleted"), ("insertion", "regions inserted")):
@@ -158,7 +157,7 @@ def _plots(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
             name: [(100 * step / steps, value) for step, value in enumerate(curve[kind])]
             for name, curve in numbers["curves"].items()
         }
-        plots.append(plot(f"{numbers['score'].capitalize()} against the share of {text}, in percent", curves, colours))
+        plots.append(plot(f"{numbers['score'].capitalize()} against the share of {text}, in percent", curves, lines))
     checked = {name: one["sanity"] for name, one in numbers["methods"].items() if "sanity" in one}
     if checked:
         curves = {
@@ -166,36 +165,23 @@ def _plots(numbers: Mapping[str, Any], colours: Mapping[str, str]) -> list[str]:
             for name, values in checked.items()
         }
         text = "Rank correlation with the maps of before, against the percentage of layers with random weights"
-        plots.append(plot(text, curves, colours))
+        plots.append(plot(text, curves, lines))
     return plots
 
 
-def _agreement(agreement: Mapping[str, Mapping[str, float]]) -> str:
-    """A table of how alike the maps of each two methods are."""
-    if len(agreement) < 2:
-        return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in agreement)
-    rows = "".join(
-        f"<tr><th>{escape(name)}</th>"
-        + "".join(f"<td>{'' if other == name else f'{value:.2f}'}</td>" for other, value in row.items())
-        + "</tr>"
-        for name, row in agreement.items()
-    )
-    return (
-        '<h2>Agreement</h2><p class="quiet">Rank correlation of the maps of each two methods, the mean of all answers.'
-        f'</p><div class="scroll"><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
+class _Example(NamedTuple):
+    """What the template inserts of an example: its pictures as data URLs, each with its name."""
+
+    name: str
+    text: str
+    gain: str
+    pictures: list[tuple[str, str]]
 
 
-def _example(example: ExamplePicture) -> str:
-    plain, *lit = _pictures(example)
-    figures = [("picture", plain), *zip(example.maps, lit, strict=True)]
-    drawn = "".join(
-        f'<figure><img src="{_data(picture)}" alt="{escape(name)}"><figcaption>{escape(name)}</figcaption></figure>'
-        for name, picture in figures
-    )
-    title = f"{escape(Path(example.file).name)} · <b>{escape(example.text)}</b> · mean gain {signed(example.gain)}"
-    return f'<section class="example"><p>{title}</p><div class="maps">{drawn}</div></section>'
+def _example(example: ExamplePicture) -> _Example:
+    names, pictures = ["picture", *example.maps], map(_source, _pictures(example))
+    named = list(zip(names, pictures, strict=True))
+    return _Example(Path(example.file).name, example.text, signed(example.gain), named)
 
 
 def _pictures(example: ExamplePicture) -> list[Image.Image]:
@@ -207,10 +193,10 @@ def _pictures(example: ExamplePicture) -> list[Image.Image]:
     ]
 
 
-def _data(picture: Image.Image) -> str:
+def _source(picture: Image.Image) -> str:
     content = io.BytesIO()
     picture.convert("RGB").save(content, "JPEG", quality=85)
-    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return data_url(content.getvalue(), "jpeg")
 
 
 def example_sheet(model: str, examples: Sequence[ExamplePicture]) -> Image.Image:

@@ -3,10 +3,7 @@
 import base64
 import io
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,14 +16,15 @@ from vision_attn.contracts.places import WHOLE, Extent, cell, centres
 from vision_attn.system.written import gaps, joined, shown
 from vision_attn.viz.attention import SPREAD, check, even, sharpest_word, weights
 from vision_attn.viz.films import on_strip, times_of
-from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted, save_page
+from vision_attn.viz.html import data_url, write_html
+from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
 Unit = Literal["word", "character", "hop", "map"]
-"""What pages call the parts of what a model said."""
+"""What a page calls each part of the model's output."""
 GUIDE = (
     "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it. "
     "Press a picture to see it without light."
@@ -39,7 +37,7 @@ BOXES = {
 }
 ACTORS = " A box is on the actor of the event that the word tells of, while the event happens."
 FILMS = " The line below a film shows how much it looked at each frame."
-REFERENCES = {"word": "Reference captions ({})", "character": "What is written ({})"}
+REFERENCES = {"word": "Reference captions", "character": "What is written"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 
@@ -62,12 +60,12 @@ class PageItem(NamedTuple):
     regions: Int[Tensor, "T"] | None = None
     """The region that hard attention selected at each word, counted row by row from 0. Outlined in white."""
     layers: Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None = None
-    """The weights by layer and head, for a model of several: the page lets one choose among them. Not of `alpha`'s size
-    necessarily. A list of layers (T, K, Y, X) where they differ in size."""
+    """The weights by layer and head, for a model of several: the page lets the reader choose among them. May
+    differ from `alpha` in size. A list of layers (T, K, Y, X) if they differ in size from each other."""
     extent: Extent = WHOLE
     """Where the regions of `alpha` lie on the picture."""
     layers_extent: Extent = WHOLE
-    """The same of `layers`."""
+    """Where the regions of `layers` lie on the picture."""
     question: str = ""
     """What was asked, and answered: stands above the words."""
     frames: int = 1
@@ -95,20 +93,21 @@ def write_page(
     """
     for item in items:
         check(item.words, item.alpha, item.log_prob, item.regions, item.title)
-    parts = {
-        "title": escape(title),
-        "guide": escape(guide or _guide(items, unit)),
-        "figures": "\n".join(_figure(number, item, unit) for number, item in enumerate(items, 1)),
-        "layout": "strips" if all(_wide(item.picture) for item in items) else LAYOUTS.get(len(items), "many"),
-        "spread": str(SPREAD),
-        "veil": str(VEIL),
-        "dim": str(DIM),
-        "pale": str(PALE),
-        "square": _SQUARE if any(item.regions is not None for item in items) else "",
-    }
-    page = files("vision_attn.viz").joinpath("page.html").read_text(encoding="utf-8")
-    page = re.sub(r"{{(\w+)}}", lambda hole: parts[hole[1]], page)  # one pass: {{...}} within a caption is not replaced
-    return save_page(path, page)
+    return write_html(
+        path,
+        "page.html",
+        title=title,
+        guide=guide or _guide(items, unit),
+        figures=(_figure(item, unit) for item in items),
+        references=REFERENCES.get(unit, REFERENCES["word"]),
+        layout="strips" if all(_wide(item.picture) for item in items) else LAYOUTS.get(len(items), "many"),
+        unit=unit,
+        hard=any(item.regions is not None for item in items),
+        spread=SPREAD,
+        veil=VEIL,
+        dim=DIM,
+        pale=PALE,
+    )
 
 
 def _wide(picture: Image.Image) -> bool:
@@ -120,61 +119,79 @@ def _guide(items: Sequence[PageItem], unit: Unit) -> str:
     if all(item.alpha is None for item in items):
         return NO_MAPS
     films = any(item.frames > 1 for item in items)
-    boxes = ACTORS if films else BOXES[unit]
-    return GUIDE.format(unit) + boxes * any(item.boxes for item in items) + FILMS * films
+    boxes = (ACTORS if films else BOXES[unit]) if any(item.boxes for item in items) else ""
+    return GUIDE.format(unit) + boxes + (FILMS if films else "")
 
 
-def _figure(number: int, item: PageItem, unit: Unit) -> str:
-    width, height = item.picture.width // item.frames, item.picture.height
-    caption, drawn = joined(item.words), max(width, height) <= DRAWN
-    kinds = " ".join(["drawn"] * drawn + ["hard"] * (item.regions is not None))
-    rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[-2:]
-    between = [" "] * len(item.words) if unit == "character" else gaps(item.words)
-    words = "".join(word + gap for word, gap in zip(_words(number, item, unit), between, strict=True)).rstrip()
-    words = words or '<span class="none">no words</span>'
-    name, play = escape(item.title), _PLAY.format(unit) if len(item.words) > 1 and item.alpha is not None else ""
-    rest = None if item.alpha is None or unit == "character" else sharpest_word(item.words, item.alpha)
-    attributes = f' class="{kinds}"' * bool(kinds) + (f' data-rest="{rest + 1}"' if rest is not None else "")
-    return f"""<figure id="image-{number}"{attributes}>
-<div class="view{" film" * (item.frames > 1)}" data-rows="{rows}" data-columns="{columns}"\
- data-extent="{_edges(item.extent)}" data-frames="{item.frames}"\
- style="--shape: {item.picture.width / item.picture.height:.3f}; --frames: {item.frames}">
-<img src="{_data(item.picture, drawn, item.frames)}" alt="{escape(caption or item.title)}">
-<div class="boxes"></div>
-</div>{_timeline(item)}
-<figcaption>
-<div class="bar"><p class="title" dir="auto" title="{name}">{name}</p>{play}</div>
-{_QUESTION.format(escape(item.question)) if item.question else ""}\
-<p class="caption" dir="auto" role="group" aria-label="What the model said">{words}</p>
-<p class="told" aria-live="polite"></p>
-{_dials(item)}{_references(item.references, unit)}</figcaption>
-</figure>"""
+class _Word(NamedTuple):
+    """A word, its map, and what is said of them."""
+
+    text: str
+    gap: str
+    """The text up to the next word: a space, or nothing."""
+    map: str
+    """`_bytes` of the map, in base64."""
+    layers: str
+    """`_heads` of all layers, in base64; empty without layers."""
+    told: str
+    boxes: str
 
 
-def _timeline(item: PageItem) -> str:
-    """The line below a film. Its frames are evenly spaced in time, so their bars are."""
-    if item.frames == 1:
-        return ""
-    times = times_of(item.picture)
-    bars = "".join(f'<i title="{time}"></i>' for time in times) or "<i></i>" * item.frames
-    ends = f'\n<div class="ends"><span>{times[0]}</span><span>{times[-1]}</span></div>' if times else ""
-    return f'\n<div class="time" aria-hidden="true">{bars}</div>{ends}'
+class _Dials(NamedTuple):
+    """The layers of which the page shows maps: the number of heads of each, and the size of its maps."""
+
+    heads: list[int]
+    rows: list[int]
+    columns: list[int]
+    extent: str
 
 
-def _dials(item: PageItem) -> str:
-    """Sliders for the layer (0: the map itself) and the head (0: the mean of all)."""
-    if item.layers is None or not len(item.words):
-        return ""
-    layers = _layers(item.layers)
-    heads, rows, columns = (" ".join(str(layer.shape[axis]) for layer in layers) for axis in (1, 2, 3))
-    most = max(layer.shape[1] for layer in layers)
-    return (
-        f'<div class="dials" data-heads="{heads}" data-rows="{rows}" data-columns="{columns}"'
-        f' data-extent="{_edges(item.layers_extent)}">'
-        f'<label>Layer <input type="range" min="0" max="{len(layers)}" value="0"> <output>as chosen</output></label>'
-        f'<label>Head <input type="range" min="0" max="{most}" value="0" disabled> <output>mean</output></label>'
-        "</div>\n"
+class _Figure(NamedTuple):
+    """What the template inserts of an item."""
+
+    item: PageItem
+    source: str
+    alt: str
+    kinds: list[str]
+    """Classes of the figure."""
+    rest: int | None
+    """The word, counted from 1, whose map is shown at rest."""
+    rows: int
+    columns: int
+    extent: str
+    times: list[str]
+    words: list[_Word]
+    plain: str
+    """What was said, of a model without maps."""
+    dials: _Dials | None
+
+
+def _figure(item: PageItem, unit: Unit) -> _Figure:
+    drawn, mapped = max(item.picture.width // item.frames, item.picture.height) <= DRAWN, item.alpha is not None
+    between = [" "] * (len(item.words) - 1) + [""] if unit == "character" else gaps(item.words)
+    at_rest = sharpest_word(item.words, item.alpha) if mapped and unit != "character" else None
+    rows, columns = item.alpha.shape[-2:] if mapped else (1, 1)
+    return _Figure(
+        item=item,
+        source=_source(item.picture, drawn, item.frames),
+        alt=joined(item.words) or item.title,
+        kinds=[name for name, holds in (("drawn", drawn), ("hard", item.regions is not None)) if holds],
+        rest=None if at_rest is None else at_rest + 1,
+        rows=rows,
+        columns=columns,
+        extent=_edges(item.extent),
+        times=times_of(item.picture) if item.frames > 1 else [],
+        words=list(_words(item, between, unit)) if mapped else [],
+        plain="".join(shown(word) + gap for word, gap in zip(item.words, between, strict=False)).rstrip(),
+        dials=_dials(item),
     )
+
+
+def _dials(item: PageItem) -> _Dials | None:
+    if item.layers is None or not len(item.words):
+        return None
+    heads, rows, columns = ([layer.shape[axis] for layer in _layers(item.layers)] for axis in (1, 2, 3))
+    return _Dials(heads, rows, columns, _edges(item.layers_extent))
 
 
 def _layers(
@@ -198,29 +215,12 @@ def _encoded(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-_QUESTION = '<p class="question" dir="auto">{}</p>\n'
-_PLAY = '<button type="button" aria-label="Play one {} after the other">Play</button>'
-
-
-# The selected region is the last of a word's boxes. The rule is added only if there is one.
-_SQUARE = """
-  .hard .boxes i:last-child { border: 2px solid #fff; box-shadow: 0 0 0 1px #0009, inset 0 0 0 1px #0009; }"""
-
-
-def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
-    """Yield each word with its map and description. A <span>, not a <button>, so that mixed scripts keep their order.
-
-    The tab key reaches one word of a caption; the arrow keys move between words.
-    """
-    if item.alpha is None:
-        yield from map(escape, map(shown, item.words))
-        return
+def _words(item: PageItem, between: Sequence[str], unit: Unit) -> Iterator[_Word]:
+    """Yield each word with its map and description."""
     times = times_of(item.picture)
     alpha, layers = weights(item.alpha), None if item.layers is None else _layers(item.layers)
     for step, word in enumerate(item.words):
-        bits, heads = _encoded(_bytes(alpha[step].flatten()[None])), ""
-        if layers is not None:
-            heads = f' data-layers="{_encoded(b"".join(_heads(layer[step]) for layer in layers))}"'
+        heads = b"" if layers is None else b"".join(_heads(layer[step]) for layer in layers)
         told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step], item.extent, times)}"
         boxes = list((item.boxes or {}).get(shown(word), ()))
         if item.frames > 1:
@@ -236,11 +236,8 @@ def _words(number: int, item: PageItem, unit: Unit) -> Iterator[str]:
             boxes.append(on_strip((*square, frame), item.frames) if item.frames > 1 else square)
         if item.log_prob is not None:
             told += f" · p {math.exp(item.log_prob[step]):.2f}"
-        yield (
-            f'<span class="word" id="image-{number}-word-{step + 1}" role="button" tabindex="{0 if step == 0 else -1}"'
-            f' aria-pressed="false" data-map="{bits}"{heads} data-told="{escape(told)}"'
-            f' data-boxes="{_boxes(boxes)}">{escape(shown(word))}</span>'
-        )
+        map_ = _encoded(_bytes(alpha[step].flatten()[None]))
+        yield _Word(shown(word), between[step], map_, _encoded(heads), told, _boxes(boxes))
 
 
 def _place(alpha: Float[Tensor, "*F Y X"], extent: Extent, times: Sequence[str]) -> str:
@@ -283,20 +280,12 @@ def _edges(extent: Extent) -> str:
     return " ".join(f"{(edge + 1) / 2:.4f}" for edge in extent)
 
 
-def _references(references: Sequence[str], unit: Unit) -> str:
-    if not references:
-        return ""
-    lines = "".join(f'<li dir="auto">{escape(line)}</li>' for line in references)
-    return f"<details><summary>{REFERENCES[unit].format(len(references))}</summary><ul>{lines}</ul></details>\n"
-
-
-def _data(picture: Image.Image, drawn: bool, frames: int) -> str:
+def _source(picture: Image.Image, drawn: bool, frames: int) -> str:
     """Encode the picture as a data URL: PNG if it is synthetic, else JPEG."""
     kept = io.BytesIO()
     if drawn:
         fitted(picture, max(picture.size)).save(kept, "PNG")
-    else:
-        fitted(picture, min(SIDE if frames == 1 else 3 * SIDE, max(picture.size))).save(
-            kept, "JPEG", quality=82, optimize=True
-        )
-    return f"data:image/{'png' if drawn else 'jpeg'};base64,{_encoded(kept.getvalue())}"
+        return data_url(kept.getvalue(), "png")
+    side = min(SIDE if frames == 1 else 3 * SIDE, max(picture.size))
+    fitted(picture, side).save(kept, "JPEG", quality=82, optimize=True)
+    return data_url(kept.getvalue(), "jpeg")

@@ -57,13 +57,6 @@ def save_picture(path: str | Path, picture: Image.Image, **options: Any) -> Path
     return Path(path)
 
 
-def save_page(path: str | Path, page: str) -> Path:
-    """Write an HTML page. Returns its path."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(page.encode("utf-8", errors="replace"))  # UTF-8 cannot encode lone surrogates
-    return Path(path)
-
-
 def save_animation(
     path: str | Path, frames: Iterable[Image.Image], colours: Image.Image, durations: Sequence[int]
 ) -> Path:

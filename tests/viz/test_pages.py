@@ -1,0 +1,193 @@
+"""Pages of every kind insert text as text, whatever it holds, and their templates come with the package."""
+
+import os
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from jinja2 import UndefinedError
+from PIL import Image
+
+from tests.browser import NEEDED, PROGRAM, Browser
+from vision_attn.contracts.places import WHOLE
+from vision_attn.results.displayable import Displayable, write_embedded
+from vision_attn.viz.curves import write_curves
+from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
+from vision_attn.viz.html import filled
+from vision_attn.viz.index import Entry, write_index
+from vision_attn.viz.measured import ExamplePicture, write_measured
+from vision_attn.viz.page import PageItem, write_page
+
+PLAIN = "plain"
+HOSTILE = [
+    '</script><img src=x onerror="window.ran = 1">',
+    "</style></title><svg onload='window.ran = 1'>",
+    '" onmouseover="window.ran = 1" \' autofocus onfocus=\'window.ran = 1',
+    "&lt;&amp;&#60;&quot;<!-- <![CDATA[",
+    "{{ 7 * 7 }}{% raw %}{# #}",
+    "a\u2028b\u2029c\u202e</b>",
+    os.fsdecode(b"\xff\xfe</p>"),  # a name that is not in UTF-8
+]
+GREY = Image.new("RGB", (48, 32), "grey")
+
+
+def named(text: str) -> str:
+    """The text as the name of a file."""
+    return text.replace("/", "")
+
+
+def caption_page(folder: Path, text: str) -> Path:
+    """With maps, hard attention, layers, boxes, a question and references; and without maps."""
+    maps = torch.eye(4).view(4, 2, 2)
+    full = PageItem(
+        text, GREY, ["a", text, "b", "c"], maps, [text], {text: [(0, 0, 1, 1)]}, [-0.1] * 4, torch.arange(4),
+        layers=torch.ones(4, 2, 2, 3, 3), question=text,
+    )  # fmt: skip
+    return write_page(folder / "page.html", [full, PageItem(text, GREY, ["a", text])], title=text, guide=text)
+
+
+def film_page(folder: Path, text: str) -> Path:
+    strip = Image.new("RGB", (96, 32), "grey")
+    item = PageItem(text, strip, [text], torch.ones(1, 3, 1, 1), boxes={text: [(0, 0, 1, 1, 2)]}, frames=3)
+    return write_page(folder / "page.html", [item])
+
+
+def transcript_page(folder: Path, text: str) -> Path:
+    item = PageItem(text, GREY, [text, "1"], torch.ones(2, 1, 4), [text], {"1": [(0, 0, 1, 1)]})
+    return write_page(folder / "page.html", [item], title=text, unit="character")
+
+
+def image_hops_page(folder: Path, text: str) -> Path:
+    return write_image_hops(folder, [AnsweredImage(text, text, "b", 0.5, torch.ones(1, 2, 2), GREY, [], WHOLE)])[0]
+
+
+def story_page(folder: Path, text: str) -> Path:
+    alpha = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+    stories = [
+        AnsweredStory(text, [text, "b"], [0], text, "b", 0.5, alpha),
+        AnsweredStory("c", ["b"], [0], text, text, 0.5, alpha),
+    ]
+    return write_story_hops(folder / "page.html", stories)
+
+
+def picture_index(folder: Path, text: str) -> Path:
+    """Names of files are in `test_viz_index.py`."""
+    entries = [Entry(folder / "a.gif", text, folder / "a.png"), Entry(folder / "b.png", text)]
+    return write_index(folder / "page.html", entries, title=text, guide=text)
+
+
+def curves_page(folder: Path, text: str) -> Path:
+    lines = {text: [(0, 0.0), (1, 1.0)], "b": [(0, 1.0)]}
+    return write_curves(folder / "page.html", {text: lines, "loss": lines}, title=text)
+
+
+def measured_page(folder: Path, text: str) -> Path:
+    method = {
+        "gain": 0.2, "gain_interval": (0.1, 0.3), "is_better": True, "share": 0.5, "deletion": 0.1, "insertion": 0.5,
+        "seconds": 0.1, "sanity": [0.5, 1.0], "ignores_weights": True,
+    }  # fmt: skip
+    curve = {"deletion": [1.0, 0.5, 0.0], "insertion": [0.0, 0.5, 1.0]}
+    numbers = {
+        "methods": {text: method, "b": method | {"gain": 0.1}}, "settings": {"fill": "mean", "steps": 2},
+        "answers": 2, "images": 2, "searched": 1, "checked": 1, "pointed": 0, "verdict": [text], "uniform": None,
+        "random": {"deletion": 0.4}, "best": {"gain": 0.5}, "curves": {text: curve, "b": curve, "random": curve},
+        "score": "probability", "agreement": {text: {text: 1.0, "b": 0.5}, "b": {text: 0.5, "b": 1.0}},
+    }  # fmt: skip
+    example = ExamplePicture(0.1, f"folder/{named(text)}", GREY, text, {text: (torch.ones(2, 2), WHOLE)})
+    return write_measured(folder / "page.html", text, numbers, [example])
+
+
+def embedded_page(folder: Path, text: str) -> Path:
+    GREY.save(folder / "a.png")
+    write_embedded(folder / "page.html", text, folder / "a.png")
+    return folder / "page.html"
+
+
+class Shown(Displayable):
+    """A result whose page holds a text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def write_page(self, path: Path) -> None:
+        path.write_bytes(f"<p title='{self.text}'>".encode(errors="replace"))
+
+    def write_picture(self, path: Path) -> None: ...
+
+
+def notebook_frame(folder: Path, text: str) -> Path:
+    (folder / "page.html").write_text(Shown(text)._repr_html_(), encoding="utf-8")
+    return folder / "page.html"
+
+
+PAGES = [
+    caption_page, film_page, transcript_page, image_hops_page, story_page, picture_index, curves_page, measured_page,
+    embedded_page, notebook_frame,
+]  # fmt: skip
+
+
+class Parsed(HTMLParser):
+    """What a browser makes of a page: tags, the names and values of attributes, and text."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.parts: list[tuple[str, str]] = []
+        self.feed(page.read_text(encoding="utf-8"))
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.parts += [("tag", tag), *((name, value or "") for name, value in attributes)]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.parts.append(("end", tag))
+
+    def handle_data(self, data: str) -> None:
+        self.parts.append(("text", data))
+
+    def handle_comment(self, data: str) -> None:
+        self.parts.append(("comment", data))
+
+
+def plain(parts: list[tuple[str, str]], text: str) -> list[tuple[str, str]]:
+    """The parts with PLAIN in place of a text, as it is written in UTF-8."""
+    for form in (text, named(text)):
+        form = form.encode("utf-8", "replace").decode()
+        parts = [(kind, value.replace(form, PLAIN)) for kind, value in parts]
+    return parts
+
+
+@pytest.mark.parametrize("write", PAGES, ids=lambda write: write.__name__)
+@pytest.mark.parametrize("text", HOSTILE)
+def test_any_text_stands_where_a_plain_one_would(write: Callable[[Path, str], Path], text: str, tmp_path: Path) -> None:
+    """As text and as values of attributes, and nowhere else: tags and attributes are those of a page of plain text."""
+    hostile, harmless = (Parsed(write(tmp_path, each)).parts for each in (text, PLAIN))
+    assert plain(hostile, text) == harmless
+    assert any(PLAIN in value for _, value in harmless)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if PROGRAM is None:
+        pytest.skip(NEEDED)
+    running = Browser(tmp_path_factory.mktemp("profile"))
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("write", PAGES, ids=lambda write: write.__name__)
+def test_a_browser_runs_nothing_of_a_text(write: Callable[[Path, str], Path], browser: Browser, tmp_path: Path) -> None:
+    page = write(tmp_path, " ".join(HOSTILE))
+    browser.call("Page.navigate", url=page.as_uri())
+    browser.wait(f"document.readyState == 'complete' && location.href == '{page.as_uri()}'")
+    assert (
+        browser.run("document.querySelectorAll('[onerror], [onload], [onfocus], [onmouseover], [src=x]').length") == 0
+    )
+    assert browser.run("window.ran ?? 0") == 0
+
+
+def test_a_value_that_a_template_lacks_is_a_mistake(tmp_path: Path) -> None:
+    """And not an empty place on the page."""
+    with pytest.raises(UndefinedError, match="'source' is undefined"):
+        filled("picture.html", title="a")
