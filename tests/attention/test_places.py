@@ -21,8 +21,8 @@ from vision_attn.encoders.strips import Columns
 from vision_attn.explain.looks import look
 from vision_attn.explain.models import Model, Reader
 from vision_attn.explain.places import extent_of_tokens, reach_of
+from vision_attn.faithfulness.curves import perturbation_curves
 from vision_attn.metrics.attention import AttentionCorrectness
-from vision_attn.metrics.curves import perturbation_curves
 from vision_attn.metrics.evaluators import Pointing
 from vision_attn.metrics.perturbations import constant
 from vision_attn.viz.alignment import Transcribed, alignment_sheet

@@ -1,7 +1,7 @@
 """What is explained and measured: a model with its questions, its scores on changed images, and its maps.
 
 `AnswerSubject` is a classifier, a matcher or an encoder of another library, or one of this package that sees whole
-images. Captioners and classifiers of glimpses stand in `vision_attn.results.measured_runs`.
+images. Captioners and classifiers of glimpses stand in `vision_attn.tasks.subjects`.
 """
 
 from abc import ABC, abstractmethod

@@ -134,14 +134,15 @@ class Model:
         number: int = 24,
         **options: Any,
     ) -> Any:
-        """Measure whether this run's maps are faithful: see `vision_attn.results.measured.measure`.
+        """Measure whether this run's maps are faithful: see `vision_attn.results.faithfulness.measure`.
 
         images: None for the first `number` test images of a run on drawn scenes or digits, whose boxes are known.
         text: the class to explain, of a classifier that sees whole images.
         """
+        from vision_attn.faithfulness.own_images import OwnImages
         from vision_attn.results.explainer import explainer_of_run, sees_photographs
-        from vision_attn.results.measured import measure, subject_of_run
-        from vision_attn.results.own_images import OwnImages
+        from vision_attn.results.faithfulness import measure
+        from vision_attn.tasks.subjects import subject_of_run
 
         if sees_photographs(self.task):
             explainer = explainer_of_run(self.task, self.source, self.name, self.device, self._turn)

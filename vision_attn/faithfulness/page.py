@@ -42,7 +42,7 @@ class ExamplePicture(NamedTuple):
 
 
 def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture]) -> Path:
-    """Write the page of `numbers` (`vision_attn.explain.report.record`). The first half of `examples` is the most
+    """Write the page of `numbers` (`vision_attn.faithfulness.report.record`). The first half of `examples` is the most
     faithful."""
     methods, settings = numbers["methods"], numbers["settings"]
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(methods)} | {"random": RANDOM}

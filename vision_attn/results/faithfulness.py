@@ -8,29 +8,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
-
 from vision_attn.contracts.places import Extent
 from vision_attn.data.images.squares import seen_part
 from vision_attn.data.labelled.coco_boxes import Boxes
-from vision_attn.explain.captioners.generated_words import GeneratedWords
-from vision_attn.explain.examples import Example
-from vision_attn.explain.measure import Given, Measurement, Settings
 from vision_attn.explain.methods import EXTRA
-from vision_attn.explain.report import record
 from vision_attn.explain.subjects import Subject
+from vision_attn.faithfulness.examples import Example
+from vision_attn.faithfulness.measurement import Given, Measurement, Settings
+from vision_attn.faithfulness.own_images import OwnImages
+from vision_attn.faithfulness.page import ExamplePicture, example_sheet, write_measured
+from vision_attn.faithfulness.report import record
 from vision_attn.results.displayable import Displayable
-from vision_attn.results.explainer import check_photographs
 from vision_attn.results.images import Picture, held, is_one, name_of, whole
-from vision_attn.results.measured_runs import CaptionSubject, GlimpseSubject
-from vision_attn.results.own_images import OwnImages
 from vision_attn.results.result_list import Images
 from vision_attn.system.console import complain
 from vision_attn.system.files import replacing
-from vision_attn.tasks.caption import Captioning
-from vision_attn.tasks.classify import Classification
-from vision_attn.tasks.pretrained import PretrainedCaptioning
-from vision_attn.viz.measured import ExamplePicture, example_sheet, write_measured
 from vision_attn.viz.sheet import save_picture
 
 Methods = str | Sequence[str] | Mapping[str, Given | None] | None
@@ -52,7 +44,7 @@ class MeasureResult(Displayable):
     file: str
     """The name of the model."""
     numbers: dict[str, Any]
-    """All numbers: see `vision_attn.explain.report.record`."""
+    """All numbers: see `vision_attn.faithfulness.report.record`."""
     examples: list[ExamplePicture]
     """The most and the least faithful answers, with their maps."""
 
@@ -104,7 +96,8 @@ def measure(
         image that the model takes (C, Y, X), and the text of an answer, to a map; by default all that suit the model.
     boxes: a file of boxes or masks in COCO's format: see `data.labelled.coco_boxes.Boxes`; or images that know theirs.
     unreadable: takes the messages of images that cannot be read. total: the number of images of an iterator.
-    settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see `explain.measure.Settings`.
+    settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see
+        `faithfulness.measurement.Settings`.
 
     After an interruption (Ctrl-C) the result is of the images that were measured until then.
 
@@ -144,22 +137,6 @@ def result_of(measurement: Measurement, name: str) -> MeasureResult:
     """The result of a measurement that is finished."""
     pictures = [_pictured(one, measurement.subject.part) for one in measurement.examples.shown()]
     return MeasureResult(name, record(measurement), pictures)
-
-
-def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
-    """What is measured of a run of this package that is not opened like a model of another library. Raises ValueError
-    for tasks without an answer to an image."""
-    if isinstance(task, Captioning):
-        check_photographs(task, name)
-        return CaptionSubject(task, device)
-    if isinstance(task, PretrainedCaptioning):
-        return GeneratedWords(task.opened, task.decoding.prompt)
-    if isinstance(task, Classification):
-        return GlimpseSubject(task, device, seed)
-    raise ValueError(
-        f"{name} holds a {task.kind}, and maps are measured of captioners and classifiers of images: vision-attn "
-        f"eval {name} --show 8 draws what it sees"
-    )
 
 
 def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxes | OwnImages | None:

@@ -13,14 +13,41 @@ from vision_attn.contracts.places import Extent, middles
 from vision_attn.data.images.squares import encoder_input
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.explain.attributions import regions_of
+from vision_attn.explain.captioners.generated_words import GeneratedWords
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.metrics.variety import is_content
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.pretrained import PretrainedCaptioning
 
 GRADIENTS = ("grad-cam", "layer-cam", "integrated-gradients", "smoothgrad", "score-cam")
 SIDE = 224
 """Pixels on a side of images of models that take any size."""
+
+
+def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
+    """What is measured of a run of this package that is not opened like a model of another library. Raises ValueError
+    for tasks without an answer to an image."""
+    if isinstance(task, Captioning):
+        check_photographs(task, name)
+        return CaptionSubject(task, device)
+    if isinstance(task, PretrainedCaptioning):
+        return GeneratedWords(task.opened, task.decoding.prompt)
+    if isinstance(task, Classification):
+        return GlimpseSubject(task, device, seed)
+    raise ValueError(
+        f"{name} holds a {task.kind}, and maps are measured of captioners and classifiers of images: vision-attn "
+        f"eval {name} --show 8 draws what it sees"
+    )
+
+
+def check_photographs(task: Captioning, name: str) -> None:
+    """Raise ValueError, which says how to see where it looked, for a captioner of films and a reader of lines."""
+    if task.unit != "image":
+        command = f"transcribe {name} LINE" if task.unit == "line" else f"caption {name} FILM"
+        raise ValueError(
+            f"{name} takes {task.unit}s, not photographs: vision-attn {command} --out look draws where it looked"
+        )
 
 
 class Word(NamedTuple):

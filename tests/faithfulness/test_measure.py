@@ -22,21 +22,22 @@ from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.contracts.places import Extent
 from vision_attn.data.labelled.coco_boxes import Boxes
-from vision_attn.explain import measure as measure_module
 from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam
-from vision_attn.explain.examples import EXAMPLES, Example, Examples
-from vision_attn.explain.measure import Measurement, Settings, resampled
 from vision_attn.explain.models import Model, Reader
-from vision_attn.explain.randomised import from_the_output, randomised
 from vision_attn.explain.relevance import layer_cam
-from vision_attn.explain.report import _behind, record, verdict
 from vision_attn.explain.subjects import AnswerSubject, Map
+from vision_attn.faithfulness import measurement as measure_module
+from vision_attn.faithfulness.examples import EXAMPLES, Example, Examples
+from vision_attn.faithfulness.measurement import Measurement, Settings, resampled
+from vision_attn.faithfulness.own_images import OwnImages
+from vision_attn.faithfulness.random_weights import from_the_output, randomised
+from vision_attn.faithfulness.report import _behind, record, verdict
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
-from vision_attn.results import measured as results_module
-from vision_attn.results.measured import measure, subject_of_run
-from vision_attn.results.own_images import OwnImages
+from vision_attn.results import faithfulness as results_module
+from vision_attn.results.faithfulness import measure
 from vision_attn.task import Source
+from vision_attn.tasks.subjects import subject_of_run
 
 SIDE, ROW, COLUMN = 28, 1, 2
 BOX = (0.0, -0.5, 0.5, 0.0)

@@ -5,23 +5,14 @@ followed. A good map finds what the answer depends on: the score falls early whe
 early when they are inserted.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.contracts.places import WHOLE, Extent
-from vision_attn.metrics.perturbations import Fill, mean, on_pixels, ranks
-
-Score = Callable[[Float[Tensor, "B C Y X"]], Float[Tensor, "B"]]
-"""Images -> a score of each, such as the probability of an answer."""
-BATCH = 32
-"""Changed images that are scored at once."""
-PIXELS = 8 * 224 * 224
-"""On a CPU also their pixels, at most: the system clears the memory of larger tensors each time, which took half of the
-time with images of 448 pixels."""
+from vision_attn.metrics.perturbations import Fill, Score, mean, ranks, scores_without
 
 
 class Curves(NamedTuple):
@@ -70,21 +61,6 @@ def perturbation_curves(
         return torch.cat([start, some, end], dim=-1)
 
     return Curves(curve(deleted, first, last), curve(inserted, last, first))
-
-
-@torch.no_grad()
-def scores_without(
-    score: Score,
-    image: Float[Tensor, "C Y X"],
-    gone: Bool[Tensor, "N rows columns"],
-    fill: Fill,
-    extent: Extent = WHOLE,
-) -> Float[Tensor, "N"]:
-    """The scores of an image without some of its regions, on the CPU, in batches of little memory."""
-    size = image.shape[1:]
-    most = min(BATCH, max(1, PIXELS // size.numel())) if image.device.type == "cpu" else BATCH
-    batches = (score(fill(image, on_pixels(some, size, extent))).float().cpu() for some in gone.split(most))
-    return torch.cat(list(batches))
 
 
 def best_order(

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from numpy import ndarray
 
-from vision_attn.explain.measure import Measured, Measurement, gains
-from vision_attn.explain.randomised import UNCHANGED
+from vision_attn.faithfulness.measurement import Measured, Measurement, gains
+from vision_attn.faithfulness.random_weights import UNCHANGED
 from vision_attn.metrics.bootstrap import interval, resampled_sums
 from vision_attn.system.console import plural
 
@@ -30,7 +30,7 @@ def record(measurement: Measurement) -> dict[str, Any]:
     checked: of how many images a map was compared with those of random weights.
     pointed: how many answers name an object that has a box or mask.
     methods: of each its areas under the `deletion` (lower is better) and the `insertion` curve (higher), the `gain`
-        over a random order (`measure.gains`) and whether it `is_better` than one by what counts, how far it is
+        over a random order (`measurement.gains`) and whether it `is_better` than one by what counts, how far it is
         `behind` the method that gains most (the interval of the difference; None for that method itself), the `share`
         of the gain of the best order that was found, on the same answers (None without one); `pointing` and `mass` on
         objects; whether it `is_constant`, the same weight everywhere in all maps; `sanity`, the rank correlation with
@@ -39,8 +39,8 @@ def record(measurement: Measurement) -> dict[str, Any]:
     random, best, uniform: areas of a random order and, of the answers that were searched, of the best one that was
         found; pointing of a uniform map.
     agreement: the mean rank correlation of each two methods. curves: means over all answers.
-    each: of each image its answers (`measure.Measured`), with a number for each method in their order, and last for a
-        random order or a uniform map.
+    each: of each image its answers (`measurement.Measured`), with a number for each method in their order, and last for
+        a random order or a uniform map.
     """
     answers = [one for _, found in measurement.each for one in found]
     columns = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vision_attn.metrics.curves import best_order, perturbation_curves
+from vision_attn.faithfulness.curves import best_order, perturbation_curves
 from vision_attn.metrics.perturbations import constant
 
 
