@@ -158,7 +158,7 @@ vision_attn.system.files.WINDOWS = True
 os.kill = None
 from vision_attn.engine.folders import lock_folder
 from vision_attn.system.machine import torch_device
-import vision_attn.data.images.open, vision_attn.metrics.isolated, vision_attn.commands.train
+import vision_attn.data.images.open, vision_attn.metrics.coco.isolated, vision_attn.commands.train
 import types
 sys.modules["resource"] = types.ModuleType("resource")  # for tests.toy alone
 from tests.toy import train_toy

@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from vision_attn.metrics import scorers
+from vision_attn.metrics.coco import scorers
 
 
 def main(job: str, folder: str) -> None:

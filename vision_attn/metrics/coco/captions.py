@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from vision_attn.metrics.isolated import run
-from vision_attn.metrics.java import spice_jars
-from vision_attn.metrics.languages import not_english, unsegmented
-from vision_attn.metrics.scorers import one_line
+from vision_attn.metrics.coco.isolated import run
+from vision_attn.metrics.coco.java import spice_jars
+from vision_attn.metrics.coco.languages import not_english, unsegmented
+from vision_attn.metrics.coco.scorers import one_line
 from vision_attn.system.files import scratch
 
 ORDERS = (1, 2, 3, 4)

@@ -14,7 +14,7 @@ import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
-from vision_attn.metrics.java import jar, java, spice_jars
+from vision_attn.metrics.coco.java import jar, java, spice_jars
 
 
 class Scores(NamedTuple):

@@ -1,7 +1,7 @@
 """Run jobs in separate processes, so that a hang or a crash in one does not affect the others.
 
-A job is a function of `vision_attn.metrics.scorers`. It runs in a new Python process, the leader of a process group
-that includes the Java processes it starts. The whole group is killed when the job is done, when its time is up, when
+A job is a function of `scorers`. It runs in a new Python process, the leader of a process group that includes the Java
+processes it starts. The whole group is killed when the job is done, when its time is up, when
 the caller is interrupted, and (see `child`) when the caller is killed. Its files are in the caller's folder.
 """
 
@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import vision_attn
-from vision_attn.metrics.java import plain_environment
+from vision_attn.metrics.coco.java import plain_environment
 from vision_attn.system.console import progress
 
 # Appended, not prepended: if the package is in site-packages, that folder must not shadow the standard library.
-ENTRY = "import sys; sys.path.append(sys.argv.pop(1)); from vision_attn.metrics.child import main; main(*sys.argv[1:])"
+ENTRY = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from vision_attn.metrics.coco.child import main; main(*sys.argv[1:])"
+)
 
 
 class JobResult(NamedTuple):
