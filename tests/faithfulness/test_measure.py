@@ -20,7 +20,6 @@ import vision_attn
 from tests.explain.test_look import MODULE, blip, clip, llava, saved
 from tests.untrained import write_run
 from vision_attn.commands import main
-from vision_attn.contracts.places import Extent
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam
 from vision_attn.explain.models import Model, Reader
@@ -32,6 +31,7 @@ from vision_attn.faithfulness.measurement import Measurement, Settings, resample
 from vision_attn.faithfulness.own_images import OwnImages
 from vision_attn.faithfulness.random_weights import from_the_output, randomised
 from vision_attn.faithfulness.report import _behind, record, verdict
+from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
 from vision_attn.results import faithfulness as results_module

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.contracts.places import Extent
 from vision_attn.explain.explanation import chosen
 from vision_attn.explain.in_place import RANDOM, in_place, keys_of, once, unsteady
 from vision_attn.explain.models import Model
@@ -20,6 +19,7 @@ from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam, layer_cam
 from vision_attn.explain.tokens import NO_PRODUCT, Grid, ImageAttention, MapShapes, map_shapes
 from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts
+from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import reason_of, suggest
 from vision_attn.system.turns import forked
 

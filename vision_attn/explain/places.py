@@ -10,10 +10,10 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.contracts.fields import Fields
-from vision_attn.contracts.places import WHOLE, Extent
 from vision_attn.explain.models import Model
 from vision_attn.explain.relevance import activation_of, channels_first
+from vision_attn.geometry.extents import WHOLE, Extent
+from vision_attn.geometry.receptive_fields import Fields
 
 RAMP = 512
 """Pixels of the pictures that show which part of a picture reaches a model."""

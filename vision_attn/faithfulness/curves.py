@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.metrics.perturbations import Fill, Score, mean, ranks, scores_without
 
 

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent, Mask, positions
 from vision_attn.explain.attributions import regions_of
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.faithfulness.curves import Curves, best_order, perturbation_curves, scores_without
 from vision_attn.faithfulness.examples import Example, Examples
 from vision_attn.faithfulness.random_weights import STAGES, from_the_output, randomised
+from vision_attn.geometry.extents import WHOLE, Extent, Mask, positions
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range

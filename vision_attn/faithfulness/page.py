@@ -13,7 +13,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.contracts.places import Extent
+from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import plural, signed
 from vision_attn.viz.attention import light
 from vision_attn.viz.curves import plot

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from vision_attn.contracts import PAD, Evaluator, Results
-from vision_attn.contracts.places import Extent
+from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.coco.captions import caption_metrics
 from vision_attn.metrics.coco.results import EACH, write_each, write_results

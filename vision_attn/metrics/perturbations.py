@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.v2.functional import gaussian_blur
 
-from vision_attn.contracts.places import WHOLE, Extent, nearest
+from vision_attn.geometry.extents import WHOLE, Extent, nearest
 
 Fill = Callable[[Float[Tensor, "C Y X"], Bool[Tensor, "N Y X"]], Float[Tensor, "N C Y X"]]
 """An image, and the pixels that are gone in each of N copies -> the copies."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from vision_attn.contracts.places import Extent
 from vision_attn.data.images.squares import seen_part
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.explain.methods import EXTRA
@@ -18,6 +17,7 @@ from vision_attn.faithfulness.measurement import Given, Measurement, Settings
 from vision_attn.faithfulness.own_images import OwnImages
 from vision_attn.faithfulness.page import ExamplePicture, example_sheet, write_measured
 from vision_attn.faithfulness.report import record
+from vision_attn.geometry.extents import Extent
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.images import Picture, held, is_one, name_of, whole
 from vision_attn.results.result_list import Images

@@ -14,7 +14,6 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Caption, DecodedCaption, Results
-from vision_attn.contracts.places import Extent
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.vocabulary import PAD, UNKNOWN
 from vision_attn.decode import Decoding, Strategy
@@ -24,6 +23,7 @@ from vision_attn.explain.captioners.references import ends_of, log_prob_of_capti
 from vision_attn.explain.captioners.word_maps import MOST_WORDS
 from vision_attn.explain.models import Model
 from vision_attn.explain.places import extent_of_tokens
+from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated

@@ -9,12 +9,12 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Glimpses
-from vision_attn.contracts.places import Extent, middles
 from vision_attn.data.images.squares import encoder_input
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.explain.attributions import regions_of
 from vision_attn.explain.captioners.generated_words import GeneratedWords
 from vision_attn.explain.subjects import Map, Question, Subject
+from vision_attn.geometry.extents import Extent, middles
 from vision_attn.metrics.variety import is_content
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification

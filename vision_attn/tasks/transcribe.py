@@ -9,12 +9,12 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Evaluator
-from vision_attn.contracts.places import WHOLE
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.decode.ctc import best_path, prefix_beam_search
+from vision_attn.geometry.extents import WHOLE
 from vision_attn.layers.padding import padded
 from vision_attn.metrics.evaluators import CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors

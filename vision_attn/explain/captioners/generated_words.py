@@ -9,7 +9,6 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Fit
-from vision_attn.contracts.places import Extent
 from vision_attn.explain.captioners.generation import Generation, generate
 from vision_attn.explain.captioners.prompts import Inputs, inputs_of, num_queries
 from vision_attn.explain.captioners.word_maps import relevance_of_steps, teacher_forced
@@ -17,6 +16,7 @@ from vision_attn.explain.models import Model
 from vision_attn.explain.places import extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.subjects import Map, Question, Subject
+from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.variety import is_content
 
 

@@ -1,5 +1,6 @@
 """Where regions lie on images: the fields of encoders are measured, and whatever shows or measures a map uses it."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -11,8 +12,6 @@ from torch.nn import functional as F
 
 import benchmarks.places
 from vision_attn.contracts import DecodedCaption, Encoder, Results
-from vision_attn.contracts.fields import Fields, measured_extent, stride
-from vision_attn.contracts.places import WHOLE, Extent, cell, centres, middles, nearest
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.concatenated import Concatenated
 from vision_attn.encoders.convnet import ConvNet
@@ -22,6 +21,8 @@ from vision_attn.explain.looks import look
 from vision_attn.explain.models import Model, Reader
 from vision_attn.explain.places import extent_of_tokens, reach_of
 from vision_attn.faithfulness.curves import perturbation_curves
+from vision_attn.geometry.extents import WHOLE, Extent, cell, centres, middles, nearest
+from vision_attn.geometry.receptive_fields import Fields, measured_extent, stride
 from vision_attn.metrics.attention import AttentionCorrectness
 from vision_attn.metrics.evaluators import Pointing
 from vision_attn.metrics.perturbations import constant
@@ -273,3 +274,8 @@ def test_the_field_of_another_library_is_measured_once():
     number = len(calls)
     fields.of("b", module, counted, (64, 64))
     assert len(calls) == 2 * number
+
+
+def test_python_code_of_version_1_0_finds_what_moved() -> None:
+    code = "from vision_attn.contracts.places import centres; from vision_attn.contracts.fields import measured_extent"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=600).returncode == 0

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.geometry.extents import WHOLE, Extent
 
 Maps = Callable[[UInt8[Tensor, "B 3 Y X"]], Float[Tensor, "B D rows columns"]]
 

@@ -2,7 +2,7 @@
 
 The cells of a convolutional network do not always see what lies under them when the grid is spread over the image: each
 padded convolution of stride 2 moves the centre of what a cell sees to the upper left. So a grid has an extent.
-`contracts/fields.py` measures it.
+`geometry/receptive_fields.py` measures it.
 """
 
 from typing import NamedTuple
