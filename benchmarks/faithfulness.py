@@ -20,7 +20,7 @@ from benchmarks.measure import spread
 from vision_attn.faithfulness.measurement import Measured, Settings, gains
 from vision_attn.metrics.attention import rank_correlation
 from vision_attn.results.faithfulness import MeasureResult
-from vision_attn.results.model import open_model
+from vision_attn.results.opening import open_model
 
 
 def table(result: MeasureResult) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.data.test_hostile_tables import deadline  # noqa: F401, a fixture
-from vision_attn.data.images.squares import View
+from vision_attn.data.photographs.pixels import View
 from vision_attn.data.photographs.stored_arrays import LARGEST
 from vision_attn.data.photographs.vectors import Vectors, read_boxes, read_vectors
 

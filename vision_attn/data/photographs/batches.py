@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.images.squares import Pixels
 from vision_attn.data.photographs.features import Features
 from vision_attn.data.photographs.photograph import Photograph
+from vision_attn.data.photographs.pixels import Pixels
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.photographs.vectors import Vectors
 from vision_attn.data.vocabulary import PAD, Vocabulary

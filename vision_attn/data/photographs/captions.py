@@ -14,11 +14,10 @@ from vision_attn.contracts import END
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.grouping import Stratified
 from vision_attn.data.images.crops import random_crops
-from vision_attn.data.images.held import pixels
-from vision_attn.data.images.squares import Pixels
 from vision_attn.data.photographs.annotations import read_splits
 from vision_attn.data.photographs.batches import Batches, CaptionTable, Part
 from vision_attn.data.photographs.features import Features, cached_features, complete_in
+from vision_attn.data.photographs.pixels import Pixels, pixels
 from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.store import Photographs, locate
 from vision_attn.data.photographs.vectors import Vectors

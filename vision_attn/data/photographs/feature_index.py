@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from vision_attn.data.images.squares import View
+from vision_attn.data.photographs.pixels import View
 from vision_attn.system.files import brief, digest, read_json, replacing
 
 FORMAT = 1

@@ -24,7 +24,7 @@ from jaxtyping import Float16
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vision_attn.data.images.squares import View, channels_last, in_threads
+from vision_attn.data.images.squares import in_threads
 from vision_attn.data.photographs.feature_index import (
     APPENDED,
     Shard,
@@ -35,6 +35,7 @@ from vision_attn.data.photographs.feature_index import (
     folder_name,
     make_header,
 )
+from vision_attn.data.photographs.pixels import View, channels_last
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.console import bytes_of, progress
 from vision_attn.system.files import is_full, replacing, sha256, sweep, way_on

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision_attn.contracts import Encoder
-from vision_attn.data.images.squares import View, in_threads
+from vision_attn.data.images.squares import in_threads
+from vision_attn.data.photographs.pixels import View
 from vision_attn.data.photographs.stored_arrays import Stored
 from vision_attn.data.photographs.vector_databases import BOXES, HEIGHTS, NAMES, WIDTHS, Entry
 from vision_attn.data.photographs.vector_files import arrays_of, boxes_beside, place_of

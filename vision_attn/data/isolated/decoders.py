@@ -1,7 +1,7 @@
 """Decode files from strangers in processes of their own, which are ended when they take too long.
 
 A small file can keep a decoder busy for minutes, in one call that nothing interrupts, take all memory, or crash it. A
-process waits between files, so that ordinary ones are decoded at once. See `decoder_process`.
+process waits between files, so that ordinary ones are decoded at once. See `process`.
 """
 
 import json
@@ -19,9 +19,9 @@ from typing import Any
 from PIL import Image
 
 from vision_attn.data.films.sampling import Film
-from vision_attn.data.images.decoder_process import MODES, SETTING
 from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Isolated
+from vision_attn.data.isolated.process import MODES, SETTING
 
 SECONDS = 10.0
 """After these, a process that decodes a file is ended."""
@@ -32,7 +32,7 @@ PROCESSES = 4
 LINE, MOST = 1 << 20, 1 << 30
 """Bytes of a line, and of the pixels, that a process may answer with."""
 TICK = 0.05
-RUN = "import sys; sys.path[:] = sys.argv[1:]; from vision_attn.data.images.decoder_process import main; main()"
+RUN = "import sys; sys.path[:] = sys.argv[1:]; from vision_attn.data.isolated.process import main; main()"
 
 
 class Upload(Isolated):
@@ -87,7 +87,7 @@ class Decoders:
         return future
 
     def decode(self, file: Isolated, seconds: float, what: str, arguments: Sequence[Any]) -> Image.Image | Film:
-        """What `decoder_process.DECODERS[what]` makes of a file. Raises ValueError naming the file if it cannot be
+        """What `process.DECODERS[what]` makes of a file. Raises ValueError naming the file if it cannot be
         decoded, and TooLarge if it takes too long."""
         process = self._taken(file.name)
         try:
