@@ -53,6 +53,13 @@ def test_no_imports_go_in_a_circle() -> None:
         TopologicalSorter(siblings).prepare()
 
 
+def test_no_room_has_more_than_16_files() -> None:
+    """But `commands/`, which has a file for each verb."""
+    rooms = [path.parent for path in (ROOT / "vision_attn").rglob("__init__.py")]
+    crowded = {room.name for room in rooms if len([*room.glob("[!_]*.py")]) > 16}
+    assert crowded <= {"commands"}, crowded
+
+
 def test_floors_name_every_room() -> None:
     rooms = {path.stem for path in (ROOT / "vision_attn").iterdir() if path.suffix == ".py" or path.is_dir()}
     for room in rooms - {"__init__", "__pycache__"}:

@@ -40,7 +40,11 @@ EXECUTORS: dict[str, dict] = {
     "vision_attn.data.vocabulary.Vocabulary": {"words": "x"},
     "vision_attn.data.vocabulary.Tokenizer": {"identifier": "x"},
     "vision_attn.data.vocabulary.Tokenizer.from_pretrained": {"identifier": "x"},
-    "vision_attn.data.photographs.features.Features": {"folder": "OUTSIDE", "residency": "memory", "device": "cpu"},
+    "vision_attn.data.photographs.annotation_vectors.features.Features": {
+        "folder": "OUTSIDE",
+        "residency": "memory",
+        "device": "cpu",
+    },
     "vision_attn.data.images.squares.Image.open": {"fp": "OUTSIDE/x"},
     "vision_attn.encoders.backbone.hashlib.sha256": {},
     "vision_attn.encoders.torchvision_networks.get_model": {"name": "resnet18", "weights": "DEFAULT"},

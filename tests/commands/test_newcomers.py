@@ -23,7 +23,7 @@ from vision_attn.commands._files import photographs
 from vision_attn.configuration import config
 from vision_attn.configuration.reader import UnknownKey
 from vision_attn.contracts import DecodedCaption
-from vision_attn.data.photographs.references import read_results
+from vision_attn.data.photographs.annotation_files.references import read_results
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.metrics import caption_metrics, write_results
 from vision_attn.metrics.coco import isolated

@@ -25,8 +25,8 @@ from vision_attn.commands import main
 from vision_attn.commands.look import add_arguments
 from vision_attn.data.scenes.grammar import COLOURS
 from vision_attn.explain.captioners import generation
+from vision_attn.explain.libraries.models import Model
 from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model
 from vision_attn.models.policies import Anywhere
 from vision_attn.models.ram import RAM
 from vision_attn.results.explainer import explainer_of_run
@@ -257,8 +257,8 @@ def test_layers_and_heads_of_swin(name: str, photographs: Path) -> None:
 def test_an_encoder_shows_the_attention_of_its_last_layer(name: str, photographs: Path) -> None:
     """Its features are no answer that could be explained."""
     timm = pytest.importorskip("timm")
+    from vision_attn.explain.libraries.models import Model, Reader
     from vision_attn.explain.looks import look
-    from vision_attn.explain.models import Model, Reader
 
     sizes = {"window_size": 4, "depths": (2, 2), "num_heads": (2, 4)} if "swin" in name else {"num_heads": 2}
     module = timm.create_model(name, num_classes=0, img_size=32, embed_dim=16, **sizes).eval()
@@ -376,8 +376,8 @@ def test_models_of_transformers(
 def test_a_head_of_a_captioner_is_its_cross_attention(photographs: Path, tmp_path: Path) -> None:
     """The map of word t, layer 1, head 2 is what the module computes in step t."""
     pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
+    from vision_attn.explain.libraries.models import open_model
     from vision_attn.explain.looks import look
-    from vision_attn.explain.models import open_model
 
     model = open_model(saved(tmp_path / "model", blip))
     picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
@@ -395,7 +395,7 @@ def test_a_head_of_a_captioner_is_its_cross_attention(photographs: Path, tmp_pat
 def captioner(folder: Path, make: Any) -> Any:
     """A captioner of transformers that never ends, and whose words depend on the image."""
     pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
-    from vision_attn.explain.models import open_model
+    from vision_attn.explain.libraries.models import open_model
 
     model = open_model(saved(folder, make))
     for part in (model.module, getattr(model.module, "text_decoder", None)):
@@ -537,8 +537,8 @@ def test_an_answer_that_sees_the_question_alone_has_no_map(photographs: Path, tm
 
 
 def test_another_number_of_classes_than_of_scores_is_a_mistake(tiny: str, photographs: Path) -> None:
+    from vision_attn.explain.libraries.models import open_model
     from vision_attn.explain.looks import look
-    from vision_attn.explain.models import open_model
 
     model = open_model(tiny, trust=True)
     with pytest.raises(ValueError, match="4 names of classes, but 3 scores"):

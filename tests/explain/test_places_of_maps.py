@@ -18,8 +18,8 @@ from vision_attn.commands import main
 from vision_attn.explain.answers import recorded
 from vision_attn.explain.captioners import word_maps
 from vision_attn.explain.in_place import in_place, marked_pictures
+from vision_attn.explain.libraries.models import Model, Reader, open_model
 from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model, Reader, open_model
 from vision_attn.explain.subjects import AnswerSubject
 from vision_attn.explain.tokens import Grid, known_grid
 from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings

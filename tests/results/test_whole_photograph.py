@@ -20,7 +20,7 @@ from vision_attn.attention.images import overview
 from vision_attn.commands import main
 from vision_attn.contracts import AttentionMap, Caption, Captioner, Classifier, ClassifierOutput, Encoder, Glimpses
 from vision_attn.data.images.squares import read_image, seen_part
-from vision_attn.data.photographs.feature_index import make_header
+from vision_attn.data.photographs.annotation_vectors.feature_index import make_header
 from vision_attn.data.photographs.pixels import View
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.concatenated import Concatenated

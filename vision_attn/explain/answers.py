@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vision_attn.explain.explanation import chosen
 from vision_attn.explain.in_place import RANDOM, in_place, keys_of, once, unsteady
-from vision_attn.explain.models import Model
-from vision_attn.explain.opened import one_line
+from vision_attn.explain.libraries.models import Model
+from vision_attn.explain.libraries.opened import one_line
 from vision_attn.explain.places import extent_of_map, extent_of_picture, extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.recorder import Attention, Record

@@ -10,8 +10,8 @@ from torch import Tensor
 from vision_attn.explain.answers import Method, named, recorded, texts_of, wanted
 from vision_attn.explain.captioners.word_maps import look_of_words
 from vision_attn.explain.explanation import Explanation
+from vision_attn.explain.libraries.models import Model
 from vision_attn.explain.methods import ATTRIBUTIONS, CAMS
-from vision_attn.explain.models import Model
 from vision_attn.explain.subjects import AnswerSubject
 
 NEEDS_ANSWER = tuple(method for method in get_args(Method) if method not in ("auto", "attention", "rollout"))

@@ -22,8 +22,8 @@ from vision_attn.contracts import Classifier, Fit
 from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.explain.answers import Method
 from vision_attn.explain.explanation import Explanation, chosen
+from vision_attn.explain.libraries.models import Model
 from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
 from vision_attn.results.result_list import Images, each

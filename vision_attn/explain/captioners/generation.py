@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from vision_attn.explain.captioners.image_tokens import ImageTokens, find_tokens
 from vision_attn.explain.captioners.prompts import Inputs, generated, image_token, num_queries
 from vision_attn.explain.in_place import in_place, keys_of, once
-from vision_attn.explain.models import Model
-from vision_attn.explain.opened import one_line
+from vision_attn.explain.libraries.models import Model
+from vision_attn.explain.libraries.opened import one_line
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.tokens import Grid, MapShapes, Tiles, grid_of, map_shapes

@@ -13,8 +13,8 @@ from vision_attn.explain.captioners.generation import generate
 from vision_attn.explain.captioners.image_tokens import ImageTokens
 from vision_attn.explain.captioners.prompts import inputs_of, num_queries
 from vision_attn.explain.explanation import Explanation, chosen
-from vision_attn.explain.models import Model
-from vision_attn.explain.opened import one_line
+from vision_attn.explain.libraries.models import Model
+from vision_attn.explain.libraries.opened import one_line
 from vision_attn.explain.places import extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.recorder import Attention, Record

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from vision_attn.configuration import weights
-from vision_attn.engine.folders import remove, replacing_folder, settle, unsettled
+from vision_attn.engine.run_folder.folders import remove, replacing_folder, settle, unsettled
 from vision_attn.system.console import say
 from vision_attn.system.files import digest, read_json, replacing, sha256, way_on
 

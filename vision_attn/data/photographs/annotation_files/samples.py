@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from vision_attn.data.films.decode import ENDINGS as FILM_ENDINGS
 from vision_attn.data.images.open import ENDINGS, Encoded
-from vision_attn.data.photographs.caption_values import Marks, flat, list_in, texts
+from vision_attn.data.photographs.annotation_files.caption_values import Marks, flat, list_in, texts
 from vision_attn.data.photographs.photograph import one_line
 from vision_attn.data.tables import places_of
 from vision_attn.data.text_encoding import read_text

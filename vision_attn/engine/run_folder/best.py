@@ -10,8 +10,8 @@ from typing import Literal
 from torch import nn
 
 from vision_attn.configuration.weights import save_weights
-from vision_attn.engine.checkpoint import Position
-from vision_attn.engine.folders import replacing_folder
+from vision_attn.engine.run_folder.checkpoint import Position
+from vision_attn.engine.run_folder.folders import replacing_folder
 from vision_attn.metrics import METRICS
 from vision_attn.system.console import say
 from vision_attn.system.files import finite, read_json

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.data.images.open import Encoded
-from vision_attn.data.photographs.caption_values import Marks, marks_in
-from vision_attn.data.photographs.samples import (
+from vision_attn.data.photographs.annotation_files.caption_values import Marks, marks_in
+from vision_attn.data.photographs.annotation_files.samples import (
     BARE,
     BLANK,
     MARKED,

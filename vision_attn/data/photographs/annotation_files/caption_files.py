@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vision_attn.data.photographs.caption_values import Marks, list_in, texts
-from vision_attn.data.photographs.film_shapes import (
+from vision_attn.data.photographs.annotation_files.caption_values import Marks, list_in, texts
+from vision_attn.data.photographs.annotation_files.film_shapes import (
     activitynet,
     is_activitynet,
     is_msr_vtt,
@@ -14,10 +14,10 @@ from vision_attn.data.photographs.film_shapes import (
     msvd_lines,
     msvd_rows,
 )
-from vision_attn.data.photographs.hub_datasets import is_dataset, read_rows
-from vision_attn.data.photographs.image_lists import coco, coco_by_id, expected, karpathy
+from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, read_rows
+from vision_attn.data.photographs.annotation_files.image_lists import coco, coco_by_id, expected, karpathy
+from vision_attn.data.photographs.annotation_files.samples import captioned_files, captions_of_files
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
-from vision_attn.data.photographs.samples import captioned_files, captions_of_files
 from vision_attn.data.records import Content, Records, read_content, read_records
 from vision_attn.data.tables import places_of
 from vision_attn.system.console import printable

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from vision_attn.data.photographs.caption_values import Marks, texts
+from vision_attn.data.photographs.annotation_files.caption_values import Marks, texts
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
 from vision_attn.system.files import brief
 

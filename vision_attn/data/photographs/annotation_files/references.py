@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
-from vision_attn.data.photographs.caption_files import entries, read_photographs, recognised
+from vision_attn.data.photographs.annotation_files.caption_files import entries, read_photographs, recognised
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph, plain_name
 from vision_attn.data.records import plain_path, read_records
 from vision_attn.system.files import brief

@@ -6,8 +6,15 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from vision_attn.data.photographs.stored_arrays import Stored, stored_in
-from vision_attn.data.photographs.vector_databases import ENDINGS, LMDB_FILE, Database, Entry, Hdf5, Lmdb
+from vision_attn.data.photographs.annotation_vectors.stored_arrays import Stored, stored_in
+from vision_attn.data.photographs.annotation_vectors.vector_databases import (
+    ENDINGS,
+    LMDB_FILE,
+    Database,
+    Entry,
+    Hdf5,
+    Lmdb,
+)
 from vision_attn.system.console import reason_of
 
 HDF5 = b"\x89HDF\r\n\x1a\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 from sys import byteorder
 from typing import Any, NamedTuple
 
-from vision_attn.data.photographs.stored_arrays import LARGEST, Stored, stored_in
+from vision_attn.data.photographs.annotation_vectors.stored_arrays import LARGEST, Stored, stored_in
 from vision_attn.system.console import reason_of
 from vision_attn.system.files import brief
 

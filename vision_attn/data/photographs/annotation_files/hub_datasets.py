@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import Encoded
-from vision_attn.data.photographs.caption_values import marks_in
-from vision_attn.data.photographs.held_photographs import apart, encoded, regular
+from vision_attn.data.photographs.annotation_files.caption_values import marks_in
+from vision_attn.data.photographs.annotation_files.held_photographs import apart, encoded, regular
 from vision_attn.data.records import check_purposes
 from vision_attn.data.tables import absent, places_of
 from vision_attn.system.console import reason_of

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vision_attn.data.images.squares import in_threads
-from vision_attn.data.photographs.feature_index import (
+from vision_attn.data.photographs.annotation_vectors.feature_index import (
     APPENDED,
     Shard,
     append,

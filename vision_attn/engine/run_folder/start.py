@@ -9,7 +9,7 @@ from vision_attn.configuration.moves import moved
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import Sizes, load_weights
 from vision_attn.engine.distributed import World
-from vision_attn.engine.folders import replacing_folder
+from vision_attn.engine.run_folder.folders import replacing_folder
 from vision_attn.system.bounded_yaml import read_yaml
 from vision_attn.system.console import say
 from vision_attn.system.files import shipped

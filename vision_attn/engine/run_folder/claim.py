@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.configuration.config import HEAD, Config, dump, read
-from vision_attn.engine import checkpoint
-from vision_attn.engine.folders import lock_folder, remove
+from vision_attn.engine.run_folder import checkpoint
+from vision_attn.engine.run_folder.folders import lock_folder, remove
 from vision_attn.system.bounded_yaml import flat
 from vision_attn.system.console import few
 from vision_attn.system.files import contents, replacing
