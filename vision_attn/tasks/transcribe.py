@@ -40,10 +40,10 @@ class Transcription(Captioning):
     unit = "line"
 
     @torch.no_grad()
-    def captured_batch(self, batch: CaptionBatch) -> tuple:
-        """The fields of a batch, with strips padded on the right with black to one of few widths."""
-        images, *others = super().captured_batch(batch)
-        return padded(images), *others
+    def captured_batch(self, batch: CaptionBatch) -> CaptionBatch:
+        """As for photographs, with strips padded on the right with black to one of few widths."""
+        batch = super().captured_batch(batch)
+        return batch._replace(images=padded(batch.images))
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []
