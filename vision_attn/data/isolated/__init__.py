@@ -1,1 +1,1 @@
-"""Images and films of strangers, decoded in processes of their own, within limits of memory and time."""
+"""Images and films of strangers, decoded in processes of their own, within memory and time."""

@@ -1,1 +1,1 @@
-"""The folder of a run: what belongs in it, who writes it, checkpoints, the best weights, and what a run starts from."""
+"""The folder of a run: who may write to it, checkpoints, the best weights, and where a run starts."""
