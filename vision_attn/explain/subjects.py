@@ -120,6 +120,7 @@ class AnswerSubject(Subject):
     is the cosine of its features with those of the whole image."""
 
     own = ("attention", "rollout", "attention-gradient", "relevance", "grad-cam", "layer-cam")
+    model: Model
 
     def __init__(self, model: Model, texts: Sequence[str] = (), device: torch.device | None = None) -> None:
         """texts: the classes to explain, or what to match. device: where inputs go; by default that of the weights."""

@@ -77,6 +77,9 @@ class Measurement:
     methods: names of methods of the subject ("attention:3" is that of layer 3), or by name methods of your own.
     """
 
+    subject: Subject
+    settings: Settings
+
     def __init__(
         self, subject: Subject, methods: Sequence[str] | Mapping[str, Given | None], settings: Settings = DEFAULTS
     ) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,14 @@ from vision_attn.results.images import FILES, Picture, encoded, whole
 from vision_attn.results.result_list import BATCH, Images, ResultList, each
 from vision_attn.system.turns import DRAWING, RandomStream, Turn
 from vision_attn.task import Source
+
+if TYPE_CHECKING:
+    from vision_attn.tasks.answer import Answering
+    from vision_attn.tasks.caption import Captioning
+    from vision_attn.tasks.classify import Classification
+    from vision_attn.tasks.generate import Generation
+    from vision_attn.tasks.pretrained import PretrainedCaptioning
+    from vision_attn.tasks.transcribe import Transcription
 
 # What not every model needs, such as the pictures of glimpses, is imported where it is used.
 
@@ -37,6 +45,9 @@ class Model:
 
     Threads may share it: images are read at the same time, and the model answers one call after the other.
     """
+
+    task: "Captioning | PretrainedCaptioning | Transcription | Classification | Generation | Answering"
+    source: Source | None
 
     def __init__(
         self,

@@ -43,6 +43,8 @@ class Answering(Task):
 
     kind, unit = "model that answers questions", "question"
     own = ("model.linear", "model.lowest", "model.since_lowest")
+    model: Answerer
+    encoder: Encoder | None
 
     def __init__(self, source: Source, *, model: Callable[[int, int], Answerer], encoder: Encoder | None = None):
         super().__init__()

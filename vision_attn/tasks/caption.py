@@ -53,6 +53,8 @@ class Captioning(Describing):
     verb = "caption"
     chosen_by = "task.validate_with"
     own = ("criteria.", "model.attention.batches", "model.batches")
+    criteria: Terms
+    evaluators: dict[str, Callable[[], Evaluator]]
 
     def __init__(
         self,

@@ -59,6 +59,8 @@ class Classification(Task):
     kind = "classifier"
     verb = "classify"
     own = ("reinforce.", "model.policy.batches")
+    model: Classifier
+    reinforce: Reinforce | None
 
     def __init__(
         self,

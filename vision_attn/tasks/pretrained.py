@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from vision_attn.contracts import Caption, DecodedCaption, Results
 from vision_attn.data.caption_batch import CaptionBatch
@@ -83,6 +83,10 @@ class PretrainedCaptioning(Task):
     kind = "captioner"
     verb = "caption"
     fit = "whole"
+    model: nn.Module
+    """The weights of `opened`."""
+    opened: Model
+    decoding: Generating
 
     def __init__(self, model: Model, settings: Settings = Settings(), source: Source | None = None) -> None:
         super().__init__()

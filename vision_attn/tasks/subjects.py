@@ -62,6 +62,7 @@ class CaptionSubject(Subject):
     """A captioner of this package. Images hold numbers from 0 to 255; gradients are those of the annotation vectors."""
 
     own = ("attention",)
+    task: Captioning
 
     def __init__(self, task: Captioning, device: torch.device) -> None:
         self.task, self.module, self.device = task, task, device
@@ -135,6 +136,7 @@ class GlimpseSubject(Subject):
     the finest patch of a retina or in a window."""
 
     own = ("glimpses",)
+    task: Classification
 
     def __init__(self, task: Classification, device: torch.device, seed: int) -> None:
         self.task, self.module, self.device, self.seed = task, task.model, device, seed

@@ -38,6 +38,7 @@ class GeneratedWords(Subject):
 
     own = ("attention", "relevance")
     fit: Fit = "whole"
+    model: Model
 
     def __init__(self, model: Model, prompt: str = "") -> None:
         self.model, self.module, self.random = model, model.module, model.random
