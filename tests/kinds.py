@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tests.architectures import VISION
-from vision_attn.explain.answers import recorded
-from vision_attn.explain.libraries.models import Model, Reader
-from vision_attn.explain.looks import look
+from vision_attn.explain.libraries.opening import Model, Reader
+from vision_attn.explain.look import look
+from vision_attn.explain.recorded_answers import recorded
 from vision_attn.geometry.extents import Extent
 
 REGIONS = 3

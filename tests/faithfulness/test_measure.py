@@ -22,7 +22,7 @@ from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam
-from vision_attn.explain.libraries.models import Model, Reader
+from vision_attn.explain.libraries.opening import Model, Reader
 from vision_attn.explain.relevance import layer_cam
 from vision_attn.explain.subjects import AnswerSubject, Map
 from vision_attn.faithfulness import measurement as measure_module

@@ -17,9 +17,9 @@ from vision_attn.encoders.concatenated import Concatenated
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.encoders.patches import Patches
 from vision_attn.encoders.strips import Columns
-from vision_attn.explain.libraries.models import Model, Reader
-from vision_attn.explain.looks import look
-from vision_attn.explain.places import extent_of_tokens, reach_of
+from vision_attn.explain.libraries.opening import Model, Reader
+from vision_attn.explain.look import look
+from vision_attn.explain.map_extents import extent_of_tokens, reach_of
 from vision_attn.faithfulness.curves import perturbation_curves
 from vision_attn.geometry.extents import WHOLE, Extent, cell, centres, middles, nearest
 from vision_attn.geometry.receptive_fields import Fields, measured_extent, stride

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.contracts import Fit
-from vision_attn.explain.answers import called, named, recorded, scores_of, texts_of, wanted
 from vision_attn.explain.attributions import integrated_gradients, occlusion, regions_of, score_cam, smoothgrad
-from vision_attn.explain.libraries.models import Model
-from vision_attn.explain.places import reach_of
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.map_extents import reach_of
+from vision_attn.explain.recorded_answers import called, named, recorded, scores_of, texts_of, wanted
 from vision_attn.explain.relevance import grad_cam, layer_cam
 from vision_attn.geometry.extents import WHOLE, Extent
 

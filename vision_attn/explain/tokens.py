@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.explain.recorder import Attention
+from vision_attn.explain.attention_mode import Attention
 from vision_attn.explain.relevance import relevance, rollout, weighted
 
 MOST = 16

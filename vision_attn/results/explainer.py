@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import Classifier, Fit
 from vision_attn.data.images.squares import encoder_input, seen_part
-from vision_attn.explain.answers import Method
 from vision_attn.explain.explanation import Explanation, chosen
-from vision_attn.explain.libraries.models import Model
-from vision_attn.explain.looks import look
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.look import look
+from vision_attn.explain.recorded_answers import Method
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
 from vision_attn.results.result_list import Images, each
@@ -54,7 +54,7 @@ RANDOM = "The weights are random, so answers and maps mean nothing. "
 DIALS = " The sliders show the attention of each layer and head."
 
 See = Callable[..., Explanation]
-"""Finds out where a model looked in a photograph, with the options of `vision_attn.explain.looks.look`."""
+"""Finds out where a model looked in a photograph, with the options of `vision_attn.explain.look.look`."""
 
 
 @dataclass(repr=False)

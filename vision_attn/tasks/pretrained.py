@@ -21,8 +21,8 @@ from vision_attn.explain.captioners.generation import Generation, Written, gener
 from vision_attn.explain.captioners.prompts import default_prompt, generation_config, inputs_of
 from vision_attn.explain.captioners.references import ends_of, log_prob_of_captions
 from vision_attn.explain.captioners.word_maps import MOST_WORDS
-from vision_attn.explain.libraries.models import Model
-from vision_attn.explain.places import extent_of_tokens
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.task import Source, Task

@@ -12,8 +12,8 @@ from vision_attn.contracts import Fit
 from vision_attn.explain.captioners.generation import Generation, generate
 from vision_attn.explain.captioners.prompts import Inputs, inputs_of, num_queries
 from vision_attn.explain.captioners.word_maps import relevance_of_steps, teacher_forced
-from vision_attn.explain.libraries.models import Model
-from vision_attn.explain.places import extent_of_tokens
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent

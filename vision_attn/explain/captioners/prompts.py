@@ -8,8 +8,8 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.explain.libraries.from_transformers import pixels_of
-from vision_attn.explain.libraries.models import Model
-from vision_attn.explain.libraries.opened import one_line
+from vision_attn.explain.libraries.opened_model import one_line
+from vision_attn.explain.libraries.opening import Model
 
 PROMPTS = {"florence2": "<CAPTION>", "paligemma": "caption en"}
 """Of models that were trained to answer certain ones, by `model_type`."""

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.explain.libraries.opened import Model, one_line, reached
+from vision_attn.explain.libraries.opened_model import Model, one_line, reached
 from vision_attn.system.console import reason_of
 
 FILES = "config.json, model.safetensors, preprocessor_config.json and, for texts, tokenizer.json"

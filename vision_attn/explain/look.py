@@ -7,11 +7,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.explain.answers import Method, named, recorded, texts_of, wanted
 from vision_attn.explain.captioners.word_maps import look_of_words
 from vision_attn.explain.explanation import Explanation
-from vision_attn.explain.libraries.models import Model
+from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.methods import ATTRIBUTIONS, CAMS
+from vision_attn.explain.recorded_answers import Method, named, recorded, texts_of, wanted
 from vision_attn.explain.subjects import AnswerSubject
 
 NEEDS_ANSWER = tuple(method for method in get_args(Method) if method not in ("auto", "attention", "rollout"))

@@ -10,7 +10,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.explain.libraries.models import Model
+from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.relevance import activation_of, channels_first
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.geometry.receptive_fields import Fields

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.explain.libraries.from_transformers import open_transformers
-from vision_attn.explain.libraries.opened import Model, reached
-from vision_attn.explain.libraries.sizes import image_size, timm_settings
+from vision_attn.explain.libraries.image_sizes import image_size, timm_settings
+from vision_attn.explain.libraries.opened_model import Model, reached
 from vision_attn.system.console import reason_of, suggest, with_article
 from vision_attn.system.files import find
 from vision_attn.system.hub import hub_or_cache
@@ -42,7 +42,7 @@ def open_model(
     trust: permits `module:function`, and the code of a repository of transformers: it is run. The function takes no
         arguments and returns a module from images (B, 3, Y, X) to scores of classes; its attributes `resolution`,
         `mean`, `std` and `classes` are used where they exist. Otherwise the size is the one that the model says
-        (`explain.libraries.sizes`), and mean and standard deviation are those of timm's settings, or ImageNet's.
+        (`explain.libraries.image_sizes`), and mean and standard deviation are those of timm's settings, or ImageNet's.
 
     Raises ValueError, which says what to install, name or correct.
     """

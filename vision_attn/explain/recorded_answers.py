@@ -9,13 +9,13 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from vision_attn.explain.attention_mode import Attention, Record
 from vision_attn.explain.explanation import chosen
 from vision_attn.explain.in_place import RANDOM, in_place, keys_of, once, unsteady
-from vision_attn.explain.libraries.models import Model
-from vision_attn.explain.libraries.opened import one_line
-from vision_attn.explain.places import extent_of_map, extent_of_picture, extent_of_tokens
+from vision_attn.explain.libraries.opened_model import one_line
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.map_extents import extent_of_map, extent_of_picture, extent_of_tokens
 from vision_attn.explain.record import record_attention
-from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam, layer_cam
 from vision_attn.explain.tokens import NO_PRODUCT, Grid, ImageAttention, MapShapes, map_shapes
 from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts
