@@ -14,16 +14,22 @@ from mkdocs.structure.files import File, Files
 from hatch_build import LINK, repository
 
 ROOT = Path(__file__).parent
+PACKAGE = ROOT / "vision_attn"
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 REFERENCE = {
     "Open and use models": ["api.load", "results.model.Model", "results.explainer.Explainer"],
     "Contracts": [
         "task",
         *(f"contracts.{name}" for name in ("captioner", "encoder", "classifier", "drawing", "criterion", "evaluator")),
+        "geometry.extents",
+        "geometry.receptive_fields",
     ],
 } | {
-    folder.capitalize(): [f"{folder}.{path.stem}" for path in sorted((ROOT / "vision_attn" / folder).glob("[!_]*.py"))]
-    for folder in ("models", "attention", "encoders", "criteria", "metrics")
+    folder.capitalize(): [
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for path in sorted((PACKAGE / folder).rglob("[!_]*.py"))
+    ]
+    for folder in ("models", "attention", "encoders", "criteria", "metrics", "faithfulness")
 }
 """Pages of the reference, and the modules or objects of each."""
 

@@ -23,8 +23,8 @@ from benchmarks.measure import resident, table
 from benchmarks.scale import write
 from vision_attn.contracts import Encoder
 from vision_attn.data.photographs import annotations as annotations_source
+from vision_attn.data.photographs.annotation_vectors.feature_index import folder_name, make_header
 from vision_attn.data.photographs.captions import Captions
-from vision_attn.data.photographs.feature_index import folder_name, make_header
 from vision_attn.data.photographs.store import locate
 from vision_attn.data.photographs.views import Views
 from vision_attn.data.vocabulary import Vocabulary

@@ -17,10 +17,10 @@ import torch
 
 from benchmarks.charts import Axis, Chart, save
 from benchmarks.measure import spread
-from vision_attn.explain.measure import Measured, Settings, gains
+from vision_attn.faithfulness.measurement import Measured, Settings, gains
 from vision_attn.metrics.attention import rank_correlation
-from vision_attn.results.measured import MeasureResult
-from vision_attn.results.model import open_model
+from vision_attn.results.faithfulness import MeasureResult
+from vision_attn.results.opening import open_model
 
 
 def table(result: MeasureResult) -> str:

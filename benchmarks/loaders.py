@@ -19,8 +19,8 @@ from vision_attn.attention.glimpse import Retina
 from vision_attn.contracts import Encoder
 from vision_attn.data.digits.clutter import Clutter
 from vision_attn.data.digits.mnist import Digits
-from vision_attn.data.images.squares import Pixels, View
-from vision_attn.data.photographs.features import Features, cached_features
+from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features
+from vision_attn.data.photographs.pixels import Pixels, View
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.convnet import ConvNet

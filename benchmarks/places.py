@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.contracts import Encoder
-from vision_attn.contracts.places import WHOLE, Extent, middles
 from vision_attn.data.images.squares import read_image
 from vision_attn.encoders.backbone import Backbone
+from vision_attn.geometry.extents import WHOLE, Extent, middles
 from vision_attn.system.console import progress
 from vision_attn.system.files import shipped
 

@@ -17,8 +17,8 @@ from vision_attn.configuration.run_folder import open_run
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.relevance import activation_of, grad_cam
 from vision_attn.explain.tokens import ImageAttention, map_shapes
+from vision_attn.faithfulness.curves import perturbation_curves
 from vision_attn.metrics import AttentionCorrectness
-from vision_attn.metrics.curves import perturbation_curves
 from vision_attn.system.console import progress
 
 WORD = "star"

@@ -23,8 +23,8 @@ import torch
 from benchmarks.measure import accelerated, resident, table
 from benchmarks.shapes import QUICK, Shapes, random_batch
 from vision_attn.attention.scores import Additive
-from vision_attn.data.photographs.feature_index import complete
-from vision_attn.data.photographs.features import SHARD, Features
+from vision_attn.data.photographs.annotation_vectors.feature_index import complete
+from vision_attn.data.photographs.annotation_vectors.features import SHARD, Features
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.system.console import progress
 from vision_attn.system.machine import processor

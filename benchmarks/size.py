@@ -20,11 +20,11 @@ from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
 from vision_attn.data.images.lazy import open_pixels
 from vision_attn.fast.choice import without_loops
-from vision_attn.models.cost import multiply_adds
 from vision_attn.models.dram import ConvolutionalGlimpse
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.ram import RAM, ContextLSTM
 from vision_attn.system.files import scratch
+from vision_attn.tasks.cost import multiply_adds
 
 PICTURE = Path("runs/size.png")
 SIDES = (60, 200, 600, 2000, 6000, 20_000)

@@ -29,7 +29,7 @@ import torch
 
 from tests import ways
 from tests.scoring import quickly
-from vision_attn.metrics import captions
+from vision_attn.metrics.coco import captions
 
 gc.disable()  # until all tests are imported, which make millions of objects that stay
 torch.set_num_threads(1)  # tests are small: a second thread on a busy machine is mostly waited for

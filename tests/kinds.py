@@ -11,10 +11,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tests.architectures import VISION
-from vision_attn.contracts.places import Extent
-from vision_attn.explain.answers import recorded
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model, Reader
+from vision_attn.explain.libraries.opening import Model, Reader
+from vision_attn.explain.look import look
+from vision_attn.explain.recorded_answers import recorded
+from vision_attn.geometry.extents import Extent
 
 REGIONS = 3
 """Rows and columns of squares that are changed."""

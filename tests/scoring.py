@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vision_attn.metrics import bootstrap, isolated, scorers
+from vision_attn.metrics import bootstrap
+from vision_attn.metrics.coco import isolated, scorers
 
 PLAIN = re.compile("[a-z ]*")
 """Captions that the tokenizer keeps as they are."""

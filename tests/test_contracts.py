@@ -6,6 +6,7 @@ same ones.
 
 import json
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.fake_mnist import write_mnist
+from vision_attn.attention.scores import Score
+from vision_attn.attention.soft import Attention
 from vision_attn.commands import main
 from vision_attn.contracts import (
     Answerer,
@@ -27,6 +30,12 @@ from vision_attn.contracts import (
     Evaluator,
 )
 from vision_attn.decode import beam_search, greedy, sample
+from vision_attn.models.recurrent import RecurrentCaptioner
+from vision_attn.tasks.answer import Answering
+from vision_attn.tasks.caption import Captioning
+from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.subjects import CaptionSubject, GlimpseSubject
+from vision_attn.tasks.transcribe import Transcription
 
 SIZES = {
     "data.batch_size": 4, "data.epoch_images": 16, "data.val_images": 6, "data.test_images": 6, "run.epochs": 2,
@@ -240,3 +249,22 @@ def test_a_captioner_that_samples_needs_a_criterion_for_it(tmp_path: Path, capsy
     assert (
         "--task.criteria.looks=vision_attn.criteria.reinforce_attention.ReinforceAttention" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "part", "contract"),
+    [
+        (Captioning, "model", Captioner),
+        (Captioning, "encoder", Encoder),
+        (Transcription, "model", Captioner),
+        (Classification, "model", Classifier),
+        (Answering, "model", Answerer),
+        (CaptionSubject, "task", Captioning),
+        (GlimpseSubject, "task", Classification),
+        (RecurrentCaptioner, "score", Score),
+        (RecurrentCaptioner, "attention", Attention),
+    ],
+)
+def test_an_attribute_that_holds_a_part_says_which_contract_it_fulfils(task: type, part: str, contract: type) -> None:
+    """An editor follows `self.model(...)` from a task to the contract."""
+    assert get_type_hints(task)[part] is contract

@@ -228,7 +228,7 @@ def test_the_results_have_the_costs_that_the_configs_have() -> None:
     import torch
 
     from vision_attn.configuration.config import build, read
-    from vision_attn.models.cost import multiply_adds
+    from vision_attn.tasks.cost import multiply_adds
 
     rows = re.findall(r"\| `(\w+)` \|.*\| (\d+); ([\d.]+)M \|", (ROOT / "docs" / "results.md").read_text())
     assert len(rows) == 7

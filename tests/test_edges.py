@@ -19,8 +19,8 @@ from vision_attn.criteria.ctc import CTCLoss
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.decode import beam_search, greedy, sample
+from vision_attn.faithfulness.curves import perturbation_curves
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, map_statistics
-from vision_attn.metrics.curves import perturbation_curves
 from vision_attn.metrics.perturbations import constant
 
 V, T = 4, 3

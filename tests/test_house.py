@@ -5,10 +5,12 @@ import re
 import subprocess
 import sys
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 import yaml
+from grimp import build_graph
 
 ROOT = Path(__file__).parent.parent
 PROJECT = (ROOT / "pyproject.toml").read_text()
@@ -32,6 +34,30 @@ def test_imports_run_down_the_floors_only() -> None:
     done = subprocess.run([sys.executable, "-c", call], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 kept, 0 broken" in done.stdout
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    """Neither among modules nor among the files and folders of a folder. In `fast/`, operations ask `choice` for a
+    version, and it imports those that it chooses from, so that there modules alone are checked."""
+    graph = build_graph("vision_attn", cache_dir=None)
+    modules = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(modules).prepare()  # raises CycleError, which names them
+    for folder in (module for module in modules if graph.find_children(module)):
+        if folder in ("vision_attn", "vision_attn.fast"):
+            continue
+        part = {child: child for child in graph.find_children(folder)}
+        part |= {module: child for child in list(part) for module in graph.find_descendants(child)}
+        siblings = {child: set() for child in part.values()}
+        for module, child in part.items():
+            siblings[child] |= {part[one] for one in modules[module] if part.get(one, child) != child}
+        TopologicalSorter(siblings).prepare()
+
+
+def test_no_room_has_more_than_16_files() -> None:
+    """But `commands/`, which has a file for each verb."""
+    rooms = [path.parent for path in (ROOT / "vision_attn").rglob("__init__.py")]
+    crowded = {room.name for room in rooms if len([*room.glob("[!_]*.py")]) > 16}
+    assert crowded <= {"commands"}, crowded
 
 
 def test_floors_name_every_room() -> None:

@@ -69,7 +69,7 @@ sys.modules["numba"] = None  # which would compile its loops again in a new fold
 import vision_attn
 from vision_attn.commands import caption, eval, main
 from vision_attn.system.files import ours
-from vision_attn.metrics import captions
+from vision_attn.metrics.coco import captions
 assert vision_attn.__file__.startswith(sys.argv[1])
 run = captions.run  # without METEOR, which takes long to start, and is Java as the tokenizer is
 captions.run = lambda jobs, *rest, **options: run([job for job in jobs if job != "meteor"], *rest, **options)

@@ -20,8 +20,8 @@ from vision_attn.configuration.config import build, read
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.weights import in_half, save_weights
 from vision_attn.data.images.squares import read_image
-from vision_attn.engine.claim import claim
-from vision_attn.engine.folders import lock_folder, workplace
+from vision_attn.engine.run_folder.claim import claim
+from vision_attn.engine.run_folder.folders import lock_folder, workplace
 from vision_attn.system.console import bytes_of
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ import torch
 from tests.fake_mnist import write_mnist
 from vision_attn.configuration.config import build, read
 from vision_attn.configuration.weights import save_weights
-from vision_attn.engine.claim import claim
+from vision_attn.engine.run_folder.claim import claim
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SIZES = {

@@ -17,7 +17,7 @@ from tests.engine.test_resume import lines
 from tests.fake_mnist import write_mnist
 from tests.scoring import quickly
 from vision_attn.commands import main
-from vision_attn.metrics import captions
+from vision_attn.metrics.coco import captions
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 

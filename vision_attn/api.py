@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.results.explainer import Explainer, is_run_name
-from vision_attn.results.model import Model, open_model
+from vision_attn.results.model import Model
+from vision_attn.results.opening import open_model
 from vision_attn.results.pretrained import open_pretrained
 
 __all__ = ["Explainer", "Model", "load"]

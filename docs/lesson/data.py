@@ -17,7 +17,8 @@ from vision_attn.attention.scores import ScaledDot
 from vision_attn.attention.soft import Soft
 from vision_attn.data.digits.mnist import Digits, read_mnist
 from vision_attn.models.ram import Rectifier
-from vision_attn.results.model import Model, open_model
+from vision_attn.results.model import Model
+from vision_attn.results.opening import open_model
 
 HALF = 44
 """Weights are kept in 2 * HALF + 1 levels for each row of a matrix, one character of the page for each weight."""

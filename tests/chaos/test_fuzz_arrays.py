@@ -21,9 +21,9 @@ from PIL import Image
 from tests.data.test_features import Pool
 from vision_attn.data.digits.mnist import read_mnist
 from vision_attn.data.digits.mnist_files import FILES, read_idx
-from vision_attn.data.images.squares import View
-from vision_attn.data.photographs import features
-from vision_attn.data.photographs.features import Features, cached_features
+from vision_attn.data.photographs.annotation_vectors import features
+from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features
+from vision_attn.data.photographs.pixels import View
 
 
 def idx(array: np.ndarray) -> bytes:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.test_captions import Looking, coco, karpathy
+from vision_attn.data.photographs.annotation_files.references import read_references, read_results
 from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.photographs.captions import Captions
-from vision_attn.data.photographs.references import read_references, read_results
 from vision_attn.data.photographs.store import Photographs, locate
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.metrics import caption_metrics, write_results

@@ -22,7 +22,7 @@ from vision_attn.configuration.config import load
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.weights import load_weights
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.engine import checkpoint
+from vision_attn.engine.run_folder import checkpoint
 from vision_attn.system.files import digest, sha256
 from vision_attn.task import Task
 

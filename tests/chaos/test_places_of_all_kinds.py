@@ -13,8 +13,8 @@ from tests.explain.test_image_tokens import blip2, git
 from tests.explain.test_look import blip, clip, llava, saved, vit
 from tests.kinds import KINDS, check
 from vision_attn.explain.captioners import word_maps
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import open_model
+from vision_attn.explain.libraries.opening import open_model
+from vision_attn.explain.look import look
 from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings
 
 pytestmark = pytest.mark.chaos

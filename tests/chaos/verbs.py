@@ -19,9 +19,9 @@ import vision_attn.encoders.backbone
 import vision_attn.models.show_attend_tell
 import vision_attn.tasks.caption  # noqa: F401 (all of these: what the verbs import, once for all forks)
 from vision_attn.commands import main
-from vision_attn.data.photographs import features
-from vision_attn.metrics import captions
-from vision_attn.metrics.isolated import JobResult
+from vision_attn.data.photographs.annotation_vectors import features
+from vision_attn.metrics.coco import captions
+from vision_attn.metrics.coco.isolated import JobResult
 
 SPLITS = {"train": 10, "val": 3, "test": 3}
 CONFIG = """

@@ -18,8 +18,8 @@ from PIL import Image
 
 from tests.untrained import write_run
 from vision_attn.commands import main
-from vision_attn.engine.folders import replacing_folder
 from vision_attn.engine.log import _writing
+from vision_attn.engine.run_folder.folders import replacing_folder
 from vision_attn.system import memory
 from vision_attn.system.console import bytes_of, log_to_terminal
 from vision_attn.system.files import is_full, is_utf8, way_on

@@ -23,10 +23,11 @@ from vision_attn.commands._files import photographs
 from vision_attn.configuration import config
 from vision_attn.configuration.reader import UnknownKey
 from vision_attn.contracts import DecodedCaption
-from vision_attn.data.photographs.references import read_results
+from vision_attn.data.photographs.annotation_files.references import read_results
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.metrics import caption_metrics, isolated, write_results
-from vision_attn.metrics.java import java
+from vision_attn.metrics import caption_metrics, write_results
+from vision_attn.metrics.coco import isolated
+from vision_attn.metrics.coco.java import java
 from vision_attn.metrics.variety import few_images, same_caption, sameness
 from vision_attn.results.model import Model
 from vision_attn.system import console, files
@@ -382,7 +383,7 @@ def test_what_a_killed_command_left_is_removed_by_the_next(verb: str, tmp_path: 
         say(["a dog"])
         main(argv)
 
-    for place in ("os.replace", "vision_attn.metrics.isolated.wait"):
+    for place in ("os.replace", "vision_attn.metrics.coco.isolated.wait"):
         with monkeypatch.context() as deadly:
             deadly.setattr(place, die)
             if verb == "caption" and place != "os.replace":

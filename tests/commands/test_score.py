@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from vision_attn.commands import score
+from vision_attn.data.photographs.annotation_files.references import matched, read_references, read_results
 from vision_attn.data.photographs.photograph import Photograph
-from vision_attn.data.photographs.references import matched, read_references, read_results
 from vision_attn.metrics import Report, write_results
 
 CAPTIONS = {1: "a dog runs", 2: "a cat sleeps on a café chair", 3: "two birds"}

@@ -13,9 +13,9 @@ from vision_attn.commands import main
 from vision_attn.configuration.config import build, dump, read
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.schedules import scheduled
-from vision_attn.engine.claim import claim, training
 from vision_attn.engine.fit import fit
-from vision_attn.engine.folders import lock_folder
+from vision_attn.engine.run_folder.claim import claim, training
+from vision_attn.engine.run_folder.folders import lock_folder
 from vision_attn.system.files import find_best
 
 TOY = """

@@ -30,7 +30,7 @@ from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.decode import greedy, sample
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine.capture import WARM_UP, Captured
-from vision_attn.engine.start import check_rate
+from vision_attn.engine.run_folder.start import check_rate
 from vision_attn.fast import accelerate
 from vision_attn.fast.likelihood import weighted_words
 from vision_attn.metrics.cider import padded

@@ -14,9 +14,9 @@ from tests.data.test_captions import Looking
 from tests.test_docs import ROOT, commands
 from tests.untrained import write_run
 from vision_attn.commands import main
+from vision_attn.data.photographs.annotation_files.references import read_references, read_results
 from vision_attn.data.photographs.annotations import read_annotations, read_splits
 from vision_attn.data.photographs.captions import Captions
-from vision_attn.data.photographs.references import read_references, read_results
 from vision_attn.data.text_encoding import read_text
 
 NAMES = [f"{number:02}_dog.jpg" for number in range(24)]

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vision_attn.data.photographs.annotation_files.caption_values import list_in
+from vision_attn.data.photographs.annotation_files.references import read_references, read_results
 from vision_attn.data.photographs.annotations import read_annotations, read_splits
-from vision_attn.data.photographs.caption_values import list_in
-from vision_attn.data.photographs.references import read_references, read_results
 
 NAMES = [f"{number}.png" for number in range(12)]
 TEXTS = [

@@ -18,12 +18,12 @@ from torch import nn
 
 from vision_attn.contracts import Encoder, Fit
 from vision_attn.data.images.crops import cropped
-from vision_attn.data.images.held import HeldPixels
 from vision_attn.data.images.squares import read_image
 from vision_attn.data.photographs import captions as captions_module
 from vision_attn.data.photographs import views as photograph_views
 from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.photographs.captions import Captions
+from vision_attn.data.photographs.pixels import HeldPixels
 from vision_attn.data.vocabulary import END, PAD
 from vision_attn.task import Task
 

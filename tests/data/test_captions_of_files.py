@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from tests.data.test_captions import Looking
+from vision_attn.data.photographs.annotation_files.references import read_references
 from vision_attn.data.photographs.annotations import read_annotations, read_splits
 from vision_attn.data.photographs.captions import Captions
-from vision_attn.data.photographs.references import read_references
 
 NAMES = [f"{number:02}.png" for number in range(20)]
 SAID = {name: [f"a dog {number}", f"it runs {number}"] for number, name in enumerate(NAMES)}

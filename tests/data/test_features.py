@@ -24,9 +24,10 @@ from PIL import Image
 from torch import nn
 
 from vision_attn.contracts import Encoder
-from vision_attn.data.images.squares import View, read_image
-from vision_attn.data.photographs import features
-from vision_attn.data.photographs.features import Features, cached_features
+from vision_attn.data.images.squares import read_image
+from vision_attn.data.photographs.annotation_vectors import features
+from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features
+from vision_attn.data.photographs.pixels import View
 
 CPU = torch.device("cpu")
 
@@ -306,8 +307,8 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 import tests.data.test_features
 from tests.data.test_features import Pool
-from vision_attn.data.photographs import features
-from vision_attn.data.images.squares import View
+from vision_attn.data.photographs.annotation_vectors import features
+from vision_attn.data.photographs.pixels import View
 
 class Slow(Pool):
     def forward(self, images):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from vision_attn.data.photographs.annotation_files.caption_files import Annotated, read_photographs
 from vision_attn.data.photographs.annotations import read_annotations
-from vision_attn.data.photographs.caption_files import Annotated, read_photographs
 from vision_attn.data.tables import ALIASES
 
 

@@ -14,9 +14,9 @@ from PIL import Image
 
 from tests.data.test_hostile_tables import deadline  # noqa: F401, a fixture
 from vision_attn.data import records
+from vision_attn.data.photographs.annotation_files.caption_files import read_photographs
+from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, photographs_of
 from vision_attn.data.photographs.annotations import read_splits
-from vision_attn.data.photographs.caption_files import read_photographs
-from vision_attn.data.photographs.hub_datasets import is_dataset, photographs_of
 from vision_attn.data.photographs.shards import Shards
 from vision_attn.data.photographs.store import locate
 from vision_attn.data.records import read_content

@@ -19,9 +19,9 @@ from vision_attn.data.images.lazy import open_pixels
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.data.labelled.labels import find_labelled
 from vision_attn.data.lines.text_lines import read_transcripts
+from vision_attn.data.photographs.annotation_files.caption_files import Annotated, read_photographs
+from vision_attn.data.photographs.annotation_files.references import matched, read_results
 from vision_attn.data.photographs.annotations import read_annotations, read_splits
-from vision_attn.data.photographs.caption_files import Annotated, read_photographs
-from vision_attn.data.photographs.references import matched, read_results
 from vision_attn.data.photographs.store import locate
 from vision_attn.data.photographs.views import Views
 from vision_attn.data.table_rows import rows_of

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.data.test_hostile_tables import deadline  # noqa: F401, a fixture
-from vision_attn.data.images.squares import View
-from vision_attn.data.photographs.stored_arrays import LARGEST
-from vision_attn.data.photographs.vectors import Vectors, read_boxes, read_vectors
+from vision_attn.data.photographs.annotation_vectors.stored_arrays import LARGEST
+from vision_attn.data.photographs.annotation_vectors.vectors import Vectors, read_boxes, read_vectors
+from vision_attn.data.photographs.pixels import View
 
 h5py = pytest.importorskip("h5py", reason="needs h5py, of the extra [features]")
 pytestmark = pytest.mark.usefixtures("deadline")
@@ -140,7 +140,7 @@ def test_shapes_are_looked_at_before_numbers_are_read(tmp_path: Path) -> None:
 
 
 def test_texts_that_a_list_repeats_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vision_attn.data.photographs.vector_databases.LARGEST", 100_000)
+    monkeypatch.setattr("vision_attn.data.photographs.annotation_vectors.vector_databases.LARGEST", 100_000)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["names"] = [f"{number}{'x' * 2000}" for number in range(60)]
         file["features"] = np.stack([ARRAY] * 60)

@@ -14,9 +14,9 @@ from tests.data.test_captions import Looking
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.data.images.squares import read_image
+from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, photographs_of
+from vision_attn.data.photographs.annotation_files.references import read_references
 from vision_attn.data.photographs.captions import Captions
-from vision_attn.data.photographs.hub_datasets import is_dataset, photographs_of
-from vision_attn.data.photographs.references import read_references
 
 pytest.importorskip("datasets", reason="needs datasets, of the extra [hub]")
 import datasets  # noqa: E402

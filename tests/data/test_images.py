@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional
 
-from vision_attn.data.images.held import HeldPixels
-from vision_attn.data.images.squares import Pixels, View, in_threads, open_photograph, read_image
+from vision_attn.data.images.squares import in_threads, open_photograph, read_image
 from vision_attn.data.images.upright_rgb import in_rgb, white_of
+from vision_attn.data.photographs.pixels import HeldPixels, Pixels, View
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 from vision_attn.data.films.files import open_film
-from vision_attn.data.images import isolated
-from vision_attn.data.images.isolated import Decoders
 from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Encoded, open_as_stored, open_photograph
+from vision_attn.data.isolated import decoders as isolated
+from vision_attn.data.isolated.decoders import Decoders
 
 PHOTOGRAPH = Path(__file__).parents[2] / "docs" / "photographs" / "coffee.jpg"
 FOREVER = 3600.0
@@ -193,7 +193,7 @@ def test_processes_end_with_the_decoders_and_what_waits_is_told(decoders) -> Non
 def test_a_process_ends_when_its_parent_is_killed(busy: bool) -> None:
     """Also while it decodes: a photograph that is one comment takes half a minute."""
     program = (
-        "import sys, time; from vision_attn.data.images.isolated import Decoders\n"
+        "import sys, time; from vision_attn.data.isolated.decoders import Decoders\n"
         "from vision_attn.data.images.open import open_photograph\n"
         "if __name__ == '__main__':\n"
         "    decoders = Decoders(3600.0)\n"
@@ -222,7 +222,7 @@ def cpu_time(process: int) -> int:
 
 def test_the_process_imports_no_torch_and_writes_no_file(tmp_path: Path) -> None:
     program = (
-        "import sys; from vision_attn.data.images import decoder_process as process\n"
+        "import sys; from vision_attn.data.isolated import process\n"
         "from vision_attn.data.films import decode\n"
         "assert not {'torch', 'jaxtyping', 'starlette', 'vision_attn.contracts'} & {*sys.modules}, sys.modules\n"
         "process._limit()\n"

@@ -16,8 +16,8 @@ import yaml
 from PIL import Image
 
 from vision_attn.commands import main
-from vision_attn.data.photographs.samples import LeftOut, named, tar_samples
-from vision_attn.data.photographs.shard_files import count, expanded, read
+from vision_attn.data.photographs.annotation_files.samples import LeftOut, named, tar_samples
+from vision_attn.data.photographs.annotation_files.shard_files import count, expanded, read
 from vision_attn.data.photographs.shards import Shards, shuffled
 from vision_attn.task import Task
 

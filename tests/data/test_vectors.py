@@ -16,15 +16,15 @@ from torch.optim import SGD
 from tests.engine.test_start_from import BEFORE, MODELS, Quiet, captions
 from vision_attn.commands import main
 from vision_attn.configuration.run_settings import Run
-from vision_attn.data.images.squares import View
+from vision_attn.data.photographs.annotation_vectors.vectors import Vectors, read_boxes, read_vectors
 from vision_attn.data.photographs.captions import Captions
-from vision_attn.data.photographs.vectors import Vectors, read_boxes, read_vectors
+from vision_attn.data.photographs.pixels import View
 from vision_attn.encoders.precomputed import Precomputed
 from vision_attn.engine.fit import fit
+from vision_attn.geometry.objects import CELLS, over_photograph
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.ensemble import ensemble
 from vision_attn.tasks.pictured import pictured
-from vision_attn.viz.objects import CELLS, over_photograph
 
 L, D = 6, 5
 

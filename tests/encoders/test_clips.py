@@ -12,12 +12,12 @@ from tests.untrained import write_run
 from vision_attn.api import load
 from vision_attn.commands import main
 from vision_attn.configuration.run_folder import open_run
-from vision_attn.contracts.places import WHOLE
 from vision_attn.data.images.open import Encoded
 from vision_attn.encoders.clips import FrameRegions, FrameVectors, Motion
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.encoders.precomputed import Precomputed
 from vision_attn.engine.batches import few
+from vision_attn.geometry.extents import WHOLE
 from vision_attn.metrics.attention import AttentionCorrectness
 from vision_attn.metrics.evaluators import Pointing
 from vision_attn.viz.films import lights, on_strip, over_time

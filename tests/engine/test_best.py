@@ -8,8 +8,8 @@ import pytest
 from toy import Plane
 
 from tests.engine.test_engine import lines, train_plain
-from vision_attn.engine.best import better
-from vision_attn.engine.checkpoint import Position
+from vision_attn.engine.run_folder.best import better
+from vision_attn.engine.run_folder.checkpoint import Position
 
 
 class Stopped(Exception):

@@ -329,6 +329,24 @@ def test_buffers_receive_each_batch_and_a_graph_sees_no_ids(monkeypatch):
     assert [step[0][2] for step in seen] == [("0",), ("1",), ("2",), None, None] and seen[-1][0][1] == 7
 
 
+def test_a_tuple_of_tensors_within_a_batch_has_buffers_too():
+    read, values = [], []
+
+    def work(batches, number):
+        ((_, _, sampled),) = batches
+        read.append([part.data_ptr() for part in sampled])
+        values.append([part.sum().item() for part in sampled])
+        return {}
+
+    captured = Captured(work, torch.device("cpu"), graph=PlainGraph)
+    for step in range(WARM_UP + 2):
+        captured([Mixed(torch.zeros(1), 7, (torch.full((2,), step), torch.full((3,), step + 0.5)))], 1)
+    assert values == [[2 * step, 3 * step + 1.5] for step in range(WARM_UP + 2)]
+    assert len(set(map(tuple, read[RARE:]))) == 1
+    one, *others = (signature((torch.zeros(1), (torch.zeros(size),))) for size in (2, 2, 3))
+    assert [other == one for other in others] == [True, False]
+
+
 def step_of(task=Plane, *, optimizer=adam, world=1, **settings) -> Step:
     run = toy_run(Path("nowhere"), **{"precision": "fp32", "compile": False, **settings})
     return Step(

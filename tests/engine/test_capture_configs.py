@@ -19,7 +19,7 @@ from tests.ways import prepared
 from vision_attn.configuration.run_settings import Run
 from vision_attn.criteria.self_critical import Sampled
 from vision_attn.engine import capture
-from vision_attn.engine.batches import like, on_device
+from vision_attn.engine.batches import is_tensors, like, on_device
 from vision_attn.engine.capture import signature
 from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World
@@ -80,5 +80,6 @@ def test_every_config_is_captured_by_default_on_cuda(
         move(task)
         batch = on_device(task.captured_batch(like(batch, [*map(moved, batch)])), CUDA)
         scalars = task(*batch)
-    assert all(isinstance(part, Tensor | Static | type(None)) or part == () for part in batch) and signature(batch)
+    kinds = Tensor | Static | type(None)
+    assert all(isinstance(part, kinds) or part == () or is_tensors(part) for part in batch) and signature(batch)
     assert all(value.numel() == 1 and value.device == CUDA for value in scalars.values())

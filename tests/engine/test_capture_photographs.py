@@ -16,9 +16,9 @@ from vision_attn.contracts import Fit
 from vision_attn.criteria import self_critical
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.self_critical import SelfCritical
-from vision_attn.data.images.held import HeldPixels
 from vision_attn.data.photographs import captions as captions_module
 from vision_attn.data.photographs.captions import Captions
+from vision_attn.data.photographs.pixels import HeldPixels
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine import capture
 from vision_attn.engine.fit import fit

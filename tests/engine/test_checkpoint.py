@@ -17,12 +17,13 @@ from toy import Plane, Points, adam, cosine, toy_run
 
 from tests.engine.test_resume import assert_same, lines
 from vision_attn.configuration.weights import save_weights
-from vision_attn.engine import checkpoint, training
-from vision_attn.engine.checkpoint import Position
+from vision_attn.engine import training
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
-from vision_attn.engine.folders import workplace
 from vision_attn.engine.log import Log, _identity
+from vision_attn.engine.run_folder import checkpoint
+from vision_attn.engine.run_folder.checkpoint import Position
+from vision_attn.engine.run_folder.folders import workplace
 from vision_attn.system.files import digest, sha256
 
 EVERYTHING = {"average": 0.9, "accumulate": 2, "warmup": 2, "log_every": 1, "save_every": 0.0, "show": 2, "epochs": 3}

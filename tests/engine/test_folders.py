@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vision_attn.engine.folders import MARK, lock_folder, replacing_folder, settle, unsettled, workplace
+from vision_attn.engine.run_folder.folders import MARK, lock_folder, replacing_folder, settle, unsettled, workplace
 
 
 def test_a_killed_swap_is_finished_from_every_state(tmp_path):
@@ -156,9 +156,9 @@ from pathlib import Path
 import vision_attn.system.files
 vision_attn.system.files.WINDOWS = True
 os.kill = None
-from vision_attn.engine.folders import lock_folder
+from vision_attn.engine.run_folder.folders import lock_folder
 from vision_attn.system.machine import torch_device
-import vision_attn.data.images.open, vision_attn.metrics.isolated, vision_attn.commands.train
+import vision_attn.data.images.open, vision_attn.metrics.coco.isolated, vision_attn.commands.train
 import types
 sys.modules["resource"] = types.ModuleType("resource")  # for tests.toy alone
 from tests.toy import train_toy

@@ -12,7 +12,7 @@ import pytest
 import torch
 from toy import Server
 
-from vision_attn.engine.folders import lock_folder
+from vision_attn.engine.run_folder.folders import lock_folder
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from PIL import Image
 
 from tests.architectures import VISION
 from tests.explain.test_look import NAMED, SIZE, saved
+from vision_attn.explain.attention_mode import Attention, Record
 from vision_attn.explain.captioners import word_maps
 from vision_attn.explain.captioners.image_tokens import find_tokens
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model, open_model
-from vision_attn.explain.recorder import Attention, Record
+from vision_attn.explain.libraries.opening import Model, open_model
+from vision_attn.explain.look import look
 from vision_attn.explain.tokens import Grid
 
 QUERIES = 9

@@ -25,8 +25,8 @@ from vision_attn.commands import main
 from vision_attn.commands.look import add_arguments
 from vision_attn.data.scenes.grammar import COLOURS
 from vision_attn.explain.captioners import generation
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.look import look
 from vision_attn.models.policies import Anywhere
 from vision_attn.models.ram import RAM
 from vision_attn.results.explainer import explainer_of_run
@@ -257,8 +257,8 @@ def test_layers_and_heads_of_swin(name: str, photographs: Path) -> None:
 def test_an_encoder_shows_the_attention_of_its_last_layer(name: str, photographs: Path) -> None:
     """Its features are no answer that could be explained."""
     timm = pytest.importorskip("timm")
-    from vision_attn.explain.looks import look
-    from vision_attn.explain.models import Model, Reader
+    from vision_attn.explain.libraries.opening import Model, Reader
+    from vision_attn.explain.look import look
 
     sizes = {"window_size": 4, "depths": (2, 2), "num_heads": (2, 4)} if "swin" in name else {"num_heads": 2}
     module = timm.create_model(name, num_classes=0, img_size=32, embed_dim=16, **sizes).eval()
@@ -376,8 +376,8 @@ def test_models_of_transformers(
 def test_a_head_of_a_captioner_is_its_cross_attention(photographs: Path, tmp_path: Path) -> None:
     """The map of word t, layer 1, head 2 is what the module computes in step t."""
     pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
-    from vision_attn.explain.looks import look
-    from vision_attn.explain.models import open_model
+    from vision_attn.explain.libraries.opening import open_model
+    from vision_attn.explain.look import look
 
     model = open_model(saved(tmp_path / "model", blip))
     picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
@@ -395,7 +395,7 @@ def test_a_head_of_a_captioner_is_its_cross_attention(photographs: Path, tmp_pat
 def captioner(folder: Path, make: Any) -> Any:
     """A captioner of transformers that never ends, and whose words depend on the image."""
     pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
-    from vision_attn.explain.models import open_model
+    from vision_attn.explain.libraries.opening import open_model
 
     model = open_model(saved(folder, make))
     for part in (model.module, getattr(model.module, "text_decoder", None)):
@@ -419,7 +419,7 @@ def taught(model: Any, inputs: dict[str, torch.Tensor], sequence: torch.Tensor, 
 
 def test_relevance_of_the_words_of_a_captioner_with_cross_attention(photographs: Path, tmp_path: Path) -> None:
     """Word by word, each from a pass of its own over the words before, with the layers found by name."""
-    from vision_attn.explain.looks import look
+    from vision_attn.explain.look import look
     from vision_attn.explain.relevance import cross_relevance, relevance
 
     model = captioner(tmp_path / "model", blip)
@@ -441,7 +441,7 @@ def test_relevance_of_the_words_of_a_captioner_with_cross_attention(photographs:
 
 
 def test_relevance_of_the_words_of_a_captioner_that_reads_the_image(photographs: Path, tmp_path: Path) -> None:
-    from vision_attn.explain.looks import look
+    from vision_attn.explain.look import look
     from vision_attn.explain.relevance import relevance
 
     model = captioner(tmp_path / "model", llava)
@@ -466,7 +466,7 @@ def test_a_caption_of_one_word_is_seen_by_the_layers_of_the_decoder(
 ) -> None:
     """Those of the vision tower run once too."""
     from vision_attn.explain.captioners import word_maps
-    from vision_attn.explain.looks import look
+    from vision_attn.explain.look import look
 
     model = captioner(tmp_path / "model", make)
     picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
@@ -502,7 +502,7 @@ def test_windows_have_no_relevance_of_the_whole_image(
 ) -> None:
     """Swin with GPT-2: what windows of as many tokens as the last stage do is left out; of a ViT nothing is."""
     from vision_attn.explain.captioners import word_maps
-    from vision_attn.explain.looks import look
+    from vision_attn.explain.look import look
 
     swin = {"image_size": 32, "embed_dim": 16, "initializer_range": 0.3, "window_size": 4}
     encoders = {
@@ -523,7 +523,7 @@ def test_windows_have_no_relevance_of_the_whole_image(
 
 def test_an_answer_that_sees_the_question_alone_has_no_map(photographs: Path, tmp_path: Path) -> None:
     """BLIP for question answering; four words would make a map of 2 x 2."""
-    from vision_attn.explain.looks import look
+    from vision_attn.explain.look import look
 
     def make(hf: Any) -> Any:
         text = NAMED | {"encoder_hidden_size": VISION["hidden_size"], "sep_token_id": 2}
@@ -537,8 +537,8 @@ def test_an_answer_that_sees_the_question_alone_has_no_map(photographs: Path, tm
 
 
 def test_another_number_of_classes_than_of_scores_is_a_mistake(tiny: str, photographs: Path) -> None:
-    from vision_attn.explain.looks import look
-    from vision_attn.explain.models import open_model
+    from vision_attn.explain.libraries.opening import open_model
+    from vision_attn.explain.look import look
 
     model = open_model(tiny, trust=True)
     with pytest.raises(ValueError, match="4 names of classes, but 3 scores"):

@@ -15,11 +15,11 @@ from tests.explain.test_look import NAMED, WORDS, clip, saved, vit
 from tests.kinds import CAPTIONED, KINDS, changes, check, right, squares, table
 from tests.pretrained import MARKS, pretrained  # noqa: F401
 from vision_attn.commands import main
-from vision_attn.explain.answers import recorded
 from vision_attn.explain.captioners import word_maps
 from vision_attn.explain.in_place import in_place, marked_pictures
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model, Reader, open_model
+from vision_attn.explain.libraries.opening import Model, Reader, open_model
+from vision_attn.explain.look import look
+from vision_attn.explain.recorded_answers import recorded
 from vision_attn.explain.subjects import AnswerSubject
 from vision_attn.explain.tokens import Grid, known_grid
 from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings

@@ -9,10 +9,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tests.architectures import HEADS, SMALL, images
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model, Reader
+from vision_attn.explain.attention_mode import Attention
+from vision_attn.explain.libraries.opening import Model, Reader
+from vision_attn.explain.look import look
 from vision_attn.explain.record import record_attention
-from vision_attn.explain.recorder import Attention
 from vision_attn.explain.relevance import (
     activation_of,
     channels_first,

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import _torchvision, open_model
-from vision_attn.explain.sizes import image_size, timm_settings
+from vision_attn.explain.libraries.image_sizes import image_size, timm_settings
+from vision_attn.explain.libraries.opening import _torchvision, open_model
+from vision_attn.explain.look import look
 
 SMALL = {"patch_size": 16, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 5}
 

@@ -8,8 +8,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tests.architectures import ARCHITECTURES, images
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.look import look
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.windows import WindowAttention, Windows, window_layouts
 

@@ -16,7 +16,7 @@ from vision_attn.configuration.run_settings import Run
 from vision_attn.data.stories.question import QuestionBatch
 from vision_attn.engine.fit import fit
 from vision_attn.fast import FAST
-from vision_attn.results.model import open_model
+from vision_attn.results.opening import open_model
 from vision_attn.task import Batch, Source, Task
 
 

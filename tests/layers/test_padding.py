@@ -13,7 +13,7 @@ from vision_attn.attention.scores import Additive, Cosine, General
 from vision_attn.attention.soft import Soft
 from vision_attn.contracts import Captioner
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
-from vision_attn.data.photographs.vectors import padded
+from vision_attn.data.photographs.annotation_vectors.vectors import padded
 from vision_attn.decode import beam_search, greedy
 from vision_attn.layers.padding import mean_region, real_regions
 from vision_attn.metrics.attention import map_statistics

@@ -29,7 +29,7 @@ def test_the_interval_covers_the_mean_in_95_of_100_sets(draw):
 @pytest.fixture(scope="module")
 def reports():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vision_attn.metrics.captions.run", quickly)
+        patch.setattr("vision_attn.metrics.coco.captions.run", quickly)
         other = CAPTIONS | {2: "two cats are sleeping", 4: "a kite"}
         names = [name for name in METRICS if name != "SPICE"]
         return [caption_metrics(captions, REFERENCES, names=names) for captions in (CAPTIONS, other)]
@@ -60,5 +60,5 @@ def test_metrics_of_resampled_images(reports):
 
 
 def test_a_single_image_has_no_interval(monkeypatch):
-    monkeypatch.setattr("vision_attn.metrics.captions.run", quickly)
+    monkeypatch.setattr("vision_attn.metrics.coco.captions.run", quickly)
     assert resampled(caption_metrics({1: "a dog"}, {1: ["a dog"]}, names=["BLEU-1"])) == {}

@@ -20,7 +20,7 @@ REFERENCES = {"0.png": ["a cat", "dog"], "1.png": ["the bird", "a dog"], "2.png"
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Images with references, captions of some of them, and a model."""
-    monkeypatch.setattr("vision_attn.metrics.captions.run", quickly)
+    monkeypatch.setattr("vision_attn.metrics.coco.captions.run", quickly)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images").mkdir()
     rng = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import pytest
 
 from vision_attn.data.words import KINDS
 from vision_attn.metrics import caption_metrics
-from vision_attn.metrics.languages import not_english, unsegmented
+from vision_attn.metrics.coco.languages import not_english, unsegmented
 
 CHINESE = {1: "一个红色的圆形", 2: "两只狗在草地上"}
 

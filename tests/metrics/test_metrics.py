@@ -25,13 +25,12 @@ from vision_attn.metrics import (
     AttentionMotion,
     Report,
     caption_metrics,
-    isolated,
-    scorers,
 )
 from vision_attn.metrics.bootstrap import meteor
-from vision_attn.metrics.captions import write_tokens
+from vision_attn.metrics.coco import isolated, scorers
+from vision_attn.metrics.coco.captions import write_tokens
+from vision_attn.metrics.coco.java import jar
 from vision_attn.metrics.evaluators import Motion
-from vision_attn.metrics.java import jar
 
 pytestmark = pytest.mark.processes
 # Each of these ends a line to Java, to Python or to both.
@@ -192,7 +191,9 @@ def test_line_breaks_and_the_surrounding_shift_nothing(report):
 
 
 def test_separators_emoji_and_empty_captions(report, their_meteor, monkeypatch):
-    monkeypatch.setattr("vision_attn.metrics.captions.run", quickly)  # which asks the program that is there already
+    monkeypatch.setattr(
+        "vision_attn.metrics.coco.captions.run", quickly
+    )  # which asks the program that is there already
     monkeypatch.setattr("tests.scoring.exact_meteor", partial(scorers.ask_meteor, their_meteor.meteor_p))
     candidates = {1: "a dog ||| runs", 2: "", 3: "\U0001f600", 4: "a small cat \U0001f600 sits", 5: " \r\n ", 6: "a b"}
     references = {
@@ -344,7 +345,7 @@ def test_nothing_is_written_into_the_installed_package():
 
 
 def test_the_measuring_processes_and_the_command_do_without_torch():
-    code = "import sys, vision_attn.metrics.child, vision_attn.commands.score; sys.exit('torch' in sys.modules)"
+    code = "import sys, vision_attn.metrics.coco.child, vision_attn.commands.score; sys.exit('torch' in sys.modules)"
     root = str(Path(vision_attn.__file__).parent.parent)
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
 

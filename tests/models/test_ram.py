@@ -10,12 +10,12 @@ from torch.distributions import Normal
 from tests.ways import prepared
 from vision_attn.attention.glimpse import Retina
 from vision_attn.models.convolutions import Context
-from vision_attn.models.cost import multiply_adds
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, ContextLSTM, GlimpseNetwork, Rectifier
 from vision_attn.models.vit import VisionTransformer
 from vision_attn.models.whole_image import Convolutional, FullyConnected
+from vision_attn.tasks.cost import multiply_adds
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

@@ -19,11 +19,12 @@ from tests.untrained import write_run
 from vision_attn.attention.images import overview
 from vision_attn.commands import main
 from vision_attn.contracts import AttentionMap, Caption, Captioner, Classifier, ClassifierOutput, Encoder, Glimpses
-from vision_attn.contracts.places import WHOLE, centres
-from vision_attn.data.images.squares import View, read_image, seen_part
-from vision_attn.data.photographs.feature_index import make_header
+from vision_attn.data.images.squares import read_image, seen_part
+from vision_attn.data.photographs.annotation_vectors.feature_index import make_header
+from vision_attn.data.photographs.pixels import View
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.concatenated import Concatenated
+from vision_attn.geometry.extents import WHOLE, centres
 from vision_attn.results.model import Model
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification

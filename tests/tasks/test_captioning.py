@@ -4,6 +4,7 @@ import json
 import math
 from copy import deepcopy
 from functools import partial
+from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from vision_attn.contracts import END, Criterion, Evaluator
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.reinforce_attention import ReinforceAttention
+from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine.batches import few, on_device
@@ -338,3 +340,9 @@ def test_deletion_is_measured_in_a_full_evaluation_where_it_is_asked_for(source)
         task.model.output.bias[END] -= 20  # captions of content words
     whole = task.judge(task.predict(batch, full=True) for batch in batches)
     assert whole["deletion"] != 0 and whole["deletion_random"] != 0
+
+
+def test_the_loss_takes_the_fields_of_a_batch_in_their_order() -> None:
+    """A step calls the task with the fields of a batch, one after the other."""
+    _, *names = signature(Captioning.forward).parameters
+    assert tuple(names) == CaptionBatch._fields

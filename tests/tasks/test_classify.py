@@ -15,13 +15,13 @@ from vision_attn.attention.reinforce import Learned, LeaveOneOut, MovingAverage,
 from vision_attn.contracts import Choice, Classifier, ClassifierOutput
 from vision_attn.data.digits.mnist import DigitBatch
 from vision_attn.metrics.errors import predictions, wilson, within
-from vision_attn.models.cost import multiply_adds
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
 from vision_attn.models.whole_image import FullyConnected
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.cost import multiply_adds
 
 CONFIGS = ["ram_mnist28", "ram_translated60", "ram_cluttered60", "ram_cluttered100", "ram_random_cluttered60",
            "fc_cluttered60", "conv_cluttered60"]  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vision_attn.contracts.places import WHOLE
+from vision_attn.geometry.extents import WHOLE
 from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
 
 QUESTION = "what shape is the red thing?"

@@ -26,7 +26,7 @@ from vision_attn.encoders.strips import Columns
 from vision_attn.fast.choice import without_loops
 from vision_attn.models.encoder_decoder import RNNsearch
 from vision_attn.models.memory_network import MemoryNetwork
-from vision_attn.results.model import open_model
+from vision_attn.results.opening import open_model
 
 LESSON = Path(__file__).parents[2] / "docs" / "lesson"
 PAGE = (LESSON / "index.html").read_text(encoding="utf-8")

@@ -29,8 +29,8 @@ from vision_attn.api import Model, load
 from vision_attn.commands import main
 from vision_attn.commands.serve import short_names
 from vision_attn.data.images.open import Encoded
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import open_model
+from vision_attn.explain.libraries.opening import open_model
+from vision_attn.explain.look import look
 from vision_attn.models.ram import RAM
 from vision_attn.results.explainer import Explainer
 from vision_attn.system.files import ours

@@ -20,10 +20,10 @@ from tests.untrained import write_run
 from vision_attn.api import load
 from vision_attn.data.films import files as film_files
 from vision_attn.data.images import open as image_files
-from vision_attn.data.images.isolated import Decoders, Upload
 from vision_attn.data.images.open import Encoded
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import open_model
+from vision_attn.data.isolated.decoders import Decoders, Upload
+from vision_attn.explain.libraries.opening import open_model
+from vision_attn.explain.look import look
 from vision_attn.results.explainer import Explainer
 from vision_attn.system.files import ours
 

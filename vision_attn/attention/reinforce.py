@@ -121,6 +121,8 @@ class Reinforce(nn.Module):
     lambda_r is B / (10 T), about 0.5 for 64 captions of 12 words, and lambda_e is 0.002 B, about 0.13.
     """
 
+    baseline: LeaveOneOut | MovingAverage | Learned
+
     def __init__(
         self,
         state_size: int,

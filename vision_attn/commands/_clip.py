@@ -7,7 +7,7 @@ from typing import Any
 
 from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.photographs.photograph import Photograph
-from vision_attn.explain.models import open_model
+from vision_attn.explain.libraries.opening import open_model
 from vision_attn.metrics import Report
 from vision_attn.metrics.clip_score import Embeddings, clip_scores
 from vision_attn.system.console import progress

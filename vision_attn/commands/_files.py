@@ -100,7 +100,7 @@ def photographs(
     """
     from vision_attn.data.films.files import FILM_ENDINGS, is_film
     from vision_attn.data.images.open import ENDINGS
-    from vision_attn.data.photographs.hub_datasets import is_dataset, photographs_of
+    from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, photographs_of
 
     found = Found([], [], [])
     recognised = endings or (FILM_ENDINGS if films else ENDINGS)

@@ -141,7 +141,7 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
     from vision_attn.configuration.config import load
     from vision_attn.configuration.hub import local
     from vision_attn.configuration.reader import UnknownKey
-    from vision_attn.results.model import open_model
+    from vision_attn.results.opening import open_model
 
     options_only(arguments.overrides)
     overrides = list(arguments.overrides)

@@ -106,7 +106,7 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     after an option are left in `arguments.overrides` by the parser, and are taken from there.
     """
     from vision_attn.data.images.open import ENDINGS
-    from vision_attn.data.photographs.hub_datasets import NAME
+    from vision_attn.data.photographs.annotation_files.hub_datasets import NAME
 
     def image(name: str | Path) -> bool:
         there = os.path.lexists(name) or NAME.fullmatch(str(name))

@@ -150,7 +150,7 @@ def evaluate(
     import torch
 
     from vision_attn.engine.predictions import predictions
-    from vision_attn.metrics.coco_results import EACH
+    from vision_attn.metrics.coco.results import EACH
     from vision_attn.system.files import replacing, scratch
 
     task, source, config = model.task, model.source, model.config

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure all that can be read; the exit status is 1 when something could not be."""
     with collected_later():
         from vision_attn.configuration.trust import as_packages
-        from vision_attn.results.measured import boxes_for
+        from vision_attn.results.faithfulness import boxes_for
     trusted = as_packages(arguments.trust)
     if arguments.number is not None:
         check_range("measure", 1, 10_000_000, number=arguments.number)

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folder. Raises ValueError if there is no run, or if FOLDER holds something else."""
-    from vision_attn.engine.folders import lock_folder, replacing_folder, settle, workplace
+    from vision_attn.engine.run_folder.folders import lock_folder, replacing_folder, settle, workplace
 
     best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)
     if out.name in ("", ".."):

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     for it."""
     from vision_attn.configuration.config import build
     from vision_attn.engine.distributed import launched, own_device
-    from vision_attn.engine.start import started_from
+    from vision_attn.engine.run_folder.start import started_from
     from vision_attn.tasks.caption import Captioning
 
     config = read_config(arguments)
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_vocabulary(vocabulary: Any, folder: Path) -> None:
     """Say that another vocabulary in `folder` is replaced. Raises ValueError if a run there has begun with it."""
-    from vision_attn.engine import checkpoint
+    from vision_attn.engine.run_folder import checkpoint
 
     begun = checkpoint.begun(folder)
     file = folder / "start" / "vocabulary.json" if begun else folder / "vocabulary.json"

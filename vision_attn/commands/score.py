@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import check_file, place
 from vision_attn.commands._run_options import named
-from vision_attn.data.photographs.hub_datasets import located
+from vision_attn.data.photographs.annotation_files.hub_datasets import located
+from vision_attn.data.photographs.annotation_files.references import matched, read_references, read_results
 from vision_attn.data.photographs.photograph import Photograph
-from vision_attn.data.photographs.references import matched, read_references, read_results
 from vision_attn.data.words import KINDS, SCORED
 from vision_attn.metrics import CLIP, METRICS, Report, caption_metrics, write_each
 from vision_attn.system.console import say

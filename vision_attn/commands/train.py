@@ -26,8 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     with collected_later():
         from vision_attn.configuration.config import build
         from vision_attn.data.photographs.captions import Captions
-        from vision_attn.engine.claim import training
         from vision_attn.engine.fit import fit
+        from vision_attn.engine.run_folder.claim import training
         from vision_attn.metrics.errors import without_softmax
         from vision_attn.metrics.variety import cut_short, sameness
 

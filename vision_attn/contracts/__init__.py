@@ -8,6 +8,8 @@ Shapes use one legend everywhere: B images, R rows (an image's captions or beams
 H hidden, A attention size, T time steps, K scales or heads, V words, C channels, Y X image.
 """
 
+import sys
+
 from vision_attn.contracts.answerer import Answerer, Answers
 from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Captioner
 from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, Reads, one_size
@@ -17,8 +19,12 @@ from vision_attn.contracts.encoder import Encoder, Fit, Precision
 from vision_attn.contracts.evaluator import DecodedCaption, Evaluator, Results
 from vision_attn.contracts.modes import check_mode, in_mode
 from vision_attn.contracts.nested import Nested
-from vision_attn.contracts.places import WHOLE, Extent
 from vision_attn.contracts.samples import Choice
+from vision_attn.geometry import extents, receptive_fields
+from vision_attn.geometry.extents import WHOLE, Extent
+
+# Where they stood in version 1.0, whose imports still work.
+sys.modules[f"{__name__}.places"], sys.modules[f"{__name__}.fields"] = extents, receptive_fields
 
 __all__ = [
     "END",

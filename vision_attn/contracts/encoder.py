@@ -5,8 +5,8 @@ from typing import Literal
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from vision_attn.contracts.fields import Fields
-from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.geometry.extents import WHOLE, Extent
+from vision_attn.geometry.receptive_fields import Fields
 
 Precision = Literal["fp32", "bf16"]
 """What a part computes in, whatever the precision of the run: "bf16" is bfloat16, "fp32" that of its surroundings."""
@@ -64,7 +64,7 @@ class Encoder(nn.Module):
         """Where the regions lie on the image: by default they cover it evenly.
 
         What the cells of a `convolutional` encoder see is measured at the first call, and again when weights have
-        changed (`contracts/fields.py`). `columns`: of an image, where `grid` leaves their number open.
+        changed (`geometry/receptive_fields.py`). `columns`: of an image, where `grid` leaves their number open.
         """
         if not self.convolutional:
             return WHOLE

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision_attn.contracts.captioner import Caption, Captioner
-from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.geometry.extents import WHOLE, Extent
 
 
 class DecodedCaption(NamedTuple):

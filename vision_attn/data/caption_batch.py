@@ -39,6 +39,8 @@ class CaptionBatch(NamedTuple):
     have T words."""
     crops: Float[Tensor, "B 4"] | None = None
     """The part (x0, y0, x1, y1) of each image of pixels that is seen: see `data.images.crops`. None: all of it."""
+    sampled: tuple[Tensor, ...] = ()
+    """What a criterion sampled for this batch before a captured step: see `Criterion.sample`. Sources leave it out."""
 
 
 def padded_words(encoded: Sequence[Sequence[int]]) -> Int[Tensor, "B 1 T"]:

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.contracts import Encoder
-from vision_attn.contracts.places import WHOLE, Extent
 from vision_attn.encoders.backbone import checksum
 from vision_attn.encoders.convnet import waves
+from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.layers.linear import Linear
 from vision_attn.system.checks import check_range, require
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.contracts import Encoder
-from vision_attn.contracts.places import Extent
+from vision_attn.geometry.extents import Extent
 
 
 class Concatenated(Encoder):

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.fx.experimental.optimization import fuse
 
-from vision_attn.contracts.fields import versions
 from vision_attn.encoders.tracing import traced_by_torch
+from vision_attn.geometry.receptive_fields import versions
 from vision_attn.system.turns import Turn
 
 

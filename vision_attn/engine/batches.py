@@ -12,15 +12,20 @@ from vision_attn.task import Batch, Static, Task
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Return the batch with its tensors and `Images` on `device`, also in NamedTuples within it; other fields are
-    unchanged."""
+    """Return the batch with its tensors and `Images` on `device`, also in NamedTuples and tuples of tensors within it;
+    other fields are unchanged."""
 
     def moved(part: Any) -> Any:
         if isinstance(part, Tensor | Images):
             return part.to(device, non_blocking=device.type == "cuda")
-        return on_device(part, device) if hasattr(part, "_fields") else part
+        return on_device(part, device) if hasattr(part, "_fields") or is_tensors(part) else part
 
     return like(batch, [moved(part) for part in batch])
+
+
+def is_tensors(part: Any) -> bool:
+    """Whether a part of a batch is a tuple of tensors itself."""
+    return isinstance(part, tuple) and bool(part) and isinstance(part[0], Tensor)
 
 
 def few(batch: Batch, number: int) -> Batch:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from vision_attn.engine.batches import like
+from vision_attn.engine.batches import is_tensors, like
 from vision_attn.fast.graphs import CUDAGraph, Graph, reason
 from vision_attn.system.console import say
 from vision_attn.task import Batch, Static
@@ -35,27 +35,45 @@ class Recorded:
 
     def __init__(self, batches: list[Batch], device: torch.device, graph: Graph) -> None:
         self.graph, self.ready = graph, False
-        self.buffers = [
-            [torch.empty_like(part, device=device) if isinstance(part, Tensor) else None for part in batch]
-            for batch in batches
-        ]
+        self.buffers = [buffers(batch, device) for batch in batches]
 
     def fill(self, batches: list[Batch]) -> None:
         """Copy the tensors of new batches to the buffers."""
-        for buffers, batch in zip(self.buffers, batches, strict=True):
-            for buffer, part in zip(buffers, batch, strict=True):
-                if buffer is not None:
-                    buffer.copy_(part, non_blocking=True)
+        for some, batch in zip(self.buffers, batches, strict=True):
+            copy_into(some, batch)
 
     def inputs(self, batches: list[Batch], *, bare: bool) -> list[Batch]:
         """Return `batches` with the buffers in place of their tensors. With `bare`, parts that a graph cannot read
         again, such as ids, are None: the graph would keep those of the batches at its capture."""
-        pairs = (zip(*pair, strict=True) for pair in zip(self.buffers, batches, strict=True))
-        parts = [
-            [part if buffer is None and (isinstance(part, PLAIN) or not bare) else buffer for buffer, part in pair]
-            for pair in pairs
-        ]
-        return [like(batch, part) for batch, part in zip(batches, parts, strict=True)]
+        return [from_buffers(some, batch, bare=bare) for some, batch in zip(self.buffers, batches, strict=True)]
+
+
+def buffers(batch: Batch, device: torch.device) -> list:
+    """A buffer for each tensor of a batch, in a list for a tuple of tensors, and None for any other part."""
+    return [
+        torch.empty_like(part, device=device) if isinstance(part, Tensor)
+        else buffers(part, device) if is_tensors(part)
+        else None
+        for part in batch
+    ]  # fmt: skip
+
+
+def copy_into(buffers: list, batch: Batch) -> None:
+    for buffer, part in zip(buffers, batch, strict=True):
+        if isinstance(buffer, list):
+            copy_into(buffer, part)
+        elif buffer is not None:
+            buffer.copy_(part, non_blocking=True)
+
+
+def from_buffers(buffers: list, batch: Batch, *, bare: bool) -> Batch:
+    parts = [
+        from_buffers(buffer, part, bare=bare) if isinstance(buffer, list)
+        else part if buffer is None and (isinstance(part, PLAIN) or not bare)
+        else buffer
+        for buffer, part in zip(buffers, batch, strict=True)
+    ]  # fmt: skip
+    return like(batch, parts)
 
 
 class Captured:
@@ -118,8 +136,8 @@ class Captured:
 def signature(batch: Batch) -> tuple:
     """Return what must be the same for two batches to share a graph: shapes, dtypes and plain values."""
     return tuple(
-        (tuple(part.shape), part.dtype)
-        if isinstance(part, Tensor)
+        (tuple(part.shape), part.dtype) if isinstance(part, Tensor)
+        else signature(part) if is_tensors(part)
         else (type(part), part if isinstance(part, PLAIN) else None)
         for part in batch
-    )
+    )  # fmt: skip

@@ -13,16 +13,16 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import load_weights
-from vision_attn.engine import checkpoint
-from vision_attn.engine.best import best_metrics
-from vision_attn.engine.checkpoint import Position
-from vision_attn.engine.claim import keep_to
 from vision_attn.engine.device_settings import computed, described, precision_for
 from vision_attn.engine.distributed import World, join, seed_all
-from vision_attn.engine.folders import lock_folder
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
-from vision_attn.engine.start import check_rate, check_untrained, keep_start, restore_start, started
+from vision_attn.engine.run_folder import checkpoint
+from vision_attn.engine.run_folder.best import best_metrics
+from vision_attn.engine.run_folder.checkpoint import Position
+from vision_attn.engine.run_folder.claim import keep_to
+from vision_attn.engine.run_folder.folders import lock_folder
+from vision_attn.engine.run_folder.start import check_rate, check_untrained, keep_start, restore_start, started
 from vision_attn.engine.step import Step
 from vision_attn.engine.training import Training, trained
 from vision_attn.fast import accelerate

@@ -34,6 +34,10 @@ SMALLEST_SCALE = 2.0**-16
 class Step:
     """Performs one optimiser step. Holds all training state except the weights."""
 
+    task: Task
+    run: Run
+    world: World
+
     def __init__(
         self,
         task: Task,

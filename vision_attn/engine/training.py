@@ -15,14 +15,14 @@ import torch
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import check_weights, load_weights
-from vision_attn.engine import checkpoint
 from vision_attn.engine.batches import examples
-from vision_attn.engine.best import best_metrics, better, save_best
-from vision_attn.engine.checkpoint import Position
 from vision_attn.engine.distributed import World, forked_random, random_state, seed_all, set_random_state
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
 from vision_attn.engine.predictions import Stopped, predictions
+from vision_attn.engine.run_folder import checkpoint
+from vision_attn.engine.run_folder.best import best_metrics, better, save_best
+from vision_attn.engine.run_folder.checkpoint import Position
 from vision_attn.engine.step import Step
 from vision_attn.system.console import leave_out, progress, reason_of, say, unit_of
 from vision_attn.system.memory import return_freed_memory

@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from vision_attn.metrics.curves import BATCH, Score, scores_without
-from vision_attn.metrics.perturbations import Fill, linear
+from vision_attn.metrics.perturbations import BATCH, Fill, Score, linear, scores_without
 
 STEPS = 32
 """Points of Integrated Gradients on the line from zeros to the input."""

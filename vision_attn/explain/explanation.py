@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.geometry.extents import WHOLE, Extent
 
 
 class Explanation(NamedTuple):

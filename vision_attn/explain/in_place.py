@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.contracts.fields import marked, noise
 from vision_attn.explain.record import record_attention
+from vision_attn.geometry.receptive_fields import marked, noise
 
 SIDE = 240
 """Pixels of the longer side of the pictures."""

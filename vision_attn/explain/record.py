@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vision_attn.explain.recorder import Queries, Record, Recorder
+from vision_attn.explain.attention_mode import Queries, Record, Recorder
 
 _one_at_a_time = threading.RLock()
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vision_attn.explain.recorder import Attention
+from vision_attn.explain.attention_mode import Attention
 
 
 def rollout(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:

@@ -1,7 +1,7 @@
 """What is explained and measured: a model with its questions, its scores on changed images, and its maps.
 
 `AnswerSubject` is a classifier, a matcher or an encoder of another library, or one of this package that sees whole
-images. Captioners and classifiers of glimpses stand in `vision_attn.results.measured_runs`.
+images. Captioners and classifiers of glimpses stand in `vision_attn.tasks.subjects`.
 """
 
 from abc import ABC, abstractmethod
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.contracts import Fit
-from vision_attn.contracts.places import WHOLE, Extent
-from vision_attn.explain.answers import called, named, recorded, scores_of, texts_of, wanted
 from vision_attn.explain.attributions import integrated_gradients, occlusion, regions_of, score_cam, smoothgrad
-from vision_attn.explain.models import Model
-from vision_attn.explain.places import reach_of
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.map_extents import reach_of
+from vision_attn.explain.recorded_answers import called, named, recorded, scores_of, texts_of, wanted
 from vision_attn.explain.relevance import grad_cam, layer_cam
+from vision_attn.geometry.extents import WHOLE, Extent
 
 
 class Question(NamedTuple):
@@ -120,6 +120,7 @@ class AnswerSubject(Subject):
     is the cosine of its features with those of the whole image."""
 
     own = ("attention", "rollout", "attention-gradient", "relevance", "grad-cam", "layer-cam")
+    model: Model
 
     def __init__(self, model: Model, texts: Sequence[str] = (), device: torch.device | None = None) -> None:
         """texts: the classes to explain, or what to match. device: where inputs go; by default that of the weights."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.explain.recorder import Attention
+from vision_attn.explain.attention_mode import Attention
 from vision_attn.explain.relevance import relevance, rollout, weighted
 
 MOST = 16
@@ -117,7 +117,7 @@ class ImageAttention:
     Layers are those of self-attention over the most frequent number of tokens, or, where there are none, those in which
     the class token alone attends to all (CaiT, XCiT). Attention over channels is none of them: a grid is one that
     convolutions made; a square is only taken for one where no convolution runs. in_place: what is asked whether a grid
-    is true, such as `places.tokens_in_place`.
+    is true, such as `tokens_in_place` in `recorded_answers.recorded`.
 
     Raises ValueError if no layer attends to a whole image: a convolutional network, or windows, for some of which
     `vision_attn.explain.windows` has maps.

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.explain.recorder import Attention
+from vision_attn.explain.attention_mode import Attention
 
 SHIFTED_FIRST = {
     "torchvision.ShiftedWindowAttention": False,

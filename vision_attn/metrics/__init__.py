@@ -5,8 +5,8 @@ Imports torch only on demand, because the processes that compute caption metrics
 
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.metrics.captions import CLIP, METRICS, Report, caption_metrics
-from vision_attn.metrics.coco_results import write_each, write_results
+from vision_attn.metrics.coco.captions import CLIP, METRICS, Report, caption_metrics
+from vision_attn.metrics.coco.results import write_each, write_results
 
 if TYPE_CHECKING:
     from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion

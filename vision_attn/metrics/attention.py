@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent, Mask, centres
+from vision_attn.geometry.extents import WHOLE, Extent, Mask, centres
 
 
 class AttentionCorrectness:

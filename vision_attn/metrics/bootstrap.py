@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from vision_attn.metrics.captions import CLIP, ORDERS, Report
+from vision_attn.metrics.coco.captions import CLIP, ORDERS, Report
 
 RESAMPLES = 1000
 """Sets of images that are drawn with replacement, each as large as the original one."""

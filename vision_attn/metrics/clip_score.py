@@ -13,7 +13,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.metrics.captions import CLIP
+from vision_attn.metrics.coco.captions import CLIP
 
 PREFIX = "A photo depicts "
 """What stands before each text."""

@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from vision_attn.contracts import PAD, Evaluator, Results
-from vision_attn.contracts.places import Extent
+from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
-from vision_attn.metrics.captions import caption_metrics
-from vision_attn.metrics.coco_results import EACH, write_each, write_results
+from vision_attn.metrics.coco.captions import caption_metrics
+from vision_attn.metrics.coco.results import EACH, write_each, write_results
 from vision_attn.metrics.variety import cut_short, few_images, is_content, repetition, same_caption, sameness
 from vision_attn.system.written import shown
 

@@ -1,4 +1,5 @@
-"""Images without some of their regions: in which order regions are taken, and what stands in their place.
+"""Images without some of their regions: in which order regions are taken, what stands in their place, and the scores
+of a model without them.
 
 What stands in the place of a region must not tell by its shape that something is gone: a square of the mean colour is a
 shape of its own. `linear` closes the holes smoothly from their borders (Rong et al. 2022, "A Consistent and Efficient
@@ -13,11 +14,18 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.v2.functional import gaussian_blur
 
-from vision_attn.contracts.places import WHOLE, Extent, nearest
+from vision_attn.geometry.extents import WHOLE, Extent, nearest
 
 Fill = Callable[[Float[Tensor, "C Y X"], Bool[Tensor, "N Y X"]], Float[Tensor, "N C Y X"]]
 """An image, and the pixels that are gone in each of N copies -> the copies."""
 
+Score = Callable[[Float[Tensor, "B C Y X"]], Float[Tensor, "B"]]
+"""Images -> a score of each, such as the probability of an answer."""
+BATCH = 32
+"""Changed images that are scored at once."""
+PIXELS = 8 * 224 * 224
+"""On a CPU also their pixels, at most: the system clears the memory of larger tensors each time, which took half of the
+time with images of 448 pixels."""
 NOISE = 0.01
 """Of `linear`: the standard deviation of its noise, as a share of the range of the image's values."""
 BLUR = 12
@@ -103,3 +111,18 @@ def _neighbours(values: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N C Y X"]:
 
 FILLS: dict[str, Fill] = {"linear": linear, "mean": mean, "blur": blur}
 """What can stand in the place of regions that are gone; the first is the default."""
+
+
+@torch.no_grad()
+def scores_without(
+    score: Score,
+    image: Float[Tensor, "C Y X"],
+    gone: Bool[Tensor, "N rows columns"],
+    fill: Fill,
+    extent: Extent = WHOLE,
+) -> Float[Tensor, "N"]:
+    """The scores of an image without some of its regions, on the CPU, in batches of little memory."""
+    size = image.shape[1:]
+    most = min(BATCH, max(1, PIXELS // size.numel())) if image.device.type == "cpu" else BATCH
+    batches = (score(fill(image, on_pixels(some, size, extent))).float().cpu() for some in gone.split(most))
+    return torch.cat(list(batches))

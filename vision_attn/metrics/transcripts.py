@@ -10,7 +10,7 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from vision_attn.contracts import DecodedCaption, Evaluator, Results
-from vision_attn.contracts.places import middles
+from vision_attn.geometry.extents import middles
 from vision_attn.system.files import replacing
 
 

@@ -188,6 +188,9 @@ class DRAW(nn.Module):
     As in the paper, c_0 and the initial states are learned. States are (B, 1, H): one row per image.
     """
 
+    read: ReadPatch | ReadImage
+    write: WritePatch | WriteImage
+
     def __init__(
         self,
         image_shape: tuple[int, int, int],

@@ -20,7 +20,7 @@ from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.lstm import LSTMCell
 from vision_attn.models.convolutions import Context
-from vision_attn.models.policies import Gaussian, LocationMode
+from vision_attn.models.policies import Anywhere, Gaussian, LocationMode
 from vision_attn.system.checks import check_range, require
 
 
@@ -177,6 +177,9 @@ class RAM(Classifier):
 
     stochastic = True
     any_size = True
+    retina: Retina
+    core: Rectifier | LSTM | ContextLSTM
+    policy: Gaussian | Anywhere
 
     def __init__(
         self,

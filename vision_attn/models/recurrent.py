@@ -64,6 +64,8 @@ class RecurrentCaptioner(Captioner):
     """Whether the output layer's weights are the embeddings; see `tie`."""
     own_words, own_words_batches = 0.0, 0
     """Scheduled sampling; see `schedule_sampling`."""
+    score: Score
+    attention: Attention
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.contracts.places import Extent
+from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import progress
 from vision_attn.system.files import scratch
 from vision_attn.viz.attention import light
@@ -94,7 +94,7 @@ class InteractiveResult(Displayable):
 
     @property
     def extent(self) -> Extent:
-        """Where the regions of the maps lie on the picture: `vision_attn.contracts.places.centres` gives their
+        """Where the regions of the maps lie on the picture: `vision_attn.geometry.extents.centres` gives their
         centres."""
         return self.described.extent
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import Classifier, Fit
 from vision_attn.data.images.squares import encoder_input, seen_part
-from vision_attn.explain.answers import Method
 from vision_attn.explain.explanation import Explanation, chosen
-from vision_attn.explain.looks import look
-from vision_attn.explain.models import Model
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.look import look
+from vision_attn.explain.recorded_answers import Method
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
 from vision_attn.results.result_list import Images, each
@@ -34,6 +34,7 @@ from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.pretrained import PretrainedCaptioning
+from vision_attn.tasks.subjects import check_photographs
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import GUIDE, PageItem, write_page
 
@@ -53,7 +54,7 @@ RANDOM = "The weights are random, so answers and maps mean nothing. "
 DIALS = " The sliders show the attention of each layer and head."
 
 See = Callable[..., Explanation]
-"""Finds out where a model looked in a photograph, with the options of `vision_attn.explain.looks.look`."""
+"""Finds out where a model looked in a photograph, with the options of `vision_attn.explain.look.look`."""
 
 
 @dataclass(repr=False)
@@ -189,8 +190,8 @@ class Explainer:
         return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
 
     def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
-        """Measure whether the maps of this model are faithful: see `vision_attn.results.measured.measure`."""
-        from vision_attn.results.measured import measure
+        """Measure whether the maps of this model are faithful: see `vision_attn.results.faithfulness.measure`."""
+        from vision_attn.results.faithfulness import measure
 
         with self._turn:
             subject = self.subject([text] if isinstance(text, str) else text or ())
@@ -246,15 +247,6 @@ def explainer_of_run(
 
     names = tuple(getattr(source, "class_names", ()))
     return explainer_of(Model(_Scores(task.model), "classifier", inputs, names), name, device, turn)
-
-
-def check_photographs(task: Captioning, name: str) -> None:
-    """Raise ValueError, which says how to see where it looked, for a captioner of films and a reader of lines."""
-    if task.unit != "image":
-        command = f"transcribe {name} LINE" if task.unit == "line" else f"caption {name} FILM"
-        raise ValueError(
-            f"{name} takes {task.unit}s, not photographs: vision-attn {command} --out look draws where it looked"
-        )
 
 
 def sees_photographs(task: Any) -> bool:

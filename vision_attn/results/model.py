@@ -3,23 +3,26 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from vision_attn.configuration.hub import local
-from vision_attn.configuration.run_folder import open_run
 from vision_attn.data.films.files import film_input, open_film
 from vision_attn.decode import Strategy
-from vision_attn.fast import accelerate
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, encoded, whole
 from vision_attn.results.result_list import BATCH, Images, ResultList, each
-from vision_attn.system.files import is_pretrained
-from vision_attn.system.machine import torch_device
-from vision_attn.system.turns import DRAWING, LOADING, RandomStream, Turn
+from vision_attn.system.turns import DRAWING, RandomStream, Turn
 from vision_attn.task import Source
+
+if TYPE_CHECKING:
+    from vision_attn.tasks.answer import Answering
+    from vision_attn.tasks.caption import Captioning
+    from vision_attn.tasks.classify import Classification
+    from vision_attn.tasks.generate import Generation
+    from vision_attn.tasks.pretrained import PretrainedCaptioning
+    from vision_attn.tasks.transcribe import Transcription
 
 # What not every model needs, such as the pictures of glimpses, is imported where it is used.
 
@@ -42,6 +45,9 @@ class Model:
 
     Threads may share it: images are read at the same time, and the model answers one call after the other.
     """
+
+    task: "Captioning | PretrainedCaptioning | Transcription | Classification | Generation | Answering"
+    source: Source | None
 
     def __init__(
         self,
@@ -134,14 +140,15 @@ class Model:
         number: int = 24,
         **options: Any,
     ) -> Any:
-        """Measure whether this run's maps are faithful: see `vision_attn.results.measured.measure`.
+        """Measure whether this run's maps are faithful: see `vision_attn.results.faithfulness.measure`.
 
         images: None for the first `number` test images of a run on drawn scenes or digits, whose boxes are known.
         text: the class to explain, of a classifier that sees whole images.
         """
+        from vision_attn.faithfulness.own_images import OwnImages
         from vision_attn.results.explainer import explainer_of_run, sees_photographs
-        from vision_attn.results.measured import measure, subject_of_run
-        from vision_attn.results.own_images import OwnImages
+        from vision_attn.results.faithfulness import measure
+        from vision_attn.tasks.subjects import subject_of_run
 
         if sees_photographs(self.task):
             explainer = explainer_of_run(self.task, self.source, self.name, self.device, self._turn)
@@ -233,25 +240,3 @@ class Model:
         if (can := self.task.verb) != verb:
             hint = f": use {can}(), or on the command line vision-attn {can}" if can else ""
             raise ValueError(f"{self.name} holds a {self.task.kind}, which {UNABLE[verb]}{hint}")
-
-
-def open_model(
-    name: str | Path, *, device: str = "auto", trust: str | Sequence[str] = (), overrides: Sequence[str] = ()
-) -> Model:
-    """Open a run, or a captioner of transformers (`results.pretrained`). `overrides` of its config, such as
-    "--task.max_words=12". Raises ValueError saying what is missing."""
-    if is_pretrained(name):
-        from vision_attn.results.pretrained import open_pretrained
-
-        model = open_pretrained(str(name), device=device, trust=trust, overrides=overrides)
-        if not isinstance(model, Model):
-            raise ValueError(f"{name} is no captioner: vision-attn look {name} IMAGE shows its maps")
-        return model
-    target = torch_device(device)
-    folder = local(name)
-    with LOADING, DRAWING:  # constructors draw weights, which those of the run replace
-        task, source, config = open_run(folder, trust=trust, overrides=overrides)
-    task.to(target)
-    if config.get("run", {}).get("fast", True):
-        accelerate(task)
-    return Model(task, config, target, source, str(name))

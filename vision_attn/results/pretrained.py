@@ -11,7 +11,7 @@ from vision_attn.configuration.reader import Reader, built, located, plain
 from vision_attn.configuration.trust import Names, as_packages
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.explain.models import open_model
+from vision_attn.explain.libraries.opening import open_model
 from vision_attn.results.explainer import Explainer, explainer_of
 from vision_attn.results.model import Model
 from vision_attn.system.machine import torch_device
@@ -35,7 +35,7 @@ def open_pretrained(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Model | Explainer:
-    """Open a model of another library: see `vision_attn.explain.models.open_model`.
+    """Open a model of another library: see `vision_attn.explain.libraries.opening.open_model`.
 
     trust: packages whose code the model may use; "transformers": the code of its repository.
     overrides: for captioners of transformers, keys of `Settings`, such as "--task.prompt=a photo of", and the data for

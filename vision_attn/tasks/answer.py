@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.contracts import Answerer, Answers, Encoder
-from vision_attn.contracts.places import centres
 from vision_attn.data.stories.question import QuestionBatch
+from vision_attn.geometry.extents import centres
 from vision_attn.metrics.errors import wilson
 from vision_attn.system.files import replacing
 from vision_attn.task import Source, Task
@@ -43,6 +43,8 @@ class Answering(Task):
 
     kind, unit = "model that answers questions", "question"
     own = ("model.linear", "model.lowest", "model.since_lowest")
+    model: Answerer
+    encoder: Encoder | None
 
     def __init__(self, source: Source, *, model: Callable[[int, int], Answerer], encoder: Encoder | None = None):
         super().__init__()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vision_attn.contracts import PAD, Captioner, Criterion, Encoder, Evaluator, Results
 from vision_attn.contracts.criterion import summed
+from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.word_vectors import start_embedding
 from vision_attn.decode import Decoding
 from vision_attn.fast.likelihood import weighted_words
@@ -52,6 +53,8 @@ class Captioning(Describing):
     verb = "caption"
     chosen_by = "task.validate_with"
     own = ("criteria.", "model.attention.batches", "model.batches")
+    criteria: Terms
+    evaluators: dict[str, Callable[[], Evaluator]]
 
     def __init__(
         self,
@@ -133,9 +136,9 @@ class Captioning(Describing):
         return "several of its criteria sample captions" if len(self.criteria.sampling) > 1 else ""
 
     @torch.no_grad()
-    def captured_batch(self, batch: Batch) -> tuple:
-        """The fields of a batch in the order of `forward`, with words padded to one of few lengths, and after them what
-        a criterion samples, which cannot be captured."""
+    def captured_batch(self, batch: Batch) -> CaptionBatch:
+        """The tensors of a batch, with words padded to one of few lengths, and what a criterion samples, which cannot
+        be captured."""
         images, words = batch.images, batch.words
         lengths, crops = getattr(batch, "lengths", None), getattr(batch, "crops", None)
         if lengths is None:
@@ -147,7 +150,9 @@ class Captioning(Describing):
             sampled = tuple(criterion.sample(self.model, self.regions(images, crops), batch.references))
         if not self.criteria.given:  # words are not used, and may have any shape
             words, lengths = words[:, :1, :1], None
-        return images, words, *[None] * 5, lengths, crops, *sampled
+        return CaptionBatch(
+            images, words, ids=(), references=(), files=(), boxes=(), lengths=lengths, crops=crops, sampled=sampled
+        )
 
     def forward(
         self,
@@ -160,9 +165,9 @@ class Captioning(Describing):
         vectors: tuple | None = (),
         lengths: Static | None = None,
         crops: Float[Tensor, "B 4"] | None = None,
-        *sampled: Tensor,
+        sampled: tuple[Tensor, ...] | None = (),
     ) -> dict[str, Tensor]:
-        """`sampled`: what a criterion sampled for this batch, if `captured_batch` did so."""
+        """The parameters are the fields of `CaptionBatch`, in their order."""
         regions = self.regions(images, crops)
         terms, statistics = [], {}
         if self.criteria.given:

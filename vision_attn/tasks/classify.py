@@ -59,6 +59,8 @@ class Classification(Task):
     kind = "classifier"
     verb = "classify"
     own = ("reinforce.", "model.policy.batches")
+    model: Classifier
+    reinforce: Reinforce | None
 
     def __init__(
         self,
@@ -280,7 +282,7 @@ class Classification(Task):
         size = tuple(images.extents[0].tolist()) if isinstance(images, Images) else tuple(images.shape[1:])
         key = (size, *options.items())
         if key not in self._costs:
-            from vision_attn.models.cost import multiply_adds  # imports triton where there is one
+            from vision_attn.tasks.cost import multiply_adds  # imports triton where there is one
 
             rows = options.get("rows", 1) if self.model.stochastic else 1
             with self.seeded(0):

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.contracts import END, Captioner, DecodedCaption, Encoder, Fit
-from vision_attn.contracts.places import WHOLE
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.lines.characters import Characters
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.decode import Decoded, Decoding, Strategy
+from vision_attn.geometry.extents import WHOLE
 from vision_attn.layers.padding import real_regions
 from vision_attn.metrics.variety import is_content
 from vision_attn.system.checks import check_range, require

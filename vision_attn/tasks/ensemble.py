@@ -69,6 +69,9 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
 class Together(Source):
     """The data of one source as several encoders see it. Each encoder has its own cache of annotation vectors."""
 
+    tasks: Sequence[Captioning]
+    encoder: Concatenated
+
     def __init__(self, source: Source, tasks: Sequence[Captioning], encoder: Concatenated):
         self.vocabulary, self.content_words, self.cache = source.vocabulary, source.content_words, source.cache
         self.tasks, self.encoder = tasks, encoder

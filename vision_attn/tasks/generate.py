@@ -16,6 +16,7 @@ from vision_attn.attention.images import luma
 from vision_attn.contracts import Window
 from vision_attn.data.binary import fixed, stochastic
 from vision_attn.data.labelled.labelled_images import LabelledImages
+from vision_attn.models.draw import DRAW
 from vision_attn.system.checks import check_range
 from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
@@ -53,6 +54,7 @@ class Generation(Task):
     kind = "generator of images"
     verb = "draw"
     uncapturable = ""
+    model: DRAW
 
     def __init__(
         self,

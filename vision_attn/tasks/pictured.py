@@ -11,11 +11,11 @@ from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.films.files import open_film, strip
 from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import open_seen
-from vision_attn.data.photographs.vector_files import Entry
-from vision_attn.data.photographs.vectors import read_boxes
+from vision_attn.data.photographs.annotation_vectors.vector_files import Entry
+from vision_attn.data.photographs.annotation_vectors.vectors import read_boxes
+from vision_attn.geometry.objects import over_photograph
 from vision_attn.task import Task
 from vision_attn.viz.captions import write_pictures
-from vision_attn.viz.objects import over_photograph
 
 PICTURE = 896
 """The least side in pixels to which a photograph is reduced for pictures: twice the size at which they show it."""

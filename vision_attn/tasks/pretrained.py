@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from vision_attn.contracts import Caption, DecodedCaption, Results
-from vision_attn.contracts.places import Extent
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.vocabulary import PAD, UNKNOWN
 from vision_attn.decode import Decoding, Strategy
@@ -22,8 +21,9 @@ from vision_attn.explain.captioners.generation import Generation, Written, gener
 from vision_attn.explain.captioners.prompts import default_prompt, generation_config, inputs_of
 from vision_attn.explain.captioners.references import ends_of, log_prob_of_captions
 from vision_attn.explain.captioners.word_maps import MOST_WORDS
-from vision_attn.explain.models import Model
-from vision_attn.explain.places import extent_of_tokens
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.map_extents import extent_of_tokens
+from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
@@ -83,6 +83,10 @@ class PretrainedCaptioning(Task):
     kind = "captioner"
     verb = "caption"
     fit = "whole"
+    model: nn.Module
+    """The weights of `opened`."""
+    opened: Model
+    decoding: Generating
 
     def __init__(self, model: Model, settings: Settings = Settings(), source: Source | None = None) -> None:
         super().__init__()

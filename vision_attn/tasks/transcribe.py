@@ -9,12 +9,12 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Evaluator
-from vision_attn.contracts.places import WHOLE
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.decode.ctc import best_path, prefix_beam_search
+from vision_attn.geometry.extents import WHOLE
 from vision_attn.layers.padding import padded
 from vision_attn.metrics.evaluators import CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors
@@ -40,10 +40,10 @@ class Transcription(Captioning):
     unit = "line"
 
     @torch.no_grad()
-    def captured_batch(self, batch: CaptionBatch) -> tuple:
-        """The fields of a batch, with strips padded on the right with black to one of few widths."""
-        images, *others = super().captured_batch(batch)
-        return padded(images), *others
+    def captured_batch(self, batch: CaptionBatch) -> CaptionBatch:
+        """As for photographs, with strips padded on the right with black to one of few widths."""
+        batch = super().captured_batch(batch)
+        return batch._replace(images=padded(batch.images))
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []

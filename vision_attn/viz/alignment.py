@@ -9,7 +9,7 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent, middles, nearest
+from vision_attn.geometry.extents import WHOLE, Extent, middles, nearest
 from vision_attn.system.console import progress
 from vision_attn.viz.attention import weights
 from vision_attn.viz.foveated import GlimpseTrace

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent, cell, positions
+from vision_attn.geometry.extents import WHOLE, Extent, cell, positions
 from vision_attn.metrics.variety import is_content
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, save_picture, sheet

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from PIL import Image, ImageColor, ImageDraw
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent
+from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.attention import light, weights
 from vision_attn.viz.canvases import write_frames

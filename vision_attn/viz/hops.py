@@ -10,7 +10,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.contracts.places import Extent
+from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import progress
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.html import write_html

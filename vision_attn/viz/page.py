@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.contracts.places import WHOLE, Extent, cell, centres
+from vision_attn.geometry.extents import WHOLE, Extent, cell, centres
 from vision_attn.system.written import gaps, joined, shown
 from vision_attn.viz.attention import SPREAD, check, even, sharpest_word, weights
 from vision_attn.viz.films import on_strip, times_of

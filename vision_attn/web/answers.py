@@ -18,7 +18,8 @@ from vision_attn.fast.choice import without_loops
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.explainer import Explainer, explainer_of_run, sees_photographs
 from vision_attn.results.images import encoded, whole
-from vision_attn.results.model import Model, open_model
+from vision_attn.results.model import Model
+from vision_attn.results.opening import open_model
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.transcribe import Transcription
 

@@ -25,9 +25,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from vision_attn.data.images.isolated import Decoders
 from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Encoded
+from vision_attn.data.isolated.decoders import Decoders
 from vision_attn.results.explainer import Explainer
 from vision_attn.results.model import Model
 from vision_attn.results.result_list import BATCH

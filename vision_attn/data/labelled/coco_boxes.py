@@ -10,8 +10,8 @@ import torch
 from pycocotools import mask as coco
 
 from vision_attn.contracts import Fit
-from vision_attn.contracts.places import Extent, Mask
 from vision_attn.data.labelled.boxes import Box, placed
+from vision_attn.geometry.extents import Extent, Mask
 from vision_attn.system.files import read_json
 
 LARGEST = 2**28

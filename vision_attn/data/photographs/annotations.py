@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.data.images.open import Encoded
-from vision_attn.data.photographs.caption_files import Columns, files_of, own_files_of, read_photographs
-from vision_attn.data.photographs.hub_datasets import is_dataset, located
+from vision_attn.data.photographs.annotation_files.caption_files import (
+    Columns,
+    files_of,
+    own_files_of,
+    read_photographs,
+)
+from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
 from vision_attn.data.records import divided, plain_path, read_content

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.images.squares import Pixels
-from vision_attn.data.photographs.features import Features
+from vision_attn.data.photographs.annotation_vectors.features import Features
+from vision_attn.data.photographs.annotation_vectors.vectors import Vectors
 from vision_attn.data.photographs.photograph import Photograph
+from vision_attn.data.photographs.pixels import Pixels
 from vision_attn.data.photographs.store import Photographs
-from vision_attn.data.photographs.vectors import Vectors
 from vision_attn.data.vocabulary import PAD, Vocabulary
 from vision_attn.task import Static
 

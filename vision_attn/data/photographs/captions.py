@@ -14,14 +14,13 @@ from vision_attn.contracts import END
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.grouping import Stratified
 from vision_attn.data.images.crops import random_crops
-from vision_attn.data.images.held import pixels
-from vision_attn.data.images.squares import Pixels
+from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features, complete_in
+from vision_attn.data.photographs.annotation_vectors.vectors import Vectors
 from vision_attn.data.photographs.annotations import read_splits
 from vision_attn.data.photographs.batches import Batches, CaptionTable, Part
-from vision_attn.data.photographs.features import Features, cached_features, complete_in
+from vision_attn.data.photographs.pixels import Pixels, pixels
 from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.store import Photographs, locate
-from vision_attn.data.photographs.vectors import Vectors
 from vision_attn.data.photographs.views import Views
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.data.words import Kind
@@ -66,10 +65,10 @@ class Captions(VocabularySource):
 
         Args:
             images: the folder of photographs, or one folder per split; or a dataset with photographs and captions: see
-                `data.photographs.hub_datasets`.
+                `data.photographs.annotation_files.hub_datasets`.
             annotations: a file of captions, a folder with one or with one for each photograph (`a.jpg`, `a.txt`), a
                 dataset, or one for each split (train, val, test). Its shape is recognised by its content: see
-                `data.photographs.caption_files`. None: the folder `images`, or the one above it.
+                `data.photographs.annotation_files.caption_files`. None: the folder `images`, or the one above it.
             split_files: a list of names or ids for each split, or one JSON file {split: [names or ids]}.
             columns: the names of the columns image, caption and split where they are not recognised; of a table without
                 a header their numbers, from 1.
@@ -93,7 +92,7 @@ class Captions(VocabularySource):
                 epoch; 1: on whole photographs. Not with cached vectors.
             verify: check the checksums of the whole cache before use.
             features: annotation vectors that another program computed, in the place of the encoder's: a folder with an
-                .npy or .npz file for each photograph, or an HDF5 file (`data.photographs.vector_files`). See
+                .npy or .npz file for each photograph, or an HDF5 file (`annotation_vectors.vector_files`). See
                 `encoders.precomputed`.
             download: download a dataset of the hub, if it is not on this machine.
         """

@@ -21,9 +21,9 @@ from vision_attn.contracts import PAD, Fit
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import random_crops
 from vision_attn.data.images.squares import in_threads, read_image
+from vision_attn.data.photographs.annotation_files.samples import LeftOut, Sample
+from vision_attn.data.photographs.annotation_files.shard_files import count, expanded, matching, read
 from vision_attn.data.photographs.remarks import remarks
-from vision_attn.data.photographs.samples import LeftOut, Sample
-from vision_attn.data.photographs.shard_files import count, expanded, matching, read
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from vision_attn.data.films.files import FILM_ENDINGS
 from vision_attn.data.images.open import ENDINGS, Encoded
-from vision_attn.data.images.squares import View
 from vision_attn.data.photographs.photograph import Photograph
+from vision_attn.data.photographs.pixels import View
 from vision_attn.data.ragged import Ragged, map_array, write_array
 from vision_attn.data.records import say_endings, with_endings
 from vision_attn.data.vocabulary import Vocabulary

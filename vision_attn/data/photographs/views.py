@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vision_attn.data.images.squares import View
+from vision_attn.data.photographs.pixels import View
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.ragged import BLOCK
 

@@ -9,14 +9,14 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Fit
-from vision_attn.contracts.places import Extent
 from vision_attn.explain.captioners.generation import Generation, generate
 from vision_attn.explain.captioners.prompts import Inputs, inputs_of, num_queries
 from vision_attn.explain.captioners.word_maps import relevance_of_steps, teacher_forced
-from vision_attn.explain.models import Model
-from vision_attn.explain.places import extent_of_tokens
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.subjects import Map, Question, Subject
+from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.variety import is_content
 
 
@@ -38,6 +38,7 @@ class GeneratedWords(Subject):
 
     own = ("attention", "relevance")
     fit: Fit = "whole"
+    model: Model
 
     def __init__(self, model: Model, prompt: str = "") -> None:
         self.model, self.module, self.random = model, model.module, model.random

@@ -16,13 +16,13 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
+from vision_attn.explain.attention_mode import Attention, Record
 from vision_attn.explain.captioners.image_tokens import ImageTokens, find_tokens
 from vision_attn.explain.captioners.prompts import Inputs, generated, image_token, num_queries
 from vision_attn.explain.in_place import in_place, keys_of, once
-from vision_attn.explain.models import Model
-from vision_attn.explain.opened import one_line
+from vision_attn.explain.libraries.opened_model import one_line
+from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.record import record_attention
-from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.tokens import Grid, MapShapes, Tiles, grid_of, map_shapes
 
 NO_PLACES = (
@@ -72,7 +72,7 @@ class Generation(NamedTuple):
 
     def patches(self, model: Model, inputs: dict[str, Tensor]) -> tuple[nn.Conv2d | None, Callable]:
         """The convolution that makes the patches of the maps, if it is known, and a call of the model that runs it:
-        arguments of `places.extent_of_tokens`."""
+        arguments of `map_extents.extent_of_tokens`."""
         grid = self.tokens and self.tokens.grid
         layer = self.shapes.first.get((grid.rows, grid.columns)) if isinstance(grid, Grid) else None
         others = {name: value[:1] for name, value in inputs.items() if name != "pixel_values"}

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.explain.recorder import Attention, Record
+from vision_attn.explain.attention_mode import Attention, Record
 from vision_attn.explain.tokens import Grid, Tiles, grid_of, known_grid
 
 Shapes = Sequence[tuple[int, int]]

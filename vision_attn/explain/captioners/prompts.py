@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.explain.from_transformers import pixels_of
-from vision_attn.explain.models import Model
-from vision_attn.explain.opened import one_line
+from vision_attn.explain.libraries.from_transformers import pixels_of
+from vision_attn.explain.libraries.opened_model import one_line
+from vision_attn.explain.libraries.opening import Model
 
 PROMPTS = {"florence2": "<CAPTION>", "paligemma": "caption en"}
 """Of models that were trained to answer certain ones, by `model_type`."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vision_attn.explain.captioners.generation import num_pictures
 from vision_attn.explain.captioners.prompts import generated, generation_config
-from vision_attn.explain.models import Model
+from vision_attn.explain.libraries.opening import Model
 
 
 class _Given:

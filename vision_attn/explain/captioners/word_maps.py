@@ -9,15 +9,15 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from vision_attn.explain.attention_mode import Attention, Record
 from vision_attn.explain.captioners.generation import generate
 from vision_attn.explain.captioners.image_tokens import ImageTokens
 from vision_attn.explain.captioners.prompts import inputs_of, num_queries
 from vision_attn.explain.explanation import Explanation, chosen
-from vision_attn.explain.models import Model
-from vision_attn.explain.opened import one_line
-from vision_attn.explain.places import extent_of_tokens
+from vision_attn.explain.libraries.opened_model import one_line
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.explain.record import record_attention
-from vision_attn.explain.recorder import Attention, Record
 from vision_attn.explain.relevance import cross_relevance, relevance
 
 MOST_WORDS = 40  # of a generated caption

@@ -1,0 +1,215 @@
+"""Decode files from strangers in processes of their own, which are ended when they take too long.
+
+A small file can keep a decoder busy for minutes, in one call that nothing interrupts, take all memory, or crash it. A
+process waits between files, so that ordinary ones are decoded at once. See `process`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import wait
+from time import monotonic
+from typing import Any
+
+from PIL import Image
+
+from vision_attn.data.films.sampling import Film
+from vision_attn.data.images.limits import TooLarge
+from vision_attn.data.images.open import Isolated
+from vision_attn.data.isolated.process import MODES, SETTING
+
+SECONDS = 10.0
+"""After these, a process that decodes a file is ended."""
+PATIENCE = 3.0
+"""The same while other files wait for a process."""
+PROCESSES = 4
+"""Files that are decoded at the same time."""
+LINE, MOST = 1 << 20, 1 << 30
+"""Bytes of a line, and of the pixels, that a process may answer with."""
+TICK = 0.05
+RUN = "import sys; sys.path[:] = sys.argv[1:]; from vision_attn.data.isolated.process import main; main()"
+
+
+class Upload(Isolated):
+    """A file from a stranger. It is decoded once in each way, all ways together within the time of `decoders`."""
+
+    def __new__(cls, name: str, content: bytes, decoders: "Decoders") -> "Upload":
+        self = super().__new__(cls, name, content, len(content))
+        self._decoders, self._seconds = decoders, decoders.seconds
+        self._known: dict[tuple, Image.Image | Film | ValueError] = {}
+        return self
+
+    def opened(self, what: str, *arguments: Any) -> Any:
+        if what == "photograph" and not self.content.startswith(b"\xff\xd8"):
+            arguments = (None,)  # only a JPEG is reduced while it is decoded
+        key = (what, *arguments)
+        if key not in self._known:
+            begun = monotonic()
+            try:
+                self._known[key] = self._decoders.decode(self, self._seconds, what, arguments)
+            except ValueError as error:
+                self._known[key] = error
+            self._seconds -= monotonic() - begun
+        found = self._known[key]
+        if isinstance(found, ValueError):
+            raise found
+        return found.copy() if isinstance(found, Image.Image) else found
+
+
+class Decoders:
+    """Processes that decode files, at most `PROCESSES` at a time; one that is not needed waits for the next file."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
+        self._threads = ThreadPoolExecutor(PROCESSES)
+        self._work: set[Future] = set()
+        self._idle: list[_Process] = []
+        self._all: set[_Process] = set()
+        self._closed = False
+
+    def start(self) -> None:
+        """Start a process, which will be there when the first file comes."""
+        self._give_back(self._started())
+
+    def upload(self, name: str, content: bytes) -> Upload:
+        return Upload(name, content, self)
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future:
+        """Do work that decodes files in a thread, when its turn comes."""
+        future = self._threads.submit(work, *arguments)
+        self._work.add(future)
+        future.add_done_callback(self._work.discard)
+        return future
+
+    def decode(self, file: Isolated, seconds: float, what: str, arguments: Sequence[Any]) -> Image.Image | Film:
+        """What `process.DECODERS[what]` makes of a file. Raises ValueError naming the file if it cannot be
+        decoded, and TooLarge if it takes too long."""
+        process = self._taken(file.name)
+        try:
+            process.begin()
+            begun = monotonic()
+            process.ask({"what": what, "arguments": arguments, "name": file.name, "seconds": seconds}, file.content)
+            while not process.answers(TICK):
+                others = len(self._work) > PROCESSES
+                if monotonic() - begun > (most := min(PATIENCE, seconds) if others else seconds):
+                    why = f"more than {most:.0f} seconds{' while others wait' if others else ''}: make it smaller"
+                    raise TooLarge(f"{file.name}: decoding it takes {why}")
+            answer, pictures = process.answer()
+        except (OSError, EOFError) as error:
+            raise self._ended(process, file.name) from error
+        except BaseException:
+            self._end(process)
+            self._replace()
+            raise
+        self._give_back(process)
+        if "error" in answer:
+            raise (TooLarge if answer.get("large") else ValueError)(str(answer["error"]))
+        return Film(pictures, answer["times"]) if what == "film" else pictures[0]
+
+    def close(self) -> None:
+        """End all processes, and what they do."""
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in [*self._all]:
+            process.kill()  # what waits for its answer ends it
+        while self._idle:
+            self._end(self._idle.pop())
+
+    def _taken(self, name: str) -> "_Process":
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        try:
+            return self._started()
+        except OSError as error:
+            raise ValueError(f"{name} cannot be decoded now ({error.strerror or error}): try again") from error
+
+    def _started(self) -> "_Process":
+        if self._closed:
+            raise OSError("the server ends")
+        process = _Process()
+        self._all.add(process)
+        return process
+
+    def _give_back(self, process: "_Process") -> None:
+        if self._idle or self._closed:
+            self._end(process)
+        else:
+            self._idle.append(process)
+
+    def _end(self, process: "_Process") -> None:
+        self._all.discard(process)
+        process.end()
+
+    def _replace(self) -> None:
+        """Start a process in the place of one that was ended, unless another is there."""
+        with suppress(OSError):
+            if not self._idle:
+                self.start()
+
+    def _ended(self, process: "_Process", name: str) -> Exception:
+        """Why a process ended while it decoded."""
+        self._end(process)
+        self._replace()
+        if self._closed:
+            return ValueError(f"{name} was not decoded: the server ends")
+        if process.status is None or process.status >= 0:
+            return RuntimeError(f"the process that decodes images ended with status {process.status}")
+        return ValueError(f"{name}: not readable (its decoder crashed, {signal.Signals(-process.status).name})")
+
+
+class _Process:
+    """A process that decodes one file after the other."""
+
+    def __init__(self) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        # A session of its own: Ctrl-C is for the parent.
+        self._popen = subprocess.Popen([sys.executable, "-I", "-c", RUN, *sys.path], start_new_session=True, **pipes)
+        self.status: int | None = None
+        self._begun = False
+
+    def begin(self) -> None:
+        """Wait until it has started. Raises EOFError if it does not."""
+        if not self._begun and not self._popen.stdout.readline(LINE):
+            raise EOFError
+        self._begun = True
+
+    def ask(self, question: dict[str, Any], content: bytes) -> None:
+        question |= {"size": len(content), "most": os.environ.get(SETTING)}
+        self._popen.stdin.write(json.dumps(question).encode() + b"\n")
+        self._popen.stdin.write(content)
+        self._popen.stdin.flush()
+
+    def answers(self, seconds: float) -> bool:
+        """Whether there is an answer, or the end of the process, within these seconds."""
+        return bool(wait([self._popen.stdout], seconds))
+
+    def answer(self) -> tuple[dict[str, Any], list[Image.Image]]:
+        """Read the answer. Raises EOFError if the process has ended."""
+        line = self._popen.stdout.readline(LINE)
+        if not line.endswith(b"\n"):
+            raise EOFError
+        answer, pictures, left = json.loads(line), [], MOST
+        for mode, width, height in answer.get("pictures", ()):
+            size = width * height * MODES[mode]
+            left -= size
+            if size < 1 or left < 0 or len(content := self._popen.stdout.read(size)) < size:
+                raise EOFError
+            pictures.append(Image.frombytes(mode, (width, height), content))
+        return answer, pictures
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+    def end(self) -> None:
+        self.kill()
+        with suppress(OSError):
+            self._popen.stdin.close()
+        self._popen.stdout.close()
+        self.status = self._popen.wait()

@@ -1,0 +1,316 @@
+"""Read the captions of photographs from a file of any shape, which is recognised by its content."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vision_attn.data.photographs.annotation_files.caption_values import Marks, list_in, texts
+from vision_attn.data.photographs.annotation_files.film_shapes import (
+    activitynet,
+    is_activitynet,
+    is_msr_vtt,
+    msr_vtt,
+    msvd_lines,
+    msvd_rows,
+)
+from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, read_rows
+from vision_attn.data.photographs.annotation_files.image_lists import coco, coco_by_id, expected, karpathy
+from vision_attn.data.photographs.annotation_files.samples import captioned_files, captions_of_files
+from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
+from vision_attn.data.records import Content, Records, read_content, read_records
+from vision_attn.data.tables import places_of
+from vision_attn.system.console import printable
+from vision_attn.system.files import brief
+from vision_attn.system.splits import SPLITS, split_named
+
+METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
+"""Names of the file in each folder of Hugging Face's imagefolder."""
+TITLES = ("captions", "annotations", "results")
+"""Names without their endings that a file of captions has in a folder of several files."""
+ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".arrow")
+Columns = Mapping[str, str | int]
+log = logging.getLogger(__name__)
+
+
+class Annotated(NamedTuple):
+    """What a file says of photographs."""
+
+    shape: str
+    photographs: list[Photograph]
+    splits: list[Any]
+    """What the file says is the split of each; None: nothing."""
+    short: list[int]
+    """Lines of a table that lack a column, and are left out."""
+    groups: Mapping[int | str, int | str] = {}
+    """A name for those photographs that share a text, for each of them: they belong into one split."""
+
+
+def files_of(path: Path) -> list[Path]:
+    """The annotation files at a path: the file itself; of Hugging Face's imagefolder the file of each folder; of
+    another folder the only one that may hold captions, or else the one that is called so in the folder above, as where
+    photographs have a folder of their own. Raises ValueError naming the folder if that is not clear."""
+    if not path.is_dir():
+        return [path]
+    splits = [entry for entry in path.iterdir() if split_named(entry.name) in SPLITS]
+    splits.sort(key=lambda entry: SPLITS.index(split_named(entry.name)))
+    if found := [file for folder in (path, *splits) for name in METADATA if (file := folder / name).is_file()]:
+        return found
+    here, above = _texts_in(path), _titled(_texts_in(path.resolve().parent))
+    for some in (_titled(here), here, [] if here else above):
+        if len(some) == 1:
+            return some
+    several = ", ".join(brief(file.name) for file in here or above)
+    raise ValueError(
+        f"{path} is a folder with several files that may hold captions, {several}: name one as data.annotations"
+        if several
+        else f"{path} is a folder without a file of captions: name one, as data.annotations, or write the captions of "
+        "NAME.jpg into NAME.txt"
+    )
+
+
+def own_files_of(path: Path) -> dict[str, list[Path]]:
+    """The files of captions of each photograph in a folder, by its name, where they have files of their own: `a.jpg`
+    and `a.txt`. Empty if this is no such folder, or one with a file for all."""
+    if not path.is_dir() or any((path / name).is_file() for name in METADATA) or _titled(here := _texts_in(path)):
+        return {}
+    if not here and len(_titled(_texts_in(path.resolve().parent))) == 1:
+        return {}
+    return captioned_files(path, deep=True) if not here or captioned_files(path, deep=False) else {}
+
+
+def _texts_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
+
+
+def _titled(files: list[Path]) -> list[Path]:
+    return [file for file in files if file.stem in TITLES or file.name.endswith(".token.txt")]
+
+
+def read_photographs(
+    path: Path, *, columns: Columns | None = None, by_id: bool = False, download: bool = False
+) -> Annotated:
+    """Read all photographs of an annotation file, of a folder with one, or of a dataset (`hub_datasets`), in its order.
+
+    columns: the names of columns or keys that are not recognised, for image, caption and split.
+    by_id: take every image that has a caption, also if the file does not list it or gives it no file name. Its name is
+        then empty: it has captions to compare with, but no photograph to train on.
+    download: download a dataset of the hub, if it is not on this machine.
+
+    Raises ValueError naming the file and the invalid record.
+    """
+    if is_dataset(path):
+        rows = read_rows(path, columns or {}, download=download)
+        found = _listed(path, Content("dataset", [row.fields for row in rows]), {}, by_id)
+        inside = {file.name: file for row in rows for file in row.files}
+        return found._replace(photographs=[one._replace(file=inside.get(one.name)) for one in found.photographs])
+    if own := own_files_of(path):
+        return _each_file(path, own)
+    files = files_of(path)
+    read = [_read(file, columns or {}, by_id) for file in files]
+    if files[0].name not in METADATA or files == [path]:
+        return read[0]
+    places = [file.parent.relative_to(path).as_posix() for file in files]
+    members, groups = [], {}
+    for place, one in zip(places, read, strict=True):
+        names = [str(Path(place) / photograph.name) for photograph in one.photographs]
+        members += [each._replace(id=name, name=name) for each, name in zip(one.photographs, names, strict=True)]
+        groups |= {str(Path(place) / str(name)): str(Path(place) / str(each)) for name, each in one.groups.items()}
+    sizes = ", ".join(f"{split_named(place)} {len(one.photographs)}" for place, one in zip(places, read, strict=True))
+    shape = f"imagefolder: {sizes}" if files[0].parent != path else f"imagefolder of {read[0].shape}"
+    splits, short = sum((one.splits for one in read), []), sum((one.short for one in read), [])
+    return Annotated(shape, members, splits, short, groups)
+
+
+def _read(path: Path, columns: Columns, by_id: bool) -> Annotated:
+    content = recognised(path)
+    if not isinstance(content.value, dict):
+        return _listed(path, content, columns, by_id)
+    if columns:
+        raise ValueError(f"{path} is a JSON object whose keys are known: leave out data.columns")
+    value, images, notes = content.value, content.value.get("images"), content.value.get("annotations")
+    if by_id and isinstance(notes, list):
+        photographs = coco_by_id(path, images, notes)
+        return Annotated("COCO's JSON", photographs, [None] * len(photographs), [])
+    if not isinstance(images, list) or not images or not all(isinstance(image, dict) for image in images):
+        raise ValueError(expected(path))
+    splits = [image.get("split") for image in images]
+    if "annotations" in value:
+        return Annotated("COCO's JSON", coco(path, images, notes), splits, [])
+    if all("sentences" in image for image in images):
+        return Annotated("Karpathy's JSON", karpathy(path, images), splits, [])
+    raise ValueError(expected(path))
+
+
+def _each_file(path: Path, files: Mapping[str, list[Path]]) -> Annotated:
+    """The photographs of a folder with files of captions for each. Those that differ in their ending share a text."""
+    photographs, bare, marks = [], [], Marks(path)
+    groups: dict[int | str, int | str] = {}
+    for name, own in files.items():
+        if captions := captions_of_files(own, marks):
+            photographs.append(Photograph(name, name, [*captions]))
+            groups[name] = str(Path(name).with_suffix(""))
+        else:
+            bare.append(name)
+    marks.told()
+    if not photographs:
+        raise ValueError(f"{path}: no photograph has a caption in the file of its name, such as {printable(bare[0])}")
+    if bare:
+        text = "%s: photographs without a text of their name, or with an empty one, that are left out: %d, such as %s"
+        log.warning(text, path, len(bare), printable(bare[0]))
+    return Annotated("a text file for each photograph", photographs, [None] * len(photographs), [], groups)
+
+
+def recognised(path: Path) -> Content:
+    """Read a file that may hold captions. Records in a JSON object become a list of records; an object in another shape
+    is that of COCO or of Karpathy, if it holds captions."""
+    content = read_content(path)
+    if content.shape == "table" and (lines := msvd_lines(content.value)):
+        return Content("MSVD's text", lines)
+    if isinstance(content.value, dict) and content.value.keys().isdisjoint(("images", "annotations")):
+        for shape, fits, records in OBJECTS:
+            if fits(content.value):
+                return Content(shape, records(content.value))
+    return content
+
+
+def _all(value: dict[str, Any], holds: Callable[[str, Any], bool]) -> bool:
+    return bool(value) and all(holds(key, each) for key, each in value.items())
+
+
+def _are(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(each, kind) for each in values)
+
+
+def _textcaps(records: list[dict]) -> list[dict]:
+    """A record for each image: each of TextCaps' has one caption, and mostly all captions of the image as well."""
+    captions: dict[Any, dict[str, None]] = {}
+    for record in records:
+        said = [record["caption_str"], *(record.get("reference_strs") or ())]
+        captions.setdefault(record.get("image_id"), {}).update(dict.fromkeys(map(str, said)))
+    return [{"image": image, "caption": [*texts]} for image, texts in captions.items()]
+
+
+OBJECTS: tuple[tuple[str, Callable[[dict], bool], Callable[[dict], list[dict]]], ...] = (
+    ("MSR-VTT's JSON", is_msr_vtt, msr_vtt),
+    (
+        "ActivityNet's JSON, in which the sentences of a film are its caption",
+        is_activitynet,
+        activitynet,
+    ),
+    (
+        "TextCaps' JSON",
+        lambda value: _are(value.get("data"), dict) and all("caption_str" in record for record in value["data"]),
+        lambda value: _textcaps(value["data"]),
+    ),
+    (
+        "JSON of one record",
+        lambda value: any(places_of(tuple(value), ("image", "caption"), {})),
+        lambda value: [value],
+    ),
+    (
+        "JSON lists of each split",
+        lambda value: _all(value, lambda name, each: split_named(name) in SPLITS and _are(each, dict)),
+        lambda value: [record | {"split": split} for split, each in value.items() for record in each],
+    ),
+    (
+        "JSON of captions by image",
+        lambda value: _all(value, lambda _, each: isinstance(each, str) or _are(each, str)),
+        lambda value: [{"image": name, "caption": each} for name, each in value.items()],
+    ),
+)
+"""The shapes of JSON objects with records: what they are called, how they are recognised, and their records."""
+
+
+def entries(path: Path, records: Records) -> Iterator[tuple[str, list[int | str], list[str], Any]]:
+    """Yield where each record is, the names or ids of its images, its captions, and its split. Records and captions
+    that are marked as not to be used are left out, and their number is logged at the end.
+
+    Raises ValueError naming the invalid record.
+    """
+    marks = Marks(path)
+    for where, record in records.rows:
+        if marks.on(record):
+            continue
+        for key in ("image", "caption"):
+            if record.get(key) is None:
+                raise ValueError(f"{where} has no {key}; each must have image and caption")
+        yield where, _images(where, record["image"]), texts(where, record["caption"], marks), record.get("split")
+    marks.told()
+
+
+def _images(where: str, value: Any) -> list[int | str]:
+    """The images in a field: a name, an id, or a list of these, which may be written as text."""
+    listed = list_in(value) if isinstance(value, str) else value
+    images = listed if isinstance(listed, list) else [value]
+    for image in images:
+        if isinstance(image, bool) or not isinstance(image, int | str):
+            raise ValueError(f"{where}: image must be text or an integer, not {brief(image)}")
+    if not images:
+        raise ValueError(f"{where} has no image; each must have image and caption")
+    return [*dict.fromkeys(images)]
+
+
+def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Annotated:
+    """The photographs of a file with a record for each caption."""
+    captions: dict[int | str, list[str]] = {}
+    splits: dict[int | str, Any] = {}
+    several: list[list[int | str]] = []
+    torn: list[int | str] = []
+    in_lists: set[int | str] = set()
+    spelled: dict[str, str] = {}
+    otherwise: dict[str, str] = {}
+    records = read_records(path, "image", "caption", named=columns, content=content)
+    records = records._replace(rows=[*msvd_rows(path, records.rows)])
+    for where, images, said, split in entries(path, records):
+        named = [(_name(path, where, image, by_id), image) for image in images]
+        names = [*dict.fromkeys(name for name, _ in named)]
+        for name, image in named:
+            if isinstance(name, str) and spelled.setdefault(name, image) != image:
+                otherwise.setdefault(name, image)
+        if names[1:]:
+            in_lists.update(names)
+            several.append(names)
+        for name in names:
+            if splits.setdefault(name, split) == split:
+                captions.setdefault(name, []).extend(map(one_line, said))
+            elif name in in_lists:
+                torn.append(name)
+            else:
+                raise ValueError(f"{where}: {brief(name)} has two splits, {brief(splits[name])} and {brief(split)}")
+    if not captions:
+        raise ValueError(f"{path} has no captions")
+    if several:
+        log.info("%s: records of several images, whose text belongs to each of them: %d", path, len(several))
+    if torn:
+        log.warning(
+            "%s: images in records of two splits, which keep the split and the texts of the first: %d, such as %s",
+            path, len({*torn}), printable(str(torn[0])),
+        )  # fmt: skip
+    if otherwise:
+        name, other = next(iter(otherwise.items()))
+        text = "%s: photographs that are named in several ways, each taken as one: %d, such as %s and %s"
+        log.warning(text, path, len(otherwise), printable(spelled[name]), printable(other))
+    photographs = [Photograph(name, name if isinstance(name, str) else "", said) for name, said in captions.items()]
+    return Annotated(records.shape, photographs, [*splits.values()], records.short, _joined(several))
+
+
+def _name(path: Path, where: str, image: int | str, by_id: bool) -> int | str:
+    if not by_id and not isinstance(image, str):
+        raise ValueError(f"{where}: image must be the name of a file, not {brief(image)}")
+    return image if isinstance(image, int) else checked_name(path, where.removeprefix(f"{path}: "), image)
+
+
+def _joined(lists: Sequence[Sequence[int | str]]) -> dict[int | str, int | str]:
+    """The first member of the group of each item, where items of one list are of one group."""
+    parents: dict[int | str, int | str] = {}
+
+    def first(item: int | str) -> int | str:
+        while (parent := parents.setdefault(item, item)) != item:
+            parents[item] = item = parents[parent]  # halves the way for the next search
+        return item
+
+    for one, *others in lists:
+        for other in others:
+            parents[first(other)] = first(one)
+    return {item: first(item) for item in [*parents]}

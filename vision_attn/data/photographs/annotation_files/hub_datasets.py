@@ -1,0 +1,314 @@
+"""Captioned photographs of Hugging Face's library `datasets`: a name on the hub, a folder of `save_to_disk`, or Parquet
+and Arrow files that hold the photographs themselves.
+
+The photographs stay in the library's memory-mapped files, and each is read when it is needed. The library turns Parquet
+into such files once, in a cache of its own (HF_DATASETS_CACHE). Needs the extra `[hub]`.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from os.path import isdir, isfile  # a name that is too long is no error for them
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vision_attn.data.images.open import Encoded
+from vision_attn.data.photographs.annotation_files.caption_values import marks_in
+from vision_attn.data.photographs.annotation_files.held_photographs import apart, encoded, regular
+from vision_attn.data.records import check_purposes
+from vision_attn.data.tables import absent, places_of
+from vision_attn.system.console import reason_of
+from vision_attn.system.files import digest, find, read_json
+from vision_attn.system.splits import SPLITS, split_named
+
+NAME = re.compile(r"hf:/+datasets/([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?(?:/([\w.-]+))?")
+"""USER/NAME, REVISION and SUBSET. With one slash too, as `Path` leaves it."""
+SAVED = ("dataset_dict.json", "dataset_info.json")
+"""Files that the library's `save_to_disk` writes."""
+log = logging.getLogger(__name__)
+PARQUET, ARROW = b"PAR1", b"\xff\xff\xff\xff"
+"""The first bytes of files with columns that the library opens."""
+
+
+class Row(NamedTuple):
+    """What a row of a dataset says, with its photographs if the dataset holds them."""
+
+    fields: dict[str, Any]
+    """image (a name or a list of names), caption and, if the dataset says it, split and what marks a caption."""
+    files: tuple[Encoded, ...]
+
+
+def located(path: str | Path) -> Path:
+    """The path of a file or a folder, see `system.files.find`; the name of a dataset on the hub as it is."""
+    return Path(path) if NAME.fullmatch(str(path)) else find(path)
+
+
+def is_dataset(path: Path) -> bool:
+    """Whether this is the name of a dataset on the hub, a folder that the library saved, or a file or a folder of files
+    with a column of photographs."""
+    if NAME.fullmatch(str(path)) or any(isfile(path / name) for name in SAVED):
+        return True
+    return any(photographs_in(_schema(file), None) for file in _files(path)[:1])
+
+
+def photographs_of(path: Path) -> list[Encoded]:
+    """The photographs that a dataset holds, each once, also without captions. Raises ValueError if it cannot be opened,
+    or holds none."""
+    rows = read_rows(path, {}, download=True, needed=())
+    files = {file.name: file for row in rows for file in row.files}
+    if not files:
+        raise ValueError(f"{path} holds no photographs")
+    return [*files.values()]
+
+
+def read_rows(
+    path: Path, columns: Mapping[str, str | int], *, download: bool, needed: Sequence[str] = ("caption", "image")
+) -> list[Row]:
+    """The rows of all splits of a dataset. Rows of the same photograph have the same name.
+
+    columns: the names of columns that are not recognised. `needed`: those that must be there; photographs that the
+    dataset holds need no names. A row has the split of its column, or else the dataset's own one, if it has several.
+
+    Raises ValueError, which says what to do, if the dataset cannot be opened or a column is missing.
+    """
+    check_purposes(columns, ("image", "caption"))
+    tables = _tables(path, download)
+    rows: list[Row] = []
+    for own, table in tables.items():
+        inside = photographs_in(table.schema, columns.get("image"))
+        named = {key: name for key, name in columns.items() if not (inside and key == "image" and name == inside)}
+        fields = _texts(path, table, named, [key for key in needed if not (inside and key == "image")])
+        files: list[tuple[Encoded, ...]] = [()] * len(table)
+        if inside:
+            files = _of_rows(path, table.column(inside), fields.get("image"))
+            if len(tables) > 1:  # photographs of two splits may have the same name
+                files = [tuple(one._replace(name=f"{own}/{one.name}") for one in some) for some in files]
+            fields["image"] = [some[0].name if len(some) == 1 else [one.name for one in some] for some in files]
+        if len(tables) > 1:
+            said = split_named(own)
+            fields.setdefault("split", [said if said in (*SPLITS, "restval") else "unused"] * len(table))
+        each = zip(*fields.values(), strict=True)
+        found = [Row(dict(zip(fields, some, strict=True)), held) for some, held in zip(each, files, strict=True)]
+        if inside and (empty := files.count(())):
+            log.warning("%s: rows without a photograph, which are left out: %d", path, empty)
+            found = [row for row in found if row.files]
+        rows += found
+    if len(tables) > 1:
+        held = [(number, row.fields.get("split"), file) for number, row in enumerate(rows) for file in row.files]
+        kept = apart(path, [(split, file) for _, split, file in held])
+        left_out = {number for (number, _, _), keep in zip(held, kept, strict=True) if not keep}
+        rows = [row for number, row in enumerate(rows) if number not in left_out]
+    return rows
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders whose files a dataset may name as its photographs: its own, or those to which it was downloaded."""
+    if not NAME.fullmatch(str(path)):
+        return [path if isdir(path) else path.parent]
+    import datasets
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return [Path(datasets.config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE)]
+
+
+def _texts(path: Path, table: Any, named: Mapping[str, str | int], needed: Sequence[str]) -> dict[str, list[Any]]:
+    """The columns image, caption and split of a table; "" where a row has none. Raises ValueError naming the columns
+    that there are if a needed one is not recognised."""
+    names = [field.name for field in table.schema if not _holds_bytes(field.type)]
+    try:
+        places = places_of(names, ("image", "caption"), named)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    for key in named:
+        if key not in places:
+            raise absent(str(path), key, named[key], table.column_names)
+    for key in needed:
+        if key not in places:
+            raise ValueError(
+                f"{path} has no column of {key}s that is recognised, but {', '.join(table.column_names[:30])}: "
+                f"name one with --data.columns.{key}=NAME"
+            )
+    fields = {}
+    for key, found in places.items():
+        values = [["" if one is None else one for one in table.column(names[place]).to_pylist()] for place in found]
+        fields[key] = values[0] if len(values) == 1 else [[*filter(None, row)] for row in zip(*values, strict=True)]
+    return fields | {name: table.column(name).to_pylist() for name, _ in marks_in(tuple(names))}
+
+
+def photographs_in(schema: Any, named: str | int | None) -> str | None:
+    """The name of the column that holds photographs: bytes, or `{bytes, path}`; None if there is none."""
+    held = {field.name: field.type for field in schema if _holds_bytes(field.type)}
+    if named in held:
+        return str(named)
+    if found := places_of([*held], ("image",), {}).get("image"):
+        return [*held][found[0]]
+    images = [name for name, kind in held.items() if kind.num_fields]
+    return images[0] if len(images) == 1 else None
+
+
+def _holds_bytes(kind: Any) -> bool:
+    parts = [kind.field(number) for number in range(kind.num_fields)] if str(kind).startswith("struct") else []
+    return "binary" in str(kind) and (not parts or any(part.name == "bytes" for part in parts))
+
+
+def _files(path: Path) -> list[Path]:
+    """The files with columns at a path: the file, or those of a folder or of its folder `data`. Only regular files:
+    opening a pipe would wait."""
+    if isdir(path):
+        return next(filter(None, map(_parquet_in, (path, path / "data"))), [])
+    if not isfile(path):
+        return []
+    with suppress(OSError), open(path, "rb") as file:
+        return [path] if file.read(4) in (PARQUET, ARROW) else []
+    return []
+
+
+def _parquet_in(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.glob("*.parquet")) if not file.name.startswith(".") and isfile(file)]
+
+
+def _schema(file: Path) -> Any:
+    """The columns of a file; none if it cannot be read, which shows where it is."""
+    try:
+        from pyarrow import ArrowException, ipc, memory_map, parquet
+    except ImportError:
+        return ()
+    try:
+        if _is_parquet(file):
+            with open(file, "rb") as opened:  # a name could be that of another file system
+                return parquet.read_schema(opened)
+        with memory_map(str(file)) as mapped:
+            return ipc.open_stream(mapped).schema
+    except (ArrowException, OSError):
+        return ()
+
+
+def _is_parquet(file: Path) -> bool:
+    with open(file, "rb") as opened:
+        return opened.read(4) == PARQUET
+
+
+def _tables(path: Path, download: bool) -> dict[str, Any]:
+    """The table of each split of a dataset, memory-mapped. Raises ValueError if it cannot be opened."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ValueError(
+            f"{path} is a dataset, which needs the package datasets: pip install 'vision-attn[hub]'"
+        ) from error
+    if found := NAME.fullmatch(str(path)):
+        name, revision, subset = found.groups()
+        with _told(name, download), _offline(datasets.config, not download):
+            opened = datasets.load_dataset(name, subset, revision=revision)
+    else:
+        try:
+            opened = _local(datasets, path)
+        except Exception as error:  # a damaged file can make the library raise almost anything
+            raise ValueError(f"{path} is not a dataset that can be read: {reason_of(error)}") from error
+    parts = opened if isinstance(opened, dict) else {"": opened}
+    tables = {split: part.with_format("arrow")[:] for split, part in parts.items() if len(part)}
+    return {str(split): table for split, table in tables.items()}
+
+
+def _local(datasets: Any, path: Path) -> Any:
+    files = _files(path)
+    if not files:
+        return _saved(datasets, path)
+    if not _is_parquet(files[0]):
+        return _mapped(datasets, files)
+    splits: dict[str, list[Path]] = {}
+    for file in files:  # as the hub names them: train-00000-of-00002.parquet
+        said = re.split(r"[-.]", file.name)[0]
+        splits.setdefault(said if split_named(said) in (*SPLITS, "restval") else "train", []).append(file.absolute())
+    return datasets.load_dataset("parquet", data_files={split: _listed(some) for split, some in splits.items()})
+
+
+def _listed(files: Sequence[Path]) -> Any:
+    """Files as the library lists those that it has found: it would take other names for patterns."""
+    from datasets.data_files import DataFilesList
+
+    status = [file.stat() for file in files]
+    names = [str(_without_hops(file)) for file in files]
+    return DataFilesList(names, [(str(each.st_mtime_ns), str(each.st_size)) for each in status])
+
+
+def _without_hops(file: Path) -> Path:
+    """The file, or a link to it where the library would take its path for that of a file in an archive, `a::b`."""
+    if "::" not in str(file):
+        return file
+    from datasets import config
+
+    link = Path(config.HF_DATASETS_CACHE, "links", f"{digest(os.fsencode(file).hex())[:16]}.parquet")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        link.symlink_to(file)
+    return link
+
+
+def _saved(datasets: Any, folder: Path) -> Any:
+    """What the library's `save_to_disk` wrote. Its own function opens any file that the folder names."""
+    if not isfile(folder / "dataset_dict.json"):
+        return _part(datasets, folder, folder)
+    names = read_json(folder / "dataset_dict.json")["splits"]
+    return {str(name): _part(datasets, folder, folder / str(name)) for name in names}
+
+
+def _part(datasets: Any, folder: Path, place: Path) -> Any:
+    """One split that `save_to_disk` wrote."""
+    named = [str(each["filename"]) for each in read_json(regular(place / "state.json", folder))["_data_files"]]
+    return _mapped(datasets, [regular(place / name, folder) for name in named])
+
+
+def _mapped(datasets: Any, files: Sequence[Path]) -> Any:
+    """Arrow files, memory-mapped. Places in them are checked: one beyond the end of a file would kill the process."""
+    parts = [datasets.Dataset.from_file(str(file)) for file in files]
+    for part in parts:
+        part.data.validate(full=True)
+    return datasets.concatenate_datasets(parts) if len(parts) > 1 else parts[0]
+
+
+@contextmanager
+def _offline(config: Any, only: bool) -> Iterator[None]:
+    """Within, the library takes nothing but its cache."""
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = before or only
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
+
+
+@contextmanager
+def _told(name: str, download: bool) -> Iterator[None]:
+    """Within, what fails is a ValueError that says how a dataset of the hub comes here."""
+    try:
+        yield
+    except Exception as error:  # of httpx, huggingface_hub or datasets
+        short = name.split("/")[1]
+        save = f"import datasets; datasets.load_dataset('{name}').save_to_disk('{short}')"
+        raise ValueError(
+            f"hf://datasets/{name} {'cannot be downloaded' if download else 'is not on this machine'} "
+            f"({type(error).__name__}: {reason_of(error)}): "
+            + ("" if download else "--data.download=true downloads it; or, ")
+            + f'where there is a network, `python -c "{save}"` makes a folder {short}: copy it here, and name it: '
+            f"--data.images={short}"
+        ) from error
+
+
+def _of_rows(path: Path, column: Any, names: Sequence[Any] | None) -> list[tuple[Encoded, ...]]:
+    """The photographs of each row of a column that holds one, or a list of them, in each row."""
+    from pyarrow import compute
+
+    folders = _folders(path)
+    if not str(column.type).startswith(("list", "large_list", "fixed_size_list")):
+        return [(file,) for file in encoded(path, column, names, folders)]
+    sizes = compute.fill_null(compute.list_value_length(column), 0).to_pylist()
+    if names is not None and not any(isinstance(name, list) for name in names):
+        names = [name for name, size in zip(names, sizes, strict=True) for _ in range(size)]
+    else:
+        names = None
+    files = iter(encoded(path, compute.list_flatten(column), names, folders))
+    return [tuple(islice(files, size)) for size in sizes]

@@ -1,0 +1,162 @@
+"""Shards of captioned photographs: tar files in WebDataset's convention, and Parquet files as Hugging Face has them."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import glob
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from vision_attn.data.images.open import Encoded
+from vision_attn.data.photographs.annotation_files.caption_values import Marks, marks_in
+from vision_attn.data.photographs.annotation_files.samples import (
+    BARE,
+    BLANK,
+    MARKED,
+    UNSEEN,
+    LeftOut,
+    Sample,
+    caption_lines,
+    tar_samples,
+)  # fmt: skip
+from vision_attn.system.console import reason_of
+from vision_attn.system.files import find
+
+NEEDED = "shards need the packages webdataset and pyarrow: pip install 'vision-attn[scale]'"
+
+MOST_SHARDS = 1_000_000
+
+
+def expanded(pattern: str) -> list[str]:
+    """The patterns that one with ranges such as `{000..331}` stands for. Raises ValueError if there are too many: the
+    pattern may come from the config of a run folder. A name of a file is one, also with braces in it."""
+    if "{" not in pattern or _is_name(pattern):
+        return [pattern]
+    if _alternatives(pattern) > MOST_SHARDS:
+        raise ValueError(f"{pattern[:200]}: stands for more than {MOST_SHARDS:,} shards")
+    try:
+        from webdataset.shardlists import expand_urls
+    except ImportError as error:
+        raise ValueError(NEEDED) from error
+    return expand_urls(pattern)
+
+
+def _alternatives(pattern: str) -> int:
+    """At least as many as `pattern` stands for."""
+    groups = r"\{([^{}]*)\}"
+    nested = re.sub(groups, "", pattern).count(",")
+    return 2**nested * prod(map(_size, re.findall(groups, pattern)))
+
+
+def _size(group: str) -> int:
+    """The alternatives of one pair of braces: of `000..331` or of `a,b`."""
+    if ".." not in group:
+        return 1 + group.count(",")
+    ends = [number[:19] for number in re.findall(r"-?\d+", group)[:2]]
+    if max(map(len, ends), default=0) == 19:
+        return MOST_SHARDS + 1
+    return abs(int(ends[1]) - int(ends[0])) + 1 if len(ends) == 2 else 64  # letters
+
+
+def matching(pattern: str) -> list[Path]:
+    """The files that match a pattern with `*` and `?`, as given or under the folders of data sets. A name of a file or
+    a folder is one, also with these signs in it. Raises ValueError for what is no regular file: reading a pipe would
+    wait forever."""
+    parent = Path(pattern).parent
+    if _is_name(pattern) or not any(sign in pattern for sign in "*?["):
+        found = [find(pattern).absolute()]
+    elif any(sign in str(parent) for sign in "*?[") and not _is_name(str(parent)):
+        raise ValueError(f"{pattern}: only the name of the file may hold * or ?")
+    else:
+        folder = find(parent)
+        found = [folder.absolute() / name for name in sorted(glob(Path(pattern).name, root_dir=folder))]
+    for path in found:
+        if not path.is_file():
+            raise ValueError(f"{path}: not a regular file")
+    return found
+
+
+def _is_name(pattern: str) -> bool:
+    """Whether there is a file or a folder of just this name."""
+    try:
+        return bool(find(pattern))
+    except ValueError:
+        return False
+
+
+def read(path: Path, photograph: str, caption: str, left_out: LeftOut) -> Iterator[Sample]:
+    """Read the samples of a shard. `photograph` and `caption` are the columns of a Parquet file. `left_out` counts the
+    samples that lack one of them, once the shard is read to its end."""
+    if path.suffix == ".parquet":
+        return parquet_samples(path, photograph, caption, left_out)
+    return tar_samples(path, left_out)
+
+
+def count(path: Path, photograph: str, caption: str, left_out: LeftOut) -> int:
+    """The samples that `read` yields of a shard, found out by their captions, without reading their photographs."""
+    if path.suffix == ".parquet":
+        return sum(1 for _ in parquet_samples(path, photograph, caption, left_out, photographs=False))
+    return sum(1 for _ in tar_samples(path, left_out, photographs=False))
+
+
+def parquet_samples(
+    path: Path, photograph: str, caption: str, left_out: LeftOut, *, photographs: bool = True
+) -> Iterator[Sample]:
+    """Read the samples of a Parquet file, a few rows at a time. `left_out` counts those without a photograph or a
+    caption. Without `photographs`, they are empty, and not read where the file says that none is missing.
+
+    Raises ValueError if it lacks one of the columns.
+    """
+    with _parquet_file(path) as file:
+        names = file.schema_arrow.names
+        for column in (photograph, caption):
+            if column not in names:
+                raise ValueError(
+                    f"{path} has no column {column!r}, but {', '.join(names[:20])}: set photograph and caption"
+                )
+        columns = [caption, *(name for name, _ in marks_in(tuple(names)) if name != caption)]
+        if whole := photographs or not _all_there(file, photograph):
+            columns.append(photograph)
+        rows = (row for batch in file.iter_batches(batch_size=16, columns=columns) for row in batch.to_pylist())
+        for number, row in enumerate(rows):
+            marks = Marks(path)
+            marked, name = marks.on(row), f"{path.name}/{number}"
+            captions = () if marked else caption_lines(row[caption], marks)
+            image = row.get(photograph)
+            content = image.get("bytes") if isinstance(image, dict) else image
+            if whole and not isinstance(content, bytes):
+                left_out.add(UNSEEN, name)
+            elif captions:
+                left_out.read += 1
+                yield Sample(Encoded(name, content if photographs else b""), captions)
+            else:
+                left_out.add(MARKED if marks.count else BLANK if row[caption] else BARE, name)
+
+
+def _all_there(file: Any, photograph: str) -> bool:
+    """Whether a Parquet file says that each row has the bytes of a photograph."""
+    kind = str(file.schema_arrow.field(photograph).type)
+    held = photograph if "binary" in kind and not kind.startswith("struct") else f"{photograph}.bytes"
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        leaves = [group.column(place) for place in range(group.num_columns)]
+        known = [leaf.statistics for leaf in leaves if leaf.path_in_schema == held]
+        if not known or known[0] is None or not known[0].has_null_count or known[0].null_count:
+            return False
+    return "binary" in kind
+
+
+@contextmanager
+def _parquet_file(path: Path) -> Iterator[Any]:
+    """An open Parquet file; errors of reading it become a ValueError that names it."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ValueError(NEEDED) from error
+    try:
+        with ParquetFile(path, memory_map=False) as file:
+            yield file
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"{path} is not a readable Parquet file: {reason_of(error)}") from error

@@ -1,0 +1,175 @@
+"""The index of a cache of annotation vectors: reads and checks it, and the headers of the shards.
+
+While a cache is being computed, each shard that is done is one line of `shards.jsonl`; when all are, `index.json` lists
+them. A cache can be computed again, so damaged parts count as missing. A valid index of other features is an error,
+because computing would overwrite them.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from math import ceil, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from vision_attn.data.photographs.pixels import View
+from vision_attn.system.files import brief, digest, read_json, replacing
+
+FORMAT = 1
+APPENDED = "shards.jsonl"
+Shard = dict[str, Any]
+"""An entry of the index: file, shape, bytes, sha256, and the images that could not be read, with the reason."""
+
+
+def make_header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
+    """Return what identifies a cache: the encoder, and the name and size in bytes of each image."""
+    listing, lines = hashlib.sha256(), map(_line, views)
+    while block := "".join(islice(lines, 4096)):
+        listing.update(block.encode(errors="surrogatepass"))  # file names may hold any bytes
+    return {
+        "format": FORMAT,
+        "encoder": {key: value for key, value in sorted(encoder.identity().items())},
+        "shape": [len(views), prod(encoder.layout), encoder.region_size],
+        "images": listing.hexdigest(),
+    }
+
+
+def _line(view: View) -> str:
+    size = os.stat(view.file).st_size if view.size is None else view.size
+    return f"{view.name}\t{size}{' mirrored' if view.mirrored else ''}\n"
+
+
+def folder_name(header: dict[str, Any]) -> str:
+    """Return a folder name unique to `header`, so that several caches can share a parent folder."""
+    encoder = header["encoder"]
+    parts = [str(encoder[key]) for key in ("backbone", "node", "resolution") if key in encoder]
+    parts.append(digest(header)[:12])
+    return re.sub(r"[^\w.-]+", "_", "-".join(parts))
+
+
+def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Shard | None]:
+    """Return the index entry of each shard of `size` images; None for a missing or damaged shard.
+
+    Raises ValueError if the index belongs to other features.
+    """
+    try:
+        index = _read(folder)
+    except ValueError:
+        index = {}
+    if not all(type(index.get(key)) is type(value) for key, value in header.items()):
+        index = {}
+    for key in index and header:
+        if index[key] != header[key]:
+            raise ValueError(
+                f"{folder}: these features were made for another {key}: {_flat(index[key])}, not {header[key]}; "
+                "name another `cache` or remove the folder"
+            )
+    return _listed(folder, index.get("shards"), header["shape"], size)
+
+
+def append(folder: Path, shard: Shard) -> None:
+    """List a shard that is done, in `shards.jsonl`. The caller holds the lock of the folder."""
+    with open(folder / APPENDED, "ab") as file:
+        file.write(b"\n" + json.dumps(shard).encode() + b"\n")  # the line before may be of a killed process
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def complete(folder: Path, header: dict[str, Any], shards: Sequence[Shard]) -> None:
+    """Write `index.json` of a complete cache. The caller holds the lock of the folder."""
+    with replacing(folder / "index.json") as temporary:
+        temporary.write_text(json.dumps({**header, "shards": shards}, indent=1), encoding="utf-8")
+    (folder / APPENDED).unlink(missing_ok=True)
+
+
+def finished_shards(folder: Path, size: int) -> list[Shard]:
+    """Return the entries of a complete cache. Raises ValueError if `folder` holds none, or a damaged one."""
+    index = _read(folder)
+    shape, shards = index.get("shape"), index.get("shards")
+    if (
+        index.get("format") == FORMAT
+        and isinstance(shards, list)
+        and isinstance(shape, list)
+        and len(shape) == 3
+        and all(type(length) is int and length > 0 for length in shape)
+        and ceil(shape[0] / size) == len(shards)
+    ):
+        found = _listed(folder, shards, shape, size)
+        if None not in found:
+            return found
+    raise ValueError(f"{folder}: these features are damaged or incomplete; prepare them again")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """Read index.json; {} if there is none. Raises ValueError if it is not a JSON object."""
+    path = folder / "index.json"
+    if not path.is_file():  # reading a FIFO would block
+        return {}
+    index = read_json(path)
+    if not isinstance(index, dict):
+        raise ValueError(f"{path} is not a feature index")
+    return index
+
+
+def _listed(folder: Path, entries: Any, shape: list[int], size: int) -> list[Shard | None]:
+    """Return the entry of each shard, found by its file name; None if the entry or the shard is invalid."""
+    named: dict[str, Any] = {}
+    for entry in entries if isinstance(entries, list) else ():
+        name = entry.get("file") if isinstance(entry, dict) else None
+        if isinstance(name, str):
+            named[name] = None if name in named else entry
+    named |= {entry["file"]: entry for entry in _appended(folder)}
+    shards: list[Shard | None] = []
+    for number, first in enumerate(range(0, shape[0], size)):
+        entry = named.get(f"{number:05}.npy")
+        expected = [min(size, shape[0] - first), *shape[1:]]
+        shards.append(entry if entry and _described(entry, expected) and _whole(folder, entry) else None)
+    return shards
+
+
+def _appended(folder: Path) -> Iterator[Shard]:
+    """The entries of `shards.jsonl`; what is no entry, such as half a line of a killed process, is left out."""
+    with suppress(OSError), open(folder / APPENDED, "rb") as file:
+        for line in file:
+            with suppress(ValueError, RecursionError):
+                entry = json.loads(line)
+                if isinstance(entry, dict) and isinstance(entry.get("file"), str):
+                    yield entry
+
+
+def _described(entry: Shard, shape: list[int]) -> bool:
+    """Whether an entry has all fields, with the right types and shape."""
+    unreadable = entry.get("unreadable")
+    texts = [*unreadable.values(), entry.get("sha256")] if isinstance(unreadable, dict) else [None]
+    whole = type(entry.get("bytes")) is int and all(isinstance(text, str) for text in texts)
+    return whole and entry.get("shape") == shape
+
+
+def _whole(folder: Path, entry: Shard) -> bool:
+    """Whether the shard has the size in its entry, and the header of the right array."""
+    path = folder / entry["file"]
+    try:
+        if not path.is_file() or path.stat().st_size != entry["bytes"]:
+            return False
+        with open(path, "rb") as file:
+            if np.lib.format.read_magic(file) != (1, 0):
+                return False
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            size = file.tell() + prod(shape) * dtype.itemsize
+    except Exception:  # numpy parses the header as a Python literal, which can fail in many ways
+        return False
+    return (list(shape), fortran, dtype.str, size) == (entry["shape"], False, "<f2", entry["bytes"])
+
+
+def _flat(value: Any) -> str:
+    """Format a value for a message; a dict as its items."""
+    if isinstance(value, dict):
+        return ", ".join(f"{brief(key)}: {brief(part)}" for key, part in value.items())[:300]
+    return brief(value)

@@ -1,0 +1,91 @@
+"""Where the annotation vectors of photographs are: a folder with a file for each, one HDF5 file, or an LMDB."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+from vision_attn.data.photographs.annotation_vectors.stored_arrays import Stored, stored_in
+from vision_attn.data.photographs.annotation_vectors.vector_databases import (
+    ENDINGS,
+    LMDB_FILE,
+    Database,
+    Entry,
+    Hdf5,
+    Lmdb,
+)
+from vision_attn.system.console import reason_of
+
+HDF5 = b"\x89HDF\r\n\x1a\n"
+"""The first bytes of an HDF5 file."""
+LMDB = b"\xde\xc0\xef\xbe"
+"""Bytes 16 to 19 of an LMDB."""
+
+
+class Folder:
+    """A folder with a file for each photograph, .npy or .npz."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def by_name(self, name: str) -> Path | None:
+        return next((path for ending in ENDINGS if (path := self._path(name, ending)).is_file()), None)
+
+    def by_id(self, key: str) -> Path | None:
+        if Path(key).name != key:  # an id may be any text
+            return None
+        return next((path for ending in ENDINGS if (path := self.path / f"{key}{ending}").is_file()), None)
+
+    def missing(self, name: str, key: str) -> str:
+        here, there = self._path(name, ".npy"), self.path / f"{key}.npy"
+        return f"there is neither {here} nor {there}, nor an .npz file of these names"
+
+    def _path(self, name: str, ending: str) -> Path:
+        return (self.path / name).with_suffix(ending)
+
+
+@cache
+def place_of(path: Path) -> Folder | Database:
+    """The vectors of photographs at a path. Raises ValueError if there are none, or they cannot be read."""
+    file = path / LMDB_FILE if path.is_dir() else path
+    if file.is_file():
+        with open(file, "rb") as opened:
+            first = opened.read(20)
+        if first[16:] == LMDB:
+            return Lmdb(path)
+        if first.startswith(HDF5):
+            return Hdf5(path)
+    if path.is_dir():
+        return Folder(path)
+    raise ValueError(f"{path} is neither a folder of annotation vectors nor an HDF5 file nor an LMDB")
+
+
+def boxes_beside(where: Path | Entry) -> Path | Entry | None:
+    """Where the boxes of a photograph are if they have a folder or an LMDB of their own, as those of
+    ImageCaptioning.pytorch: `cocobu_box` beside `cocobu_att`."""
+    path = where.file.path if isinstance(where, Entry) else where
+    root = next((part for part in (path, *path.parents) if re.search(r"_att(\.\w+)?$", part.name)), None)
+    if root is None:
+        return None
+    for ending in dict.fromkeys(("", root.suffix, ".lmdb")):
+        other = root.with_name(re.sub(r"_att(\.\w+)?$", "_box", root.name) + ending)
+        with suppress(ValueError):  # there is none, or it is of another kind
+            place = place_of(other)
+            key = str(where.key) if isinstance(where, Entry) else str(where.relative_to(root).with_suffix(""))
+            if found := place.by_id(key) or place.by_name(key):
+                return found
+    return None
+
+
+@contextmanager
+def arrays_of(where: Path | Entry) -> Iterator[Mapping[str, Stored]]:
+    """The arrays of a photograph by name; where there is one alone, under "". Raises ValueError naming the file."""
+    try:
+        if isinstance(where, Entry):
+            yield where.file.arrays(where.key)
+            return
+        with open(where, "rb") as file:
+            yield stored_in(file)
+    except Exception as error:  # a damaged file can make numpy raise almost anything
+        raise ValueError(f"{where}: no array can be read ({type(error).__name__}: {reason_of(error)})") from error

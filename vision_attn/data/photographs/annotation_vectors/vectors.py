@@ -1,0 +1,175 @@
+"""Annotation vectors that another program computed."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from vision_attn.contracts import Encoder
+from vision_attn.data.images.squares import in_threads
+from vision_attn.data.photographs.annotation_vectors.stored_arrays import Stored
+from vision_attn.data.photographs.annotation_vectors.vector_databases import BOXES, HEIGHTS, NAMES, WIDTHS, Entry
+from vision_attn.data.photographs.annotation_vectors.vector_files import arrays_of, boxes_beside, place_of
+from vision_attn.data.photographs.pixels import View
+from vision_attn.data.photographs.views import Views
+from vision_attn.system.files import brief
+
+MULTIPLE = 8
+"""Numbers of vectors in a batch are rounded up to a multiple of it, so that batches have few shapes."""
+
+
+class Vectors:
+    """The vectors of photographs, read on demand by several threads. Used like `Features` and `Pixels`.
+
+    Those of a photograph have its name or, where there are none, its id: an array (L, D), or (rows, columns, D), of any
+    type of numbers.
+    """
+
+    on_device = False
+
+    def __init__(
+        self, views: Sequence[View], path: Path, shape: tuple[int | None, int], ids: Sequence[int | str]
+    ) -> None:
+        """`path`: a folder, an HDF5 file or an LMDB, see `vector_files`. `shape`: L and D; L is None where it differs
+        from photograph to photograph. `ids`: of each photograph."""
+        self.shape = shape
+        self.place = place = place_of(path)
+        self.files = [place.by_name(view.name) for view in views]
+        taken, often = set(self.files), Counter(map(str, ids))
+        self.unreadable: dict[str, str] = {}
+        """The photographs whose vectors are missing, with the reason."""
+        self._refuse_shared(path, views)
+        for number, (view, key) in enumerate(zip(views, map(str, ids), strict=True)):
+            if self.files[number] is None and often[key] == 1:  # an id of two photographs tells neither
+                named = place.by_id(key)
+                self.files[number] = None if named in taken else named  # of another photograph, by its name
+            if self.files[number] is None:
+                self.unreadable[view.name] = place.missing(view.name, key)
+        self._refuse_shared(path, views)
+
+    def _refuse_shared(self, path: Path, views: Sequence[View]) -> None:
+        """Raise ValueError if two photographs would have the same vectors."""
+        owners: dict[Path | Entry, str] = {}
+        for file, view in zip(self.files, views, strict=True):
+            if file is not None and (other := owners.setdefault(file, view.name)) != view.name:
+                raise ValueError(
+                    f"{path}: {brief(other)} and {brief(view.name)} would both have the vectors of "
+                    f"{file.key if isinstance(file, Entry) else file.name}: name those of each by its whole path, with "
+                    "its ending"
+                )
+
+    @classmethod
+    def of(cls, views: Views, path: Path, encoder: Encoder) -> "Vectors":
+        """The vectors at `path`, for an encoder of their size."""
+        if encoder.trainable:
+            raise ValueError("data.features are not computed again, so the encoder cannot be trained")
+        number = None if encoder.pads else encoder.grid[0] * encoder.grid[1]
+        return cls(views, path, (number, encoder.region_size), list(views.ids()))
+
+    def space(self, count: int) -> None:
+        """Return None: vectors are not written into preallocated memory. See `Features.space`."""
+
+    def gather(self, rows: NDArray[np.int64], space: None = None) -> Float32[Tensor, "B L D"]:
+        """Read the vectors of views `rows`, followed by zeros where others have more. Raises ValueError naming a file
+        that cannot be used."""
+        read = in_threads(lambda row: read_vectors(self.files[row], self.shape), rows.tolist(), ahead=len(rows))
+        return torch.stack(list(read)) if self.shape[0] else padded(list(read))
+
+
+def padded(vectors: Sequence[Float[Tensor, "_ D"]], multiple: int = MULTIPLE) -> Float[Tensor, "B L D"]:
+    """Vectors of several images as one tensor: zeros follow those of images that have fewer than others."""
+    longest = -(-max(map(len, vectors)) // multiple) * multiple
+    return torch.stack([F.pad(each, (0, 0, 0, longest - len(each))) for each in vectors])
+
+
+def read_vectors(path: Path | Entry, shape: tuple[int | None, int]) -> Float[Tensor, "L D"]:
+    """Read the vectors of one image. Where their number differs from image to image (None), vectors of zeros are left
+    out: they are padding. Raises ValueError naming the file if it holds anything else than `shape`."""
+    number, size = shape
+    with arrays_of(path) as arrays:
+        stored = arrays[_chosen(list(arrays))]
+        array = stored.read() if _fits(stored, shape) else None
+    if array is None:
+        wanted = f"{number or 'any number of'} vectors of {size} numbers"
+        wanted += ", as the grid and the region_size of the encoder say" if number else ", as region_size says"
+        several = number and _fits(stored, (None, size))
+        hint = "; if their number differs between photographs, set --task.encoder.grid=[1,-1]" if several else ""
+        raise ValueError(f"{path} must hold {wanted}, but holds {stored.shape} of {stored.dtype}{hint}")
+    array = array.reshape(-1, size)
+    with np.errstate(over="ignore"):  # of numbers that are too large, which the next line refuses
+        vectors = torch.from_numpy(array.astype(np.float32))
+    if not vectors.isfinite().all():
+        raise ValueError(f"{path} holds numbers that are not finite")
+    if number is None:
+        vectors = vectors[(vectors != 0).any(dim=1)]
+        if not len(vectors):
+            raise ValueError(f"{path} holds no vector that is not zero")
+    return vectors
+
+
+def _fits(stored: Stored, shape: tuple[int | None, int]) -> bool:
+    """Whether an array is one of vectors of this `shape`."""
+    number, size = shape
+    whole = len(stored.shape) in (2, 3) and stored.shape[-1] == size and stored.dtype.kind in "fiu"
+    return whole and number in (None, prod(stored.shape[:-1]))
+
+
+def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float[Tensor, "L 4"] | None:
+    """Read the boxes (x0, y0, x1, y1) of the vectors that `read_vectors` returns, in [-1, 1] over the whole photograph.
+
+    They are in the same file, or beside it (`boxes_beside`). None where there are none. `size` is called for the width
+    and height of the photograph, in pixels, if the file does not hold them and its boxes are not from 0 to 1.
+
+    Raises ValueError naming the file for boxes of another shape.
+    """
+    with arrays_of(path) as arrays:
+        vectors = arrays[_chosen(list(arrays))].read()
+        stated = _stated(arrays)
+    if stated is None and (other := boxes_beside(path)):
+        with arrays_of(other) as arrays:
+            stated = _stated(arrays, "")
+    if stated is None:
+        return None
+    name, boxes, sides = stated
+    vectors = vectors.reshape(-1, vectors.shape[-1])
+    if boxes.shape != (len(vectors), 4) or not np.isfinite(boxes).all():
+        raise ValueError(f"{path}: {name} must hold 4 numbers for each of {len(vectors)} vectors, not {boxes.shape}")
+    if None in sides:
+        sides = [1, 1] if boxes.max(initial=0) <= 1 else size()
+    scaled = boxes[(vectors != 0).any(axis=1)] / np.array([*sides, *sides])
+    return torch.from_numpy(scaled * 2 - 1).float().clamp(-1, 1)
+
+
+def _stated(arrays: Mapping[str, Stored], *more: str) -> tuple[str, Float[NDArray, "L 4"], list[float | None]] | None:
+    """The boxes among arrays, with their name, and the width and height of the photograph where they are known."""
+    name = next((each for each in (*BOXES, *more) if each in arrays), None)
+    if name is None:
+        return None
+    boxes = arrays[name].read().astype(np.float64)
+    return name or "the boxes", boxes, [_number(arrays, known) for known in (WIDTHS, HEIGHTS)]
+
+
+def _number(arrays: Mapping[str, Stored], names: Sequence[str]) -> float | None:
+    """The number that an array with one of these names holds; None if there is none above 0."""
+    name = next((each for each in names if each in arrays), None)
+    if name is None or prod((stored := arrays[name]).shape) != 1:
+        return None
+    number = float(stored.read().item())
+    return number if number > 0 else None
+
+
+def _chosen(names: Sequence[str]) -> str:
+    """The name of the array that holds vectors, in a file of these."""
+    if len(names) == 1:
+        return names[0]
+    found = next((name for name in NAMES if name in names), None)
+    if found is None:
+        raise ValueError(f"none of its arrays {', '.join(names[:5])} is called {' or '.join(NAMES)}")
+    return found

@@ -1,0 +1,93 @@
+"""Selection of the best weights of a run, and the folder best/ that holds them."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from types import NoneType
+from typing import Literal
+
+from torch import nn
+
+from vision_attn.configuration.weights import save_weights
+from vision_attn.engine.run_folder.checkpoint import Position
+from vision_attn.engine.run_folder.folders import replacing_folder
+from vision_attn.metrics import METRICS
+from vision_attn.system.console import say
+from vision_attn.system.files import finite, read_json
+from vision_attn.task import Source
+
+ZERO = 1e-3
+"""A metric of captions closer to 0 than this counts as 0: the smoothing of BLEU-4 alone gives 1e-8 where nothing
+matches. Metrics of one's own may be as small as they like."""
+
+
+def better(metrics: dict[str, float], position: Position, *, metric: str, mode: Literal["max", "min"]) -> bool:
+    """Return whether weights with these metrics are better than the best so far; if so, update `position`.
+
+    A metric of captions that is practically 0, or NaN, does not discriminate: such weights are compared by `nll` (lower
+    is better) where validation gives it. Any larger value of the metric beats them.
+    """
+    value = float(metrics[metric])
+    nll = float(metrics.get("nll", math.nan)) if mode == "max" and metric in METRICS else math.nan
+    first = position.best is None and position.best_nll is None
+    if mode == "min":
+        won = first or value < position.best
+    else:
+        rank, before = _rank(value, nll), _rank(position.best, position.best_nll)
+        won = first or rank > before
+        if rank[0] == BY_NLL and before[0] <= BY_NLL and position.best_nll is None:
+            low = "no number" if math.isnan(value) else f"practically 0 ({value:.2g})"
+            say(f"{metric} is {low}: until it reaches {ZERO}, the weights with the lowest nll are kept as the best")
+    if won:
+        unknown = math.isnan(value) and math.isnan(nll)  # such weights are the worst, but there are some
+        worst = math.inf if mode == "min" else -math.inf
+        position.best, position.best_nll = worst if unknown else _known(value), _known(nll)
+    position.since_best = 0 if won else position.since_best + 1
+    return won
+
+
+BY_NLL = 1
+
+
+def _rank(value: float | None, nll: float | None) -> tuple[int, float]:
+    """Sort key, larger is better: the kind of comparison, then the value compared within that kind."""
+    value, nll = math.nan if value is None else value, math.nan if nll is None else nll
+    if value >= ZERO:
+        return 2, value
+    if not math.isnan(nll) and not value <= -ZERO:
+        return BY_NLL, -nll
+    return 0, -math.inf if math.isnan(value) else value
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def save_best(folder: Path, task: nn.Module, data: Source, position: Position, metrics: dict[str, float]) -> None:
+    """Write best/ of the run in `folder`: everything needed to use the task with its current weights."""
+    with replacing_folder(folder / "best") as best:
+        save_weights(task, best / "model.safetensors")
+        data.export(best)
+        if (folder / "config.yaml").exists():
+            shutil.copyfile(folder / "config.yaml", best / "config.yaml")
+        epoch = position.epoch + (position.batch > 0)
+        text = json.dumps({"step": position.step, "epoch": epoch, **finite(metrics)}, indent=2)
+        (best / "metrics_val.json").write_text(text + "\n")
+
+
+def best_metrics(folder: Path) -> dict[str, float]:
+    """Read the validation metrics of best/ of the run in `folder`; NaN stands for what is no number. Prints why and
+    returns {} where they are lost; and says so if training has improved nothing."""
+    path = folder / "best" / "metrics_val.json"
+    try:
+        metrics = read_json(path)
+        if not isinstance(metrics, dict) or not all(type(each) in (int, float, NoneType) for each in metrics.values()):
+            raise ValueError(f"{path} is damaged: it must map names to numbers")
+    except ValueError as error:
+        say(f"{error}; the metrics of the best weights are unknown")
+        return {}
+    if metrics.get("step") == 0:
+        say(f"no trained weights were better than those that this run started from, which {folder / 'best'} holds")
+    measured = metrics.keys() - {"step", "epoch"}
+    return {name: math.nan if value is None else value for name, value in metrics.items() if name in measured}

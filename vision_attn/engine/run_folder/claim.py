@@ -1,0 +1,110 @@
+"""The folder of a run is claimed before training: its config is written, and other commands are kept out."""
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from vision_attn.configuration.config import HEAD, Config, dump, read
+from vision_attn.engine.run_folder import checkpoint
+from vision_attn.engine.run_folder.folders import lock_folder, remove
+from vision_attn.system.bounded_yaml import flat
+from vision_attn.system.console import few
+from vision_attn.system.files import contents, replacing
+
+FREE = ("folder", "epochs", "log_every", "save_every", "show", "device", "wandb", "fast", "compile", "capture")
+"""Keys of `run` that may change when a run goes on: they do not change the steps that are done beyond rounding."""
+
+
+def claim(config: Config) -> Path:
+    """Write the resolved config into its run folder, and return the folder.
+
+    Raises ValueError when the folder holds a run that was trained with other settings, is being trained, or holds files
+    of these names that are no run's.
+    """
+    folder = Path(config.run.folder)
+    if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one writes
+        with lock_folder(folder):
+            _check_free(folder)
+            _keep_to(folder, config.content())
+            with replacing(folder / "config.yaml") as temporary:
+                temporary.write_text(dump(config), encoding="utf-8")
+    return folder
+
+
+@contextmanager
+def training(config: Config) -> Iterator[Path]:
+    """Claim the run folder, and keep other training commands out of it within this context. A start that fails before
+    anything is logged or saved removes what it wrote.
+
+    `fit` locks the folder too, but later: without this, another command could replace the config in between.
+    """
+    folder = Path(config.run.folder)
+    if os.environ.get("RANK", "0") != "0":
+        yield claim(config)
+        return
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        with lock_folder(folder, ".command"):
+            there = set(folder.iterdir())
+            try:
+                yield claim(config)
+            except BaseException:
+                _forget_start(folder, there)
+                raise
+    except BaseException:
+        for each in missing:
+            with suppress(OSError):  # It may hold more than this run.
+                each.rmdir()
+        raise
+
+
+def _forget_start(folder: Path, there: Collection[Path]) -> None:
+    """Remove what a start writes before its first step, unless steps were made, or it is among `there`."""
+    log = folder / "metrics.jsonl"
+    if checkpoint.begun(folder) or (log.exists() and log.stat().st_size > 0):
+        return
+    for path in (folder / "config.yaml", folder / "start", log):
+        if path not in there:
+            remove(path)
+
+
+def _check_free(folder: Path) -> None:
+    """Raise ValueError if training would replace what is no run's: a config that was not written by training, or a log
+    or start/ without a config."""
+    written = folder / "config.yaml"
+    ours = written.is_file() and contents(written).startswith(HEAD.encode())
+    for path in (written, folder / "metrics.jsonl", folder / "start"):
+        if os.path.lexists(path) and not ours and not checkpoint.begun(folder):
+            raise ValueError(f"{path} is no run's, and training would replace it: name another --run.folder")
+
+
+def _keep_to(folder: Path, new: dict) -> None:
+    """Refuse a config under which the run in `folder`, if it has begun, would be another."""
+    written = folder / "config.yaml"
+    if not written.exists() or not checkpoint.begun(folder):
+        return
+    # With the defaults of keys that are newer than the run.
+    old, free = read(written).content(), {f"run.{key}" for key in FREE}
+    if "auto" in (flat(each).get("run.precision") for each in (old, new)):  # `fit` compares what it stands for.
+        free.add("run.precision")
+    keep_to(folder, old, new, free=free)
+
+
+def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Collection[str] = ()) -> None:
+    """Raise ValueError where `new` changes a setting under which the run in `folder` was started.
+
+    Nested settings are compared by their dotted keys. Those in `free` may change.
+    """
+    before, after = flat(old), flat(new)
+    changed = [
+        f"{key} was {before.get(key)}, is {after.get(key)}"
+        for key in {**before, **after}
+        if before.get(key) != after.get(key) and key not in free
+    ]
+    if changed:
+        raise ValueError(
+            f"{folder} holds a run with other settings ({few(changed, 6)}): set them back, give another --run.folder "
+            f"(--run.start_from={folder} begins with its weights), or delete that folder"
+        )

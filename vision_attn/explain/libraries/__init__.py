@@ -1,0 +1,1 @@
+"""Models of other libraries, opened: torchvision, timm, transformers, and functions that make one."""

@@ -1,0 +1,134 @@
+"""Where the maps of a model of another library lie on a picture: what its cells see, and what its processor crops."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor, nn
+
+from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.relevance import activation_of, channels_first
+from vision_attn.geometry.extents import WHOLE, Extent
+from vision_attn.geometry.receptive_fields import Fields
+
+RAMP = 512
+"""Pixels of the pictures that show which part of a picture reaches a model."""
+NOTHING = 0.03
+"""A distance from the border that resizing and rounding explain."""
+_FIELDS: WeakKeyDictionary[nn.Module, Fields] = WeakKeyDictionary()
+
+
+class Reach(NamedTuple):
+    """How the pixels of a square picture reach a model."""
+
+    inputs: dict[str, Tensor]
+    """The inputs of a black picture."""
+    name: str
+    """The input that is the image, (1, 3, Y, X)."""
+    white: Float[Tensor, "1 3 Y X"]
+    """That of a white picture."""
+    part: Extent
+    """The part of the picture that is seen: less than all of it if it is cropped."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return tuple(self.white.shape[2:])
+
+    def image(self, pixels: UInt8[Tensor, "3 Y X"]) -> dict[str, Tensor]:
+        """The inputs of an image in the size that the model takes."""
+        black = self.inputs[self.name]
+        return self.inputs | {self.name: black + (self.white - black) * pixels.to(black.device) / 255}
+
+
+def extent_of_map(model: Model, others: dict[str, Tensor]) -> Extent:
+    """Where the cells of the map that Grad-CAM takes lie on a picture. `others`: inputs besides the image."""
+
+    def map_of(inputs: dict[str, Tensor]) -> Float[Tensor, "1 C Y X"]:
+        with activation_of(model.module) as activation:
+            model.module(**inputs, **others)
+        return channels_first(activation.output)
+
+    return _measured("map", model, map_of)
+
+
+def extent_of_tokens(
+    model: Model,
+    layer: nn.Conv2d | None,
+    call: Callable[[dict[str, Tensor]], object],
+    size: tuple[int, int] = (RAMP, RAMP),
+) -> Extent:
+    """Where patches lie on a picture. Those that `layer` cuts out of the image, as in a ViT, need no measurement; those
+    of a convolutional stem (LeViT, PVT) do.
+
+    layer: the convolution that makes the patches; None if it is not known. call: runs it, from the inputs of a picture.
+    size: width and height of the picture: how much of it is cropped away depends on its shape.
+    """
+    if layer is None or (layer.in_channels == 3 and layer.kernel_size == layer.stride):
+        return extent_of_picture(model, size)
+
+    name = next(name for name, one in model.module.named_modules() if one is layer)
+
+    def map_of(inputs: dict[str, Tensor]) -> Float[Tensor, "1 C Y X"]:
+        with activation_of(model.module, name) as held:
+            call(inputs)
+        return held.output
+
+    return _measured(layer, model, map_of, size)
+
+
+def extent_of_picture(model: Model, size: tuple[int, int] = (RAMP, RAMP)) -> Extent:
+    """The part of a picture of a width and height that reaches a model; the whole picture if it takes it in several
+    pieces."""
+    reach = reach_of(model, size)
+    return WHOLE if reach is None else reach.part
+
+
+def reach_of(model: Model, size: tuple[int, int] = (RAMP, RAMP)) -> Reach | None:
+    """Find out how a picture reaches a model, from pictures of the same shape whose brightness grows to the right and
+    to the bottom. None for a model that takes it in several pieces. size: width and height of the picture."""
+    columns, rows = (max(8, round(RAMP * side / max(size))) for side in size)
+    right = torch.linspace(0, 255, columns).round().byte().expand(3, rows, columns)
+    down = torch.linspace(0, 255, rows).round().byte()[:, None].expand(3, rows, columns)
+    levels = torch.zeros_like(right), torch.full_like(right, 255), right, down
+    taken = [model.inputs(Image.fromarray(level.permute(1, 2, 0).contiguous().numpy())) for level in levels]
+    name = next((name for name, value in taken[0].items() if value.dim() == 4 and value.shape[:2] == (1, 3)), None)
+    if name is None:
+        return None
+    black, white, right, down = (inputs[name].float() for inputs in taken)
+    span = torch.where(white == black, 1, white - black)
+    x0, x1 = _ends(((right - black) / span).mean(dim=(0, 1, 2)).cpu())
+    y0, y1 = _ends(((down - black) / span).mean(dim=(0, 1, 3)).cpu())
+    return Reach(taken[0], name, white, Extent(x0, y0, x1, y1))
+
+
+def _measured(
+    key: object, model: Model, map_of: Callable[[dict[str, Tensor]], Tensor], size: tuple[int, int] = (RAMP, RAMP)
+) -> Extent:
+    """Where the cells of a map lie on a picture, measured once for each `key`."""
+    reach = reach_of(model, size)
+    if reach is None:
+        return WHOLE
+
+    def maps(images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B C rows columns"]:
+        return torch.cat([map_of(reach.image(image)) for image in images])
+
+    fields = _FIELDS.setdefault(model.module, Fields())
+    return fields.of(key, model.module, maps, reach.size)[0].within(reach.part)
+
+
+def _ends(values: Float[Tensor, "pixels"]) -> tuple[float, float]:
+    """Both ends of a line of pixels in [-1, 1], from where each of them was, in [0, 1]: fitted in the middle. Less than
+    `NOTHING` is no crop."""
+    number = len(values)
+    middle = slice(number // 5, number - number // 5)
+    at = (torch.arange(number) + 0.5)[middle] / number
+    values = values[middle]
+    slope = float(((at - at.mean()) * values).sum() / (at - at.mean()).square().sum().clamp(min=1e-6))
+    start = float(values.mean()) - slope * float(at.mean())
+    ends = 2 * start - 1, 2 * (start + slope) - 1
+    low, high = (math.copysign(1, end) if abs(abs(end) - 1) < NOTHING else round(end, 2) for end in ends)
+    return low, high

@@ -1,0 +1,80 @@
+"""Insertion and deletion curves (Petsiuk et al. 2018, "RISE", arXiv:1806.07421): how faithful a map is to a model.
+
+Regions are taken from an image in the order of a map, or put into an empty one, and the score of the answer is
+followed. A good map finds what the answer depends on: the score falls early when its regions are deleted, and rises
+early when they are inserted.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.geometry.extents import WHOLE, Extent
+from vision_attn.metrics.perturbations import Fill, Score, mean, ranks, scores_without
+
+
+class Curves(NamedTuple):
+    """The score after each step, from none to all regions, of each map."""
+
+    deletion: Float[Tensor, "*maps steps"]
+    insertion: Float[Tensor, "*maps steps"]
+
+    @property
+    def areas(self) -> dict[str, Float[Tensor, "*maps"]]:
+        """The area under each curve, over the share of regions. deletion: lower is better; insertion: higher."""
+        return {name: torch.trapezoid(curve) / (curve.shape[-1] - 1) for name, curve in self._asdict().items()}
+
+
+def perturbation_curves(
+    score: Score,
+    image: Float[Tensor, "C Y X"],
+    weights: Float[Tensor, "*maps rows columns"],
+    *,
+    steps: int = 16,
+    fill: Fill = mean,
+    extent: Extent = WHOLE,
+) -> Curves:
+    """Delete the regions of `image` by falling weight, and insert them into an empty image, in `steps` steps.
+
+    weights: the map, a weight for each region, or several maps; equal weights are taken in random order.
+    fill: what stands in the place of regions that are gone: see `metrics.perturbations`.
+    extent: where the regions lie on the image. A pixel belongs to the region nearest to it.
+
+    Differs from the paper: whole regions are taken, not pixels, and the same `fill` serves both curves (the paper
+    inserts into a blurred image).
+    """
+    if steps < 1:
+        raise ValueError(f"steps is {steps}, but must be at least 1")
+    order = ranks(weights.flatten(-2))
+    numbers = torch.linspace(0, order.shape[-1], steps + 1, device=order.device).round()
+    taken = (order[..., None, :] < numbers[:, None]).unflatten(-1, weights.shape[-2:])  # (*maps, steps + 1, ...)
+    between = taken[..., 1:-1, :, :].flatten(0, -3)
+    whole = torch.zeros(1, *weights.shape[-2:], dtype=torch.bool, device=order.device)  # both ends, of all maps
+    values = scores_without(score, image, torch.cat([whole, ~whole, between, ~between]), fill, extent)
+    first, last, deleted, inserted = values.split([1, 1, len(between), len(between)])
+
+    def curve(some: Tensor, *ends: Tensor) -> Tensor:
+        some = some.view(*weights.shape[:-2], steps - 1)
+        start, end = (value.expand(*some.shape[:-1], 1) for value in ends)
+        return torch.cat([start, some, end], dim=-1)
+
+    return Curves(curve(deleted, first, last), curve(inserted, last, first))
+
+
+def best_order(
+    score: Score, image: Float[Tensor, "C Y X"], grid: tuple[int, int], *, sign: int, fill: Fill = mean
+) -> Float[Tensor, "rows columns"]:
+    """Weights whose order of deletion (`sign` 1) or insertion (-1) is found greedily: in each step the region is taken
+    that lowers the score most, or raises it most. Takes about half the square of the number of regions in scores."""
+    rows, columns = grid
+    taken, weights = torch.zeros(rows * columns, dtype=torch.bool), torch.zeros(rows * columns)
+    for step in range(rows * columns):
+        left = (~taken).nonzero()[:, 0]
+        tried = taken.repeat(len(left), 1)
+        tried[torch.arange(len(left)), left] = True
+        gone = (tried if sign > 0 else ~tried).unflatten(1, grid).to(image.device)
+        chosen = left[(sign * scores_without(score, image, gone, fill)).argmin()]
+        taken[chosen], weights[chosen] = True, rows * columns - step
+    return weights.unflatten(0, grid)

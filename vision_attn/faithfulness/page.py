@@ -1,0 +1,209 @@
+"""The page that says how faithful maps are: a verdict, a table, curves, and the most and the least faithful images."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.geometry.extents import Extent
+from vision_attn.system.console import plural, signed
+from vision_attn.viz.attention import light
+from vision_attn.viz.curves import Plot, plot
+from vision_attn.viz.html import data_url, write_html
+from vision_attn.viz.sheet import Panel, fitted, glowing, sheet
+
+UNKNOWN = "–"
+SIDE = 256
+FILLED = {"linear": "noisy linear interpolation", "mean": "the mean colour", "blur": "the blurred image"}
+TITLE = "How faithful the maps of {} are"
+
+
+class ExamplePicture(NamedTuple):
+    """An answer to be shown, with the maps of all methods."""
+
+    gain: float
+    file: str
+    picture: Image.Image
+    text: str
+    maps: dict[str, tuple[Float[Tensor, "rows columns"], Extent]]
+    """By method: a map, and where it lies on the picture."""
+
+
+def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture]) -> Path:
+    """Write the page of `numbers` (`vision_attn.faithfulness.report.record`). The first half of `examples` is the most
+    faithful."""
+    methods, settings = numbers["methods"], numbers["settings"]
+    lines, middle = list(dict.fromkeys([*methods, "random"])), (len(examples) + 1) // 2
+    return write_html(
+        path,
+        "measured.html",
+        title=TITLE.format(model),
+        guide=f"{plural(numbers['answers'], 'answer')} to {plural(numbers['images'], 'image')}. Regions that a map "
+        "marks most are deleted from an image, or inserted into an empty one; in their place stands "
+        f"{FILLED[settings['fill']]}.",
+        verdict=numbers["verdict"],
+        table=_table(numbers, lines),
+        legend=_legend(numbers),
+        lines=lines,
+        plots=_plots(numbers, lines),
+        agreement=numbers["agreement"],
+        most=map(_example, examples[:middle]),
+        least=map(_example, examples[middle:]),
+    )
+
+
+class _Cell(NamedTuple):
+    """A number of a method. `kind`: "yes" for one that is sure to be good, "no" for bad, else empty."""
+
+    text: str
+    kind: str = ""
+
+
+class _Row(NamedTuple):
+    """The numbers of a method, or of an order to compare with, by the names of their columns."""
+
+    label: str
+    line: int | None
+    """The number of its curve; None without one."""
+    cells: dict[str, _Cell]
+    kind: str = ""
+    """"other" for an order to compare with."""
+
+
+class _Table(NamedTuple):
+    """The table of methods: the names of columns, each with a note, and the rows."""
+
+    heads: dict[str, str]
+    rows: list[_Row]
+
+
+def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
+    """The rows of methods, best first, and below them those of a random and of the best order."""
+    pointed, checked = numbers["uniform"] is not None, any("sanity" in one for one in numbers["methods"].values())
+    heads = {"gain": "over a random order", "95% interval": "", "deletion": "lower is better"}
+    heads |= {"insertion": "higher is better"}
+    heads |= {"of the best": "order that was found"} if numbers["best"] is not None else {}
+    heads |= {"random weights": "likeness of maps"} if checked else {}
+    heads |= {"pointing": "largest region on the object", "mass": "on the object"} if pointed else {}
+    heads |= {"seconds": "for a map"}
+    rows = [
+        _Row(name, lines.index(name), _cells(one))
+        for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"])
+    ]
+    best = f"best order found, of {plural(numbers['searched'], 'image')}"
+    for name, label in (("random", "random order"), ("best", best), ("uniform", "uniform map")):
+        if (one := numbers[name]) is not None:
+            cells = {key: _Cell(_number(value)) for key, value in one.items()}
+            rows.append(_Row(label, lines.index(name) if name in lines else None, cells, kind="other"))
+    return _Table(heads, rows)
+
+
+def _cells(one: Mapping[str, Any]) -> dict[str, _Cell]:
+    """The numbers of a method by the name of their column."""
+    ends, share = one["gain_interval"], one["share"]
+    kind = "" if ends is None else "yes" if one["is_better"] else "no" if ends[1] < 0 else ""
+    cells = {
+        "gain": _Cell(signed(one["gain"]), kind),
+        "95% interval": _Cell(UNKNOWN if ends is None else f"{signed(ends[0])} to {signed(ends[1])}"),
+        "of the best": _Cell(UNKNOWN if share is None or kind != "yes" else f"{share:.0%}"),
+        "seconds": _Cell(f"{one['seconds']:.2g}"),
+    }
+    if "sanity" in one:
+        text = f"{one['sanity'][-1]:.2f}"
+        cells["random weights"] = _Cell(f"{text} unchanged", "no") if one["ignores_weights"] else _Cell(text)
+    plain = ("deletion", "insertion", "pointing", "mass")
+    return cells | {key: _Cell(_number(one[key])) for key in plain if key in one}
+
+
+def _number(value: float) -> str:
+    """Three decimals, or three digits of what is small."""
+    return f"{value:.3f}" if not value or value >= 0.1 else f"{value:#.3g}"
+
+
+def _legend(numbers: Mapping[str, Any]) -> str:
+    lines = [
+        "Gain: the mean of how much lower the area under the deletion curve is than that of a random order, and how "
+        "much higher that under the insertion curve. Intervals: images drawn with replacement."
+    ]
+    lines.append(
+        f"The best order was searched on the first answer to {plural(numbers['searched'], 'image')}: that of a method, "
+        "or one found region by region of a coarse grid, whichever is best; its row is of these answers alone. Of the "
+        f"best: the share of its gain, of the same answers; {UNKNOWN}: no sure gain."
+        if numbers["best"] is not None
+        else "No best order was searched (--best 0), so no share of its gain is given."
+    )
+    if all(one["gain_interval"] is None for one in numbers["methods"].values()):
+        lines.append("An interval takes at least two images.")
+    lines.append(
+        "Random weights: rank correlation of maps with those of the same model after its weights were shuffled, on "
+        f"{plural(numbers['checked'], 'image')}. Near 0: the map depends on the model; near 1: it ignores it."
+        if numbers["checked"]
+        else "Maps were not compared with those of random weights (--sanity 0)."
+    )
+    if numbers["pointed"]:
+        lines.append(f"Pointing and mass are of {plural(numbers['pointed'], 'answer')} with a box or mask.")
+    return " ".join(lines)
+
+
+def _plots(numbers: Mapping[str, Any], lines: Sequence[str]) -> list[Plot]:
+    steps = numbers["settings"]["steps"]
+    plots = []
+    for kind, text in (("deletion", "regions deleted"), ("insertion", "regions inserted")):
+        curves = {
+            name: [(100 * step / steps, value) for step, value in enumerate(curve[kind])]
+            for name, curve in numbers["curves"].items()
+        }
+        plots.append(plot(f"{numbers['score'].capitalize()} against the share of {text}, in percent", curves, lines))
+    checked = {name: one["sanity"] for name, one in numbers["methods"].items() if "sanity" in one}
+    if checked:
+        curves = {
+            name: [(0, 1.0), *((100 * stage / len(values), value) for stage, value in enumerate(values, 1))]
+            for name, values in checked.items()
+        }
+        text = "Rank correlation with the maps of before, against the percentage of layers with random weights"
+        plots.append(plot(text, curves, lines))
+    return plots
+
+
+class _Example(NamedTuple):
+    """What the template inserts of an example: its pictures as data URLs, each with its name."""
+
+    name: str
+    text: str
+    gain: str
+    pictures: list[tuple[str, str]]
+
+
+def _example(example: ExamplePicture) -> _Example:
+    names, pictures = ["picture", *example.maps], map(_source, _pictures(example))
+    named = list(zip(names, pictures, strict=True))
+    return _Example(Path(example.file).name, example.text, signed(example.gain), named)
+
+
+def _pictures(example: ExamplePicture) -> list[Image.Image]:
+    """The plain picture, and the picture lit by each map."""
+    plain = fitted(example.picture, SIDE)
+    return [plain] + [
+        glowing(plain, light(weights[None], plain.height, plain.width, extent)[0])
+        for weights, extent in example.maps.values()
+    ]
+
+
+def _source(picture: Image.Image) -> str:
+    content = io.BytesIO()
+    picture.convert("RGB").save(content, "JPEG", quality=85)
+    return data_url(content.getvalue(), "jpeg")
+
+
+def example_sheet(model: str, examples: Sequence[ExamplePicture]) -> Image.Image:
+    """A picture of the examples: a row for each, with the maps of all methods."""
+    panels = []
+    for example in examples:
+        notes = [f"gain {signed(example.gain)}", *[""] * len(example.maps)]
+        words = [example.text, *example.maps]
+        panels += [Panel(*one) for one in zip(_pictures(example), words, notes, strict=True)]
+    return sheet(panels, caption="", title=TITLE.format(model))

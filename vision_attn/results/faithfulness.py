@@ -1,0 +1,220 @@
+"""How faithful a model's maps are, as a result: `measure` of a model and of a run."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from vision_attn.data.images.squares import seen_part
+from vision_attn.data.labelled.coco_boxes import Boxes
+from vision_attn.explain.methods import EXTRA
+from vision_attn.explain.subjects import Subject
+from vision_attn.faithfulness.examples import Example
+from vision_attn.faithfulness.measurement import Given, Measurement, Settings
+from vision_attn.faithfulness.own_images import OwnImages
+from vision_attn.faithfulness.page import ExamplePicture, example_sheet, write_measured
+from vision_attn.faithfulness.report import record
+from vision_attn.geometry.extents import Extent
+from vision_attn.results.displayable import Displayable
+from vision_attn.results.images import Picture, held, is_one, name_of, whole
+from vision_attn.results.result_list import Images
+from vision_attn.system.console import complain
+from vision_attn.system.files import replacing
+from vision_attn.viz.sheet import save_picture
+
+Methods = str | Sequence[str] | Mapping[str, Given | None] | None
+"""The name of a method, or of several, or methods of your own by name; None: all that suit the model."""
+
+
+LOW, HIGH = 0.75, 1.5
+"""What an estimate of time is multiplied by, for a range."""
+SLOW = 20
+"""Seconds of the first image from which on they are told at once."""
+UNITS = ("h", 3600, 1), ("min", 60, 0), ("s", 1, 0)
+"""Of time, with their seconds and the decimals that are told."""
+
+
+@dataclass(repr=False)
+class MeasureResult(Displayable):
+    """How faithful the methods of maps of a model are on some images."""
+
+    file: str
+    """The name of the model."""
+    numbers: dict[str, Any]
+    """All numbers: see `vision_attn.faithfulness.report.record`."""
+    examples: list[ExamplePicture]
+    """The most and the least faithful answers, with their maps."""
+
+    @property
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """The numbers of each method, by its name."""
+        return self.numbers["methods"]
+
+    @property
+    def text(self) -> str:
+        """Which methods to trust."""
+        return " ".join(self.numbers["verdict"])
+
+    def record(self, *, maps: bool = False) -> dict[str, Any]:
+        return {"model": self.file, **self.numbers}
+
+    def __repr__(self) -> str:
+        return f"<{self.file}, {self.numbers['images']} images: {self.text}>"
+
+    def write_page(self, path: Path) -> None:
+        write_measured(path, self.file, self.numbers, self.examples)
+
+    def write_picture(self, path: Path) -> None:
+        save_picture(path, example_sheet(self.file, self.examples))
+
+    def write_folder(self, folder: Path) -> Path:
+        """Write index.html and measure.json. Returns the path of the page."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write_page(folder / "index.html")
+        with replacing(folder / "measure.json") as path:
+            path.write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
+        return folder / "index.html"
+
+
+def measure(
+    subject: Subject,
+    name: str,
+    images: Images,
+    methods: Methods = None,
+    *,
+    boxes: str | Path | Boxes | OwnImages | None = None,
+    unreadable: list[str] | None = None,
+    total: int | None = None,
+    **settings: Any,
+) -> MeasureResult:
+    """Measure the maps of a model on an image, a list of images, or an iterator, of which nothing is kept.
+
+    methods: `explain.methods.METHODS`, "attention:3" for that of layer 3, or {"mine": function} for your own: from the
+        image that the model takes (C, Y, X), and the text of an answer, to a map; by default all that suit the model.
+    boxes: a file of boxes or masks in COCO's format: see `data.labelled.coco_boxes.Boxes`; or images that know theirs.
+    unreadable: takes the messages of images that cannot be read. total: the number of images of an iterator.
+    settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see
+        `faithfulness.measurement.Settings`.
+
+    After an interruption (Ctrl-C) the result is of the images that were measured until then.
+
+    Raises ValueError for methods and settings that there are not, or if nothing can be measured.
+    """
+    several = [images] if is_one(images) else images
+    total = len(several) if isinstance(several, Sequence) else total
+    known = boxes_for(boxes, several)
+    chosen: Measurement | None = None
+    timed = 0
+    try:
+        for file, picture in _pictures(several, unreadable):
+            part = seen_part(picture, subject.fit)
+            if chosen is None:
+                chosen = Measurement(subject, _fitting(subject, part, methods), Settings(**settings))
+            start = perf_counter()
+            found = chosen.add(file, part, None if known is None else known.of(file, subject.fit))
+            timed += bool(found)
+            if found and total and total > 2 and timed <= 2:
+                for line in _estimate(chosen, perf_counter() - start, total, first=timed == 1):
+                    complain(line)
+        if chosen is None:
+            why = unreadable[0] if unreadable else "no images were given"
+            raise ValueError(f"nothing could be measured: {why}")
+        chosen.finish()
+    except KeyboardInterrupt:
+        if chosen is None or not any(found for _, found in chosen.each):
+            raise
+        chosen.interrupt()
+    result = result_of(chosen, name)
+    if isinstance(known, Boxes) and result.numbers["uniform"] is None:
+        complain("no object of the file is of an answer to these images, so there is no pointing")
+    return result
+
+
+def result_of(measurement: Measurement, name: str) -> MeasureResult:
+    """The result of a measurement that is finished."""
+    pictures = [_pictured(one, measurement.subject.part) for one in measurement.examples.shown()]
+    return MeasureResult(name, record(measurement), pictures)
+
+
+def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxes | OwnImages | None:
+    """The boxes of a file, or those that are known. Raises ValueError if a file has none of the images, by name."""
+    if not isinstance(boxes, str | Path):
+        return boxes
+    known = Boxes(boxes)
+    if isinstance(images, Sequence):
+        names = [Path(name_of(image, number)).name for number, image in enumerate(images, 1)]
+        if names and not any(name in known.photographs for name in names):
+            some = ", ".join([*known.photographs][:3]) or "nothing"
+            raise ValueError(f"{boxes} has none of these images, such as {names[0]}; it has {some}")
+    return known
+
+
+def _pictured(example: Example, part: Extent) -> ExamplePicture:
+    """An example with its maps on the picture, of which a model takes a part."""
+    maps = {name: (one.weights.clamp(min=0), one.extent.within(part)) for name, one in example.maps.items()}
+    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps)
+
+
+def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
+    for number, image in enumerate(images, 1):
+        given: Picture = image
+        try:
+            name = name_of(given, number)
+            yield name, whole(held(given, name))
+        except ValueError as error:
+            if unreadable is None:
+                raise
+            unreadable.append(str(error))
+
+
+def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callable | None]:
+    """The methods to measure. Raises ValueError for those that the model does not have."""
+    with subject.turn:
+        known = subject.methods(subject.read(part))
+    if methods is None:
+        missing = [method for method in known if method in EXTRA] if find_spec("captum") is None else []
+        if missing:
+            complain(
+                f"left out, since captum is not installed: {', '.join(missing)} (pip install 'vision-attn[explain]')"
+            )
+        return dict.fromkeys(method for method in known if method not in missing)
+    methods = [methods] if isinstance(methods, str) else methods
+    wanted = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(methods)
+    for method, function in wanted.items():
+        if function is None and method.partition(":")[0] not in known:
+            raise ValueError(f"this model has no method {method}; it has {', '.join(known)}")
+    if not wanted:
+        raise ValueError("name a method, or leave methods out for all")
+    return wanted
+
+
+def _estimate(measurement: Measurement, seconds: float, images: int, *, first: bool) -> list[str]:
+    """How long the measurement takes, from the seconds of an image; a range, since images differ in their answers, and
+    a machine in what else it does. The first image also pays for what is done once, so it only tells, if it took long,
+    that the others may as well."""
+    if first:
+        most = f"{images:,} images may take {_time(images * seconds)}, and best orders and random weights more"
+        return [f"the first image took {_time(seconds)}: {most}"] if seconds > SLOW else []
+    after = measurement.seconds_of_end(images)
+    total = seconds * images + after
+    unit, size, digits = _unit(total)
+    low, high = (f"{factor * total / size:.{digits}f}" for factor in (LOW, HIGH))
+    rest = f", and {_time(after)} for best orders and random weights (--best, --sanity)" if after else ""
+    return [
+        f"measuring {', '.join(measurement.methods)} on {images:,} images takes about {low} to {high} {unit}: "
+        f"{_time(seconds)} an image{rest}; fewer methods or images take less"
+    ]
+
+
+def _unit(seconds: float) -> tuple[str, int, int]:
+    """Of `UNITS`, the largest of which a time is at least two."""
+    return next(one for one in UNITS if seconds >= 2 * one[1] or one is UNITS[-1])
+
+
+def _time(seconds: float) -> str:
+    """A time in its unit: 0.4 s, 94 s, 3 min."""
+    unit, size, digits = _unit(seconds)
+    return f"{seconds / size:.{digits or int(seconds < 10)}f} {unit}"
