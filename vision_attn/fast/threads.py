@@ -45,15 +45,15 @@ class Team:
     def call(self, work: Any, number: int, tensors: Sequence[Tensor], threads: int) -> None:
         """Call work(first, last, *tensors) for `number` parts of the first dimension, in this number of threads: with
         another number than torch's, they would be ended and started again each time."""
-        kinds = tuple((tensor.dtype, tensor.dim(), tensor.is_contiguous()) for tensor in tensors)
-        if (function := self._functions.get((work, kinds))) is None:
-            function = self._functions[work, kinds] = address(work, tensors)
-        words = machine_words("q", [function, *self._counting, number, len(tensors[0]), 0])
+        kinds, words = [work], machine_words("q", [0, *self._counting, number, len(tensors[0]), 0])
         for tensor in tensors:
+            kinds += tensor.dtype, tensor.dim(), tensor.is_contiguous()
             size = tensor.element_size()
             words.extend((0, 0, tensor.numel(), size, tensor.data_ptr(), *tensor.shape))
-            words.extend(size * stride for stride in tensor.stride())
-        count = len(words) - ARGUMENTS
+            words.extend(map(size.__mul__, tensor.stride()))  # in bytes
+        if (function := self._functions.get(tuple(kinds))) is None:
+            function = self._functions[tuple(kinds)] = address(work, tensors)
+        words[WORK], count = function, len(words) - ARGUMENTS
         if (member := self._members.get(count)) is None:
             member = self._members[count] = Member(count)
         self._parallel(member.address, words.buffer_info()[0], threads, 0)
