@@ -1,8 +1,9 @@
 """A GPU that does not compute: code takes its path for CUDA, and the kernels that it would launch are counted.
 
 Tensors are torch's fake tensors on "cuda": they have shapes and no numbers. Every operation that is not a view counts
-as one kernel, except those in `KERNELS`. The counts of captured steps on an H200 are within a tenth of these, as
-docs/results.md says. What `torch.compile` would fuse is not counted.
+as one kernel, except those in `KERNELS`, and our own, which declare how many they launch (`fast.launch.operation`). The
+counts of captured steps on an H200 are within a tenth of these, as docs/results.md says. What `torch.compile` would
+fuse is not counted.
 """
 
 from collections import Counter
@@ -21,6 +22,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from vision_attn.fast.launch import OPERATIONS
+
 GPU, META = torch.device("cuda", 0), torch.device("meta")
 LARGE_ROW = 1024
 """Elements of a row beyond which top-k takes several passes."""
@@ -29,7 +32,6 @@ KERNELS: dict[str, Callable[[tuple, Any], int]] = {
     "aten::sort": lambda *_: 2,
     "aten::convolution_backward": lambda _, outputs: sum(isinstance(part, Tensor) for part in outputs),
     "aten::native_layer_norm_backward": lambda *_: 2,
-    "vision_attn::additive_gradients": lambda *_: 3,  # and two sums of partial sums
 }
 """Operations of more than one kernel, as the profiles of an H200 show."""
 NONE = {"aten::_unsafe_view", "aten::lift_fresh", "aten::is_same_size", "aten::_local_scalar_dense", "aten::set_"}
@@ -58,8 +60,10 @@ class Launches(TorchDispatchMode):
         free = function.is_view or name in NONE or name.startswith(NO_KERNEL)
         on_device = any(part.device.type == "cuda" and prod(part.shape) for part in (*made, *inputs))
         if not free and on_device:
-            kernels = KERNELS.get(name, lambda *_: 1)(arguments, outputs)
-            self.counted[name] += kernels
+            if name in OPERATIONS:
+                self.counted[name] += OPERATIONS[name].kernels(*arguments, *options.values())
+            else:
+                self.counted[name] += KERNELS.get(name, lambda *_: 1)(arguments, outputs)
         return outputs
 
 

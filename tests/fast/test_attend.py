@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vision_attn.fast import choice
 from vision_attn.fast.accumulate import accumulating
-from vision_attn.fast.attend import FEW, _WeightedSum, weighted_sum
+from vision_attn.fast.attend import FEW, _loops, _WeightedSum, weighted_sum
 
 
 @pytest.fixture(params=["loops", "products"], autouse=True)
@@ -55,7 +55,7 @@ def test_loops_do_not_read_beyond_the_vectors() -> None:
     weights, vectors = inputs(3, 2, 7, 5)
     for wrong in (vectors[:, :6], vectors[:2]):
         with pytest.raises(RuntimeError, match="size"):
-            _WeightedSum.apply(weights, wrong)
+            _WeightedSum.apply(weights, wrong, _loops(weights, wrong))
 
 
 def test_nan_is_not_lost() -> None:

@@ -20,8 +20,9 @@ RUNS = pytest.mark.skipif(not INTERPRETED, reason="run with TRITON_INTERPRET=1")
 
 @pytest.mark.skipif(INTERPRETED, reason="starts what runs there")
 def test_all_of_this_holds_on_the_interpreter() -> None:
-    """With those of the additive score, which run on a GPU as well: starting a process takes ten seconds."""
-    check_on_the_interpreter("not compile", "test_kernels.py", "test_additive_gpu.py")
+    """With those of the additive score, which run on a GPU as well, and with what operations launch: starting a process
+    takes ten seconds."""
+    check_on_the_interpreter("not compile", "test_kernels.py", "test_additive_gpu.py", "test_launches.py")
 
 
 def launches(monkeypatch: pytest.MonkeyPatch, module: object) -> list[tuple[object, tuple, dict]]:
@@ -41,8 +42,8 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
     from vision_attn.fast.filterbank import gpu as filterbank
     from vision_attn.fast.filterbank import window_gpu as window
     from vision_attn.fast.lstm import gpu as lstm
+    from vision_attn.fast.models import recurrent_gpu as pointwise
     from vision_attn.fast.norm import gpu as norm
-    from vision_attn.fast.pointwise import gpu as pointwise
 
     gates, cell, scores, regions = (
         torch.empty(sizes, dtype=dtype)
@@ -358,7 +359,7 @@ def test_a_normalisation_before_products(rows, monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("gates", [1, 70])
 def test_pointwise_expressions(gates, dtype, monkeypatch) -> None:
-    from vision_attn.fast import pointwise as module
+    from vision_attn.fast.models import recurrent as module
 
     a, b, c = random(2, 3, 70), random(2, 3, 70, seed=1, dtype=dtype), random(2, 3, 70, seed=2, dtype=dtype)
 

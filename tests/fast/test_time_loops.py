@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vision_attn.fast import accelerate
-from vision_attn.fast.models import ram as fast_ram
+from vision_attn.fast import accelerate, time_loops
+from vision_attn.fast.models import over_time as models_over_time
 from vision_attn.fast.time_loops import Loop, over_time
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.models.dram import ConvolutionalGlimpse
@@ -125,7 +125,7 @@ def test_weights_that_were_changed_before_the_backward_pass_are_noticed():
 @pytest.fixture
 def collecting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers collect what their time steps need, as they do on a GPU."""
-    monkeypatch.setattr(Loop, "collects", lambda loop, input: torch.is_grad_enabled())
+    monkeypatch.setattr(time_loops, "Loop", lambda on_gpu: Loop(True))
 
 
 @pytest.mark.parametrize("last", [Linear, Rectified])
@@ -176,7 +176,7 @@ def test_gradients_of_glimpse_networks_can_wait_for_all_time_steps(core, glimpse
     model = accelerated(RAM((1, 8, 8), 3, num_glimpses=3, core=core, glimpse=glimpse).double())
     images, results = torch.rand(4, 1, 8, 8, dtype=torch.double), []
     for on_gpu in (False, True):
-        monkeypatch.setattr(fast_ram, "is_cuda", lambda tensor, on_gpu=on_gpu: on_gpu)
+        monkeypatch.setattr(models_over_time, "is_cuda", lambda tensor, on_gpu=on_gpu: on_gpu)
         calls = []
         where = model.glimpse.where
         monkeypatch.setattr(where, "forward", partial(_noted, calls, type(where).forward, where))

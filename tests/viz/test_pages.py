@@ -9,15 +9,15 @@ import pytest
 import torch
 from jinja2 import UndefinedError
 from PIL import Image
+from vision_attn.viz.measured import ExamplePicture, write_measured
 
 from tests.browser import NEEDED, PROGRAM, Browser
-from vision_attn.contracts.places import WHOLE
+from vision_attn.geometry.extents import WHOLE
 from vision_attn.results.displayable import Displayable, write_embedded
 from vision_attn.viz.curves import write_curves
 from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
 from vision_attn.viz.html import filled
 from vision_attn.viz.index import Entry, write_index
-from vision_attn.viz.measured import ExamplePicture, write_measured
 from vision_attn.viz.page import PageItem, write_page
 
 PLAIN = "plain"

@@ -24,11 +24,15 @@ class Total:
         self.task = -1
 
     def of(self, images: int) -> Tensor:
-        """The sum for the leading images, to add to in place."""
+        """The sum for the leading images, to add to in place, in a backward pass."""
         task = torch._C._current_graph_task_id()
         if self.sum is None or self.task != task:  # what another backward pass left does not count
             self.sum, self.task = torch.zeros(self.shape, **self.options), task
         return self.sum[:images]
+
+    def add_product(self, a: Tensor, b: Tensor) -> None:
+        """Add the products a b of each of the leading images."""
+        self.of(len(a)).baddbmm_(a, b)
 
     def take(self) -> Tensor | None:
         """Return the sum, and start again: another backward pass may follow. None if nothing was added."""
@@ -49,25 +53,12 @@ def accumulating(tensor: Float[Tensor, "B *sizes"], *others: Tensor, finish: Fin
 
 def leading(tensor: Tensor, images: int) -> Tensor:
     """tensor[:images]; where `tensor` is accumulating, so is the result."""
-    total = _total(tensor)
+    total = total_of(tensor)
     return tensor[:images] if total is None else _Leading.apply(total, tensor, images)
 
 
-def total_of(tensor: Tensor) -> Callable[[], Tensor] | None:
-    """Return a function for a backward pass, which returns the sum that the gradient of `tensor` is to be added to.
-
-    None if `tensor` is not accumulating.
-    """
-    total, images = _total(tensor), len(tensor)
-    return None if total is None else lambda: total.of(images)
-
-
-def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add the products a b of each image to the sum that a function of `total_of` returned."""
-    total.baddbmm_(a, b)
-
-
-def _total(tensor: Tensor) -> Total | None:
+def total_of(tensor: Tensor) -> Total | None:
+    """The sum that the gradient of `tensor` is to be added to in the backward pass; None if it is not accumulating."""
     return None if torch.compiler.is_compiling() else getattr(tensor.grad_fn, "total", None)
 
 

@@ -83,7 +83,7 @@ def fused(operation: str, *tensors: Tensor) -> ModuleType | None:
 
 def on_gpu(tensor: Tensor) -> bool:
     """Whether kernels run where `tensor` is. A compiler needs what they need, so under it none is tried."""
-    return is_cuda(tensor) and TRITON and (torch.compiler.is_compiling() or runs_on(tensor.device))
+    return tensor.is_cuda and TRITON and (torch.compiler.is_compiling() or runs_on(tensor.device))
 
 
 @cache
@@ -146,7 +146,7 @@ def _kernels(operation: str) -> ModuleType:
         case "norm":
             from vision_attn.fast.norm import gpu as module
         case "pointwise":
-            from vision_attn.fast.pointwise import gpu as module
+            from vision_attn.fast.models import recurrent_gpu as module
         case "words":
             from vision_attn.fast.best_words import words_gpu as module
         case "filterbank":

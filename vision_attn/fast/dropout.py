@@ -14,7 +14,9 @@ class FastDropout(Dropout):
     """`Dropout`, whose masks cost a CPU a fraction of torch's."""
 
     def forward(self, input: Tensor, *, shared: int = 1) -> Tensor:
-        if not self.training or not self.p or input.device.type != "cpu" or torch.compiler.is_compiling():
+        if not self.training:
+            return input
+        if not self.p or input.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(input, shared=shared)
         if shared == 1:
             return _dropped(input, self.p, input.shape)

@@ -1,15 +1,53 @@
-"""How Triton's kernels are launched.
+"""How Triton's kernels are launched, and the operations that launch them.
 
 The files of kernels import triton, so they are imported where they are used. Setting TRITON_INTERPRET=1 before triton
 is first imported runs the kernels on a CPU, slowly; tests do so.
 """
 
 import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
+from torch.library import CustomOpDef
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether kernels are interpreted. Triton's interpreter multiplies no matrices of bfloat16, so they are widened."""
+
+
+class Declared(NamedTuple):
+    """An operation, and what it launches."""
+
+    function: Callable
+    """What the operator runs."""
+    launches: int | Callable[..., int]
+
+    def kernels(self, *arguments: object) -> int:
+        """How many kernels a call with these arguments launches: Triton's, sums of partial sums by torch, and the
+        copies of tensors that are not contiguous."""
+        own = self.launches if isinstance(self.launches, int) else self.launches(*arguments)
+        return own + sum(isinstance(part, Tensor) and not part.is_contiguous() for part in arguments)
+
+
+OPERATIONS: dict[str, Declared] = {}
+"""By the names of their operators. A file of kernels adds its own when it is imported."""
+
+
+def operation(
+    name: str, *, launches: int | Callable[..., int] = 1, mutates_args: Sequence[str] = ()
+) -> Callable[[Callable], CustomOpDef]:
+    """Register a function as a custom operator, as `torch.library.custom_op` does.
+
+    launches: the kernels that a call launches for contiguous tensors, or a function of its arguments that returns them.
+        `benchmarks.fake_gpu` counts them, and a test compares them with what is launched.
+    """
+
+    def registered(function: Callable) -> CustomOpDef:
+        OPERATIONS[f"vision_attn::{name}"] = Declared(function, launches)
+        return torch.library.custom_op(f"vision_attn::{name}", function, mutates_args=mutates_args)
+
+    return registered
 
 
 def launch(kernel, grid: tuple[int, ...], *arguments: object, **options: object) -> None:

@@ -24,18 +24,19 @@ class FastLinear(InLoop, Linear):
     """Within `constant_weights`, weights in the order in which they are read."""
 
     def forward(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
-        if self.loop is not None and not torch.compiler.is_compiling():  # a time step alone may be compiled
-            if self.loop.collects(inputs[0]):
-                return self.loop.layer(self, *inputs)
-            if inputs[0].is_cuda:
-                inputs = tuple(self.loop.casts.cast(input) for input in inputs)
-        input = side_by_side(inputs)
+        if self.loop is None or torch.compiler.is_compiling():  # a time step alone may be compiled
+            return self.product(*inputs)
+        return self.loop.layer(self, *inputs)
+
+    def product(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
+        """The layer outside of loops, or of a time step that collects nothing."""
+        input = side_by_side(inputs) if len(inputs) > 1 else inputs[0]
         if by_onednn(input, self.weight):
             return _product(input, self, rectified=self.rectified)
         if self.rectified and self.bias is not None and _one_kernel(input, self.weight):
             rows = input.to(self.weight.dtype).reshape(-1, input.shape[-1])
             return torch._addmm_activation(self.bias, rows, self.weight.t()).view(*input.shape[:-1], -1)
-        if (output := halved(input, self, self.arranged)) is None:
+        if self.arranged is None or (output := halved(input, self, self.arranged)) is None:
             output = F.linear(input, self.weight, self.bias)
         return F.relu(output) if self.rectified else output
 

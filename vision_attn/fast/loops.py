@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
     alone = number < 2 or numbers < IN_ONE_THREAD or os.getpid() != PROCESS
     if team is not None and not alone:
         return team.call(work, number, tensors, threads)
-    arrays = [array(tensor) for tensor in tensors]
+    arrays = [*map(AS_ARRAY, tensors)]
     if alone:
         return work(0, length, *arrays)
     edges = [length * part // number for part in range(number + 1)]
@@ -82,6 +83,7 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
         part.result()
 
 
+AS_ARRAY = methodcaller("numpy", force=True)
 PROCESS = os.getpid()
 """A forked process inherits the threads of neither kind."""
 
@@ -108,7 +110,3 @@ team = _torch_threads() if sys.platform == "linux" else None
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="loops")
-
-
-def array(tensor: Tensor) -> np.ndarray:
-    return (tensor.detach() if tensor.requires_grad else tensor).numpy()

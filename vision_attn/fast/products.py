@@ -61,6 +61,14 @@ Going forward, the number of rows does not matter, so that each of several proce
 one process computes the whole."""
 
 
+def differs(weight: Tensor) -> bool:
+    """Whether products with `weight` may be computed in another way than torch's own: where not, there is no need to
+    ask at each product."""
+    if weight.dtype == torch.float32:
+        return weight.device.type == "cpu" and not is_intel() and weight.numel() >= SMALL
+    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
+
+
 def by_onednn(input: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32, above `SMALL`."""
     float32_on_cpu = input.device.type == "cpu" and input.dtype == weight.dtype == torch.float32
@@ -73,8 +81,10 @@ def _in_half(*tensors: Tensor) -> bool:
     """Whether oneDNN can multiply these tensors in bfloat16."""
     if torch.compiler.is_compiling() or _onednn is None:
         return False
-    served = all(each.dtype == torch.bfloat16 and each.device.type == "cpu" and each.numel() for each in tensors)
-    return served and multiplies_bf16()
+    for each in tensors:
+        if each.dtype != torch.bfloat16 or each.device.type != "cpu" or not each.numel():
+            return False
+    return multiplies_bf16()
 
 
 FEW = 16
@@ -94,12 +104,12 @@ def _in_order(input: Tensor, weight: Tensor, arranged: Arranged | None) -> Tenso
     return arranged[key][0]
 
 
-def halved(input: Tensor, layer: nn.Linear, arranged: Arranged | None) -> Tensor | None:
+def halved(input: Tensor, layer: nn.Linear, arranged: Arranged) -> Tensor | None:
     """`layer(input)` as autocast to bfloat16 computes it, if weights are constant and oneDNN serves it."""
     weight, bias = layer.weight, layer.bias
-    if arranged is None or torch.is_grad_enabled() or not isinstance(weight, nn.Parameter):
-        return None
     if not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") != torch.bfloat16:
+        return None
+    if torch.is_grad_enabled() or not isinstance(weight, nn.Parameter):
         return None
     if not all(each.dtype in (torch.float32, torch.bfloat16) for each in (input, weight)):
         return None

@@ -13,12 +13,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from vision_attn.fast.cast import replaced
 from vision_attn.fast.choice import is_cuda
-from vision_attn.fast.products import linear, transposed_product
+from vision_attn.fast.products import differs, linear, transposed_product
 from vision_attn.layers.linear import Rectified
-from vision_attn.layers.precision import product_dtype
 
 RECENT = 4
 """Inputs whose casts are kept: as many as one time step has."""
@@ -30,9 +30,8 @@ class Casts:
     def __init__(self) -> None:
         self.recent: list[tuple[Tensor, Tensor]] = []
 
-    def cast(self, tensor: Tensor) -> Tensor:
-        """`tensor` as products compute with it here."""
-        dtype = product_dtype(tensor)
+    def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """`tensor` in the precision of the products that read it."""
         if tensor.dtype == dtype:
             return tensor
         for whole, half in self.recent:
@@ -44,27 +43,28 @@ class Casts:
 
 
 class Loop:
-    """The layers and networks that one pass of a loop has called, and the casts of their inputs."""
+    """One pass of a loop over time steps: the layers and networks that it has called, and the casts of their inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_gpu: bool) -> None:
+        self.under_autocast = on_gpu
+        """Whether layers collect under autocast too. On a CPU their products then take longer than what is saved."""
         self.layers: dict[tuple[nn.Linear, torch.dtype], Callable[..., Tensor]] = {}
         self.networks: dict[nn.Module, Callable[..., Tensor]] = {}
         self.casts = Casts()
 
-    def collects(self, input: Tensor) -> bool:
-        """Whether layers collect what their time steps need. Under autocast on a CPU their products take longer than
-        what could be saved."""
-        if not torch.is_grad_enabled():
-            return False
-        return is_cuda(input) or not torch.is_autocast_enabled(input.device.type)
-
     def layer(self, layer: nn.Linear, *inputs: Tensor) -> Tensor:
-        """layer(inputs side by side), whose gradient of the weights waits for all time steps."""
-        cast = [self.casts.cast(input) for input in inputs]
-        key = layer, cast[0].dtype
-        if key not in self.layers:
-            self.layers[key] = collecting_layer(*key)
-        return self.layers[key](*cast)
+        """layer(inputs side by side). In training the gradient of its weights waits for all time steps."""
+        device, dtype = inputs[0].device.type, inputs[0].dtype
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            if not self.under_autocast:
+                return layer.product(*inputs)
+            inputs = tuple(self.casts.cast(input, dtype) for input in inputs)
+        if not torch.is_grad_enabled():
+            return layer.product(*inputs)
+        if (layer, dtype) not in self.layers:
+            self.layers[layer, dtype] = collecting_layer(layer, dtype)
+        return self.layers[layer, dtype](*inputs)
 
     def network(self, network: nn.Module, *inputs: Tensor) -> Tensor:
         """network(*inputs) for inputs that need no gradient; gradients of its weights come from one pass over all time
@@ -87,7 +87,8 @@ def over_time(model: nn.Module) -> Iterator[None]:
     if torch.compiler.is_compiling():
         yield
         return
-    parts, loop = [part for part in model.modules() if isinstance(part, InLoop)], Loop()
+    parts = [part for part in model.modules() if isinstance(part, InLoop)]
+    loop = Loop(is_cuda(next(model.parameters())))
     try:
         for part in parts:
             part.__dict__["loop"] = loop
@@ -124,7 +125,7 @@ class Collected:
     def keep(self, *inputs: Tensor) -> int:
         """Keep the inputs of the next time step. Returns its number."""
         step = len(self.inputs)
-        self.inputs[step] = tuple(input.detach() for input in inputs)
+        self.inputs[step] = tuple(map(Tensor.detach, inputs))
         return step
 
     def collect(self, step: int, grad: Tensor) -> None:
@@ -136,8 +137,8 @@ class Collected:
     def take(self) -> tuple[list[Tensor], Tensor]:
         """The inputs and gradients of all time steps that have one, one below the other. Forgets the gradients."""
         steps, self.grads = self.grads, {}
-        inputs = [_joined(parts) for parts in zip(*(self.inputs[step] for step in steps), strict=True)]
-        return inputs, _joined(list(steps.values()))
+        inputs = zip(*map(self.inputs.__getitem__, steps), strict=True)
+        return [*map(_joined, inputs)], _joined([*steps.values()])
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -160,21 +161,23 @@ class Layer(Collected):
         self.weight = layer.weight.detach().to(dtype)
         self.bias = None if layer.bias is None else layer.bias.detach().to(dtype)
         self.version, self.parts = self.weight._version, dict[tuple[int, int], Tensor]()
+        self.on_gpu = is_cuda(self.weight)
+        self.multiply = linear if differs(self.weight) else F.linear
 
     def product(self, rows: Tensor) -> Tensor:
-        if self.rectified and self.bias is not None and is_cuda(rows):
+        if self.rectified and self.bias is not None and self.on_gpu:
             return torch._addmm_activation(self.bias, rows, self.weight.t())
-        return linear(rows, self.weight, self.bias, rectified=self.rectified)
+        output = self.multiply(rows, self.weight, self.bias)
+        return output.relu() if self.rectified else output
 
-    def columns(self, start: int, stop: int) -> Tensor:
-        """The weights of some inputs; on a CPU contiguous, since oneDNN is slow with a part of a matrix."""
+    def gradient(self, grad: Tensor, start: int, stop: int) -> Tensor:
+        """The gradient of the inputs from `start` to `stop`, given that of the outputs before a ReLU."""
         if self.weight._version != self.version:
             raise RuntimeError("the weights of a loop were changed between its forward and its backward pass")
-        if is_cuda(self.weight):
-            return self.weight[:, start:stop]
         if (start, stop) not in self.parts:
-            self.parts[start, stop] = self.weight[:, start:stop].contiguous()
-        return self.parts[start, stop]
+            part = self.weight[:, start:stop]
+            self.parts[start, stop] = part if self.on_gpu else part.contiguous()  # oneDNN is slow with a part
+        return self.multiply(grad, self.parts[start, stop].t())
 
 
 class _Weights(torch.autograd.Function):
@@ -200,18 +203,17 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, layer: Layer, after: Tensor, *inputs: Tensor) -> Tensor:
-        rows = inputs[0].shape[:-1]
-        flat = [part.reshape(-1, part.shape[-1]) for part in inputs]
-        joined = torch.cat(flat, dim=-1) if len(flat) > 1 else flat[0]
-        ctx.layer, ctx.step, ctx.sizes = layer, layer.keep(joined), [part.shape[-1] for part in inputs]
-        output = layer.product(joined)
+        joined = torch.cat(inputs, dim=-1) if len(inputs) > 1 else inputs[0]
+        rows = joined.reshape(-1, joined.shape[-1])
+        ctx.layer, ctx.step, ctx.sizes = layer, layer.keep(rows), [part.shape[-1] for part in inputs]
+        output = layer.product(rows)
         ctx.save_for_backward(output if layer.rectified else None)
-        return output.view(*rows, output.shape[-1])
+        return output.view(*joined.shape[:-1], output.shape[-1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (output,), layer, needed = ctx.saved_tensors, ctx.layer, ctx.needs_input_grad[2:]
+        (output,), layer, needed, sizes = ctx.saved_tensors, ctx.layer, ctx.needs_input_grad[2:], ctx.sizes
         rows, grad = grad.shape[:-1], grad.reshape(-1, grad.shape[-1])
         if output is not None:
             grad = torch.ops.aten.threshold_backward(grad, output, 0)
@@ -219,9 +221,9 @@ class _Step(torch.autograd.Function):
         if not any(needed):
             return None, None, *[None] * len(needed)
         first, last = needed.index(True), len(needed) - needed[::-1].index(True)
-        start, stop = sum(ctx.sizes[:first]), sum(ctx.sizes[:last])
-        parts = linear(grad, layer.columns(start, stop).t()).split(ctx.sizes[first:last], dim=-1)
-        return None, None, *[None] * first, *(part.view(*rows, -1) for part in parts), *[None] * (len(needed) - last)
+        part = layer.gradient(grad, sum(sizes[:first]), sum(sizes[:last]))
+        parts = part.view(*rows, -1).split(sizes[first:last], dim=-1)
+        return None, None, *[None] * first, *parts, *[None] * (len(needed) - last)
 
 
 def collecting_network(module: nn.Module, device: str) -> Callable[..., Tensor]:

@@ -15,9 +15,9 @@ def check_range(owner: str, least: int | float, most: int | float, **numbers: in
 
 
 KINDS = {
-    "uint8": lambda dtype: dtype == torch.uint8,
-    "float": lambda dtype: dtype.is_floating_point,
-    "integer": lambda dtype: not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool,
+    "uint8": (torch.uint8,),
+    "float": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
+    "integer": (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
 }
 
 
@@ -28,12 +28,12 @@ def require(name: str, tensor: Tensor, shape: str, kind: str | None = None, hint
     `sizes` fixes the sizes of some letters; a number in `shape` is that size. `hint` is appended to the message.
     """
     letters = shape.split()
-    wanted = [sizes.get(letter, int(letter) if letter.isdigit() else None) for letter in letters]
-    fits = tensor.dim() == len(letters) and all(
-        size is None or size == given for size, given in zip(wanted, tensor.shape, strict=True)
-    )
-    if fits and (kind is None or KINDS[kind](tensor.dtype)):
+    fits = tensor.dim() == len(letters) and (kind is None or tensor.dtype in KINDS[kind])
+    for letter, size in zip(letters, tensor.shape, strict=False):
+        if size != (int(letter) if letter.isdigit() else sizes.get(letter, size)):
+            fits = False
+    if fits:
         return
-    told = ", ".join(letter if size is None else str(size) for letter, size in zip(letters, wanted, strict=True))
+    told = ", ".join(str(sizes.get(letter, letter)) for letter in letters)
     given = f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
     raise ValueError(f"{name} must be a tensor ({told}){f' of {kind}' if kind else ''}, but is {given}{hint}")

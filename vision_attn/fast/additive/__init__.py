@@ -90,7 +90,7 @@ class _AdditiveScore(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
-        ctx.slopes_of_keys = total_of(keys)
+        ctx.total = total_of(keys)
         ctx.save_for_backward(query, keys, weight)
         if kernels := fused("additive", query):
             return kernels.scores(query, keys, weight)
@@ -102,10 +102,10 @@ class _AdditiveScore(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor):
         query, keys, weight = ctx.saved_tensors
-        slopes = ctx.slopes_of_keys() if ctx.slopes_of_keys else keys.new_zeros(keys.shape)
+        slopes = ctx.total.of(len(keys)) if ctx.total else keys.new_zeros(keys.shape)
         gradients = kernels.gradients if (kernels := fused("additive", query)) else _gradients
         grad_query, grad_weight = gradients(query, keys, weight, grad, slopes)
-        return grad_query, None if ctx.slopes_of_keys else gradient_of_keys(slopes, keys, weight), grad_weight
+        return grad_query, None if ctx.total else gradient_of_keys(slopes, keys, weight), grad_weight
 
 
 def gradient_of_keys(slopes: Tensor, keys: Tensor, weight: Tensor) -> Tensor:

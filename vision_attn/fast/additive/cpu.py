@@ -18,21 +18,20 @@ LARGE = np.float32(1e30)
 
 def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
     """e^{2x}, in float32, with x clipped to +-limit, of at most 43."""
-    x = x.float()
-    output = x.new_empty(x.shape)
-    rows = (part.view(-1, x.shape[-1]) for part in (x.contiguous(), output))
-    in_threads(_exponential, 4 * x.numel(), *rows, x.new_tensor([limit]))
-    return output
+    rows = x.float().reshape(-1, x.shape[-1]).contiguous()
+    output = rows.new_empty(rows.shape)
+    in_threads(_exponential, 4 * rows.numel(), rows, output, rows.new_tensor([limit]))
+    return output.view(x.shape)
 
 
 def gradient_of_exponential(
     grad: Float[Tensor, "*rows A"], output: Float[Tensor, "*rows A"], limit: float, dtype: torch.dtype
 ) -> Float[Tensor, "*rows A"]:
     """The gradient of x, in its dtype, given that of `exponential` and what it returned; 0 where x was clipped."""
-    to = output.new_empty(output.shape)
-    rows = (part.view(-1, output.shape[-1]) for part in (grad.contiguous(), output, to))
-    in_threads(_gradient_of_exponential, output.numel(), *rows, output.new_tensor([limit]))
-    return to.to(dtype)
+    grad, rows = grad.reshape(-1, grad.shape[-1]).contiguous(), output.view(-1, output.shape[-1])
+    to = rows.new_empty(rows.shape)
+    in_threads(_gradient_of_exponential, rows.numel(), grad, rows, to, rows.new_tensor([limit]))
+    return to.to(dtype).view(output.shape)
 
 
 def scores(

@@ -8,12 +8,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 BLOCK = 1024
 
 
-@torch.library.custom_op("vision_attn::exponential", mutates_args=())
+@operation("exponential")
 def exponential(x: Tensor, limit: float) -> Tensor:
     """e^{2x} with x clipped to +-limit, in float32."""
     output = torch.empty_like(x, dtype=torch.float32, memory_format=torch.contiguous_format)
@@ -21,7 +21,7 @@ def exponential(x: Tensor, limit: float) -> Tensor:
     return output
 
 
-@torch.library.custom_op("vision_attn::exponential_gradient", mutates_args=())
+@operation("exponential_gradient")
 def gradient_of_exponential(grad: Tensor, output: Tensor, limit: float, dtype: torch.dtype) -> Tensor:
     """The gradient of x, in its dtype, given that of `exponential` and what it returned; 0 where x was clipped."""
     to = torch.empty_like(output, dtype=dtype)

@@ -17,12 +17,11 @@ The sizes of the tiles come from such counts; they have not been tuned by timing
 
 from typing import no_type_check
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 TILE, REGIONS = 1024, 8
 """The most elements and the most regions in a tile of keys."""
@@ -34,7 +33,7 @@ GRADIENT_WIDTH = 128
 """The same for gradients. With 4 elements per lane, every lane holds all regions: sums over them need no shuffles."""
 
 
-@torch.library.custom_op("vision_attn::additive_scores", mutates_args=())
+@operation("additive_scores", launches=lambda query, *_: 1 if query.shape[2] <= SCORE_WIDTH else 2)
 def scores(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     """Scores (B, R, L) of `query` e^{2q} (B, R, A) and `keys` e^{2k} (B, L, A) with `weight` v (A):
     sum_a v_a (1 - 2t) with t = 1 / (1 + e^{2q} e^{2k}). A product that overflows gives the limit, t = 0."""
@@ -47,7 +46,7 @@ def scores(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     return output.view(B, R, L) if chunks == 1 else output.sum(dim=0)
 
 
-@torch.library.custom_op("vision_attn::additive_gradients", mutates_args=("slopes",))
+@operation("additive_gradients", launches=3, mutates_args=("slopes",))
 def gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients by query and weight, of scores whose gradient is `grad` (B, R, L). Recomputes t.
 

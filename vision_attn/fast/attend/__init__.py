@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.monotonic import HardMonotonic, Monotonic
 from vision_attn.attention.soft import Soft, normalised
-from vision_attn.fast.accumulate import add_product, total_of
+from vision_attn.fast.accumulate import total_of
 from vision_attn.fast.choice import fused
 
 
@@ -66,7 +66,7 @@ class _Attended(torch.autograd.Function):
     @staticmethod
     def forward(ctx, scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         kernels = fused("attend", scores, regions)
-        ctx.sum_of_regions, ctx.dtype, ctx.scale = total_of(regions), scores.dtype, scale
+        ctx.total, ctx.dtype, ctx.scale = total_of(regions), scores.dtype, scale
         ctx.set_materialize_grads(False)
         context, alpha = kernels.attend(scores, regions, scale)
         ctx.save_for_backward(context, alpha, regions)
@@ -79,8 +79,8 @@ class _Attended(torch.autograd.Function):
         kernels = fused("attend", alpha, regions)
         grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
         of_regions = None
-        if ctx.sum_of_regions:
-            add_product(ctx.sum_of_regions(), alpha.mT.to(regions.dtype), grad)
+        if ctx.total:
+            ctx.total.add_product(alpha.mT.to(regions.dtype), grad)
         elif ctx.needs_input_grad[1]:
             of_regions = alpha.mT.to(regions.dtype) @ grad
         return kernels.gradients(grad, grad_alpha, context, alpha, regions, ctx.scale, ctx.dtype), of_regions, None
@@ -93,33 +93,35 @@ once, which batched products of so few rows do not on every processor."""
 
 def weighted_sum(weights: Float[Tensor, "B R L"], vectors: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
     """weights @ vectors, for vectors that may be accumulating."""
-    if torch.compiler.is_compiling() or (total_of(vectors) is None and _loops(weights, vectors) is None):
-        return weights @ vectors  # a compiled program may take any number of images
-    return _WeightedSum.apply(weights, vectors)
+    if torch.compiler.is_compiling():  # a compiled program may take any number of images
+        return weights @ vectors
+    loops = _loops(weights, vectors)
+    if loops is None and total_of(vectors) is None:
+        return weights @ vectors
+    return _WeightedSum.apply(weights, vectors, loops)
 
 
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, weights: Tensor, vectors: Tensor) -> Tensor:
-        ctx.sum_of_vectors = total_of(vectors)
+    def forward(ctx, weights: Tensor, vectors: Tensor, loops: ModuleType | None) -> Tensor:
+        ctx.total, ctx.loops = total_of(vectors), loops
         ctx.save_for_backward(weights, vectors)
-        loops = _loops(weights, vectors)
         return loops.weighted_sums(weights, vectors) if loops else weights @ vectors
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         weights, vectors = ctx.saved_tensors
-        needed, loops = ctx.needs_input_grad, _loops(weights, vectors)
+        needed, loops = ctx.needs_input_grad, ctx.loops
         grad = grad.to(vectors.dtype)  # of the product, which autocast computes in half precision
         of_weights = of_vectors = None
         if needed[0]:
             of_weights = loops.products(grad, vectors) if loops else grad @ vectors.mT
-        if ctx.sum_of_vectors:
-            add_product(ctx.sum_of_vectors(), weights.mT, grad)
+        if ctx.total:
+            ctx.total.add_product(weights.mT, grad)
         elif needed[1]:
             of_vectors = weights.mT @ grad
-        return of_weights, of_vectors
+        return of_weights, of_vectors, None
 
 
 def _loops(weights: Tensor, vectors: Tensor) -> ModuleType | None:

@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vision_attn.fast.launch import INTERPRETED, launch
+from vision_attn.fast.launch import INTERPRETED, launch, operation
 
 ROWS, REGIONS, FEATURES = 16, 32, 64
 """The size of a tile: rows of an image, its regions, elements of an annotation vector."""
 
 
-@torch.library.custom_op("vision_attn::attend", mutates_args=())
+@operation("attend")
 def attend(scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Contexts (B, R, D), in the dtype of `regions` (B, L, D), and weights (B, R, L), in float32, the softmax of
     `scores` (B, R, L) times `scale`."""
@@ -30,7 +30,7 @@ def attend(scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tenso
     return context, alpha
 
 
-@torch.library.custom_op("vision_attn::attend_gradients", mutates_args=())
+@operation("attend_gradients")
 def gradients(
     grad: Tensor, grad_alpha: Tensor | None, context: Tensor, alpha: Tensor, regions: Tensor, scale: float,
     dtype: torch.dtype,

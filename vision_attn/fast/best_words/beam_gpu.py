@@ -7,13 +7,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 MOST = 1024
 """Candidates of an image, at most; tensor operations take more."""
 
 
-@torch.library.custom_op("vision_attn::extend_beam", mutates_args=())
+@operation("extend_beam")
 def extend(
     log_prob: Tensor, words: Tensor, total: Tensor, ended: Tensor, K: int, penalty: Tensor | None, end: int, pad: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 FEW = 10
 """Words for each row, at most: for more, tensor operations are faster."""
@@ -18,7 +18,7 @@ BLOCK = 2048
 """Logits that are read at once."""
 
 
-@torch.library.custom_op("vision_attn::best_words", mutates_args=())
+@operation("best_words")
 def best_words(logits: Tensor, K: int, barred: Tensor) -> tuple[Tensor, Tensor]:
     """log p of the `K` most likely words of each row (N, V), best first, in float32, and the words. K is at most `FEW`.
 

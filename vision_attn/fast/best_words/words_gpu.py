@@ -3,17 +3,16 @@
 
 from typing import no_type_check
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 BLOCK = 256
 
 
-@torch.library.custom_op("vision_attn::write_words", mutates_args=("word", "ended", "words", "log_prob"))
+@operation("write_words", mutates_args=("word", "ended", "words", "log_prob"))
 def write_words(
     gained: Tensor, best: Tensor, position: Tensor, word: Tensor, ended: Tensor, words: Tensor, log_prob: Tensor,
     end: int, pad: int,

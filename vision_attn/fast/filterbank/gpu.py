@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 TILE = 32
 """Rows and columns of a tile of an image."""
@@ -24,7 +24,7 @@ def takes(size: int, pixels: int) -> bool:
     return size <= MOST_FILTERS and pixels <= MOST_PIXELS
 
 
-@torch.library.custom_op("vision_attn::filterbank_filters", mutates_args=())
+@operation("filterbank_filters")
 def filters(centre: Tensor, stride: Tensor, sigma: Tensor, size: int, height: int, width: int) -> tuple[Tensor, Tensor]:
     """F_X (B, R, N, X) and F_Y (B, R, N, Y) of windows with a centre (B, R, 2), stride and sigma (B, R)."""
     B, R = stride.shape
@@ -34,7 +34,7 @@ def filters(centre: Tensor, stride: Tensor, sigma: Tensor, size: int, height: in
     return F_x, F_y
 
 
-@torch.library.custom_op("vision_attn::filterbank_read", mutates_args=())
+@operation("filterbank_read")
 def read(images: Tensor, F_x: Tensor, F_y: Tensor, intensity: Tensor, inverse: bool) -> Tensor:
     """gamma F_Y G F_X^T of images (B, C, Y, X), for each row and channel: (B, R, C, N, N). 1 / gamma if `inverse`."""
     (B, R, N, X), (C, Y) = F_x.shape, images.shape[1:3]
@@ -44,7 +44,7 @@ def read(images: Tensor, F_x: Tensor, F_y: Tensor, intensity: Tensor, inverse: b
     return patches
 
 
-@torch.library.custom_op("vision_attn::filterbank_write", mutates_args=())
+@operation("filterbank_write")
 def write(patches: Tensor, F_x: Tensor, F_y: Tensor, intensity: Tensor, inverse: bool) -> Tensor:
     """gamma F_Y^T A F_X of patches (B, R, C, N, N): (B, R, C, Y, X). 1 / gamma if `inverse`."""
     (B, R, N, X), C, Y = F_x.shape, patches.shape[2], F_y.shape[3]
@@ -54,7 +54,7 @@ def write(patches: Tensor, F_x: Tensor, F_y: Tensor, intensity: Tensor, inverse:
     return images
 
 
-@torch.library.custom_op("vision_attn::filterbank_gradients", mutates_args=())
+@operation("filterbank_gradients")
 def gradients(
     images: Tensor, patches: Tensor, centre: Tensor, stride: Tensor, sigma: Tensor, intensity: Tensor,
     F_x: Tensor, F_y: Tensor, inverse: bool,

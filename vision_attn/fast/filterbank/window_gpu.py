@@ -9,13 +9,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 BLOCK = 128
 """Windows for each program."""
 
 
-@torch.library.custom_op("vision_attn::window", mutates_args=())
+@operation("window")
 def window(
     numbers: Tensor, before_centre: Tensor | None, before_stride: Tensor | None, middle: Tensor, extremes: list[float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -25,7 +25,7 @@ def window(
     extremes: the bound of logarithms, the widest stride, the size of a move in strides, and the narrowest and the
         widest stride of a window that was zoomed.
     """
-    shape, relative = numbers.shape[:-1], before_centre is not None
+    numbers, shape, relative = numbers.contiguous(), numbers.shape[:-1], before_centre is not None
     outputs = [numbers.new_empty(*shape, 2), *(numbers.new_empty(shape) for _ in range(3))]
     before = [before_centre, before_stride] if relative else [numbers, numbers]
     number = numbers.numel() // 5
@@ -34,13 +34,13 @@ def window(
     return tuple(outputs)
 
 
-@torch.library.custom_op("vision_attn::window_gradients", mutates_args=())
+@operation("window_gradients")
 def gradients(
     numbers: Tensor, before_stride: Tensor | None, middle: Tensor, outputs: list[Tensor], grads: list[Tensor],
     extremes: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the numbers, and of the centre and stride before, given those of the four outputs."""
-    shape, relative = numbers.shape[:-1], before_stride is not None
+    numbers, shape, relative = numbers.contiguous(), numbers.shape[:-1], before_stride is not None
     by = numbers.new_empty(numbers.shape), numbers.new_empty(*shape, 2), numbers.new_empty(shape)
     scale, number = before_stride if relative else numbers, numbers.numel() // 5
     tensors = *(part.contiguous() for part in (numbers, scale, middle, *outputs[1:], *grads)), *by

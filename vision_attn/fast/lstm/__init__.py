@@ -17,8 +17,10 @@ class FastLSTMCell(LSTMCell):
         self, cell: Float[Tensor, "*rows H"], *gates: Float[Tensor, "*rows gates"]
     ) -> tuple[Float[Tensor, "*rows H"], Float[Tensor, "*rows H"]]:
         cell = at_least_float32(cell)
-        fits = all(part.shape == (*cell.shape[:-1], 4 * cell.shape[-1]) for part in gates)  # kernels check no shapes
-        if fits and len(gates) <= MOST and fused("lstm", gates[0], cell):
+        fits, shape = len(gates) <= MOST, (*cell.shape[:-1], 4 * cell.shape[-1])
+        for part in gates:
+            fits = fits and part.shape == shape  # kernels check no shapes
+        if fits and fused("lstm", gates[0], cell):
             return _Fused.apply(cell, *gates)
         if torch.compiler.is_compiling():  # the compiler fuses the plain expression
             return super().forward(cell, *gates)
@@ -61,9 +63,9 @@ class _Fused(torch.autograd.Function):
     def forward(ctx, cell: Tensor, *gates: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.dtypes = [part.dtype for part in gates]
+        kernels, before = fused("lstm", gates[0], cell), cell.flatten(0, -2)
         rows = [part.flatten(0, -2) for part in gates]
-        kernels = fused("lstm", *gates[:1], cell)
-        activated, hidden, new_cell = kernels.update(*rows, *[None] * (3 - len(rows)), cell.flatten(0, -2))
+        activated, hidden, new_cell = kernels.update(*rows, *[None] * (MOST - len(rows)), before)
         hidden, new_cell = hidden.view(cell.shape), new_cell.view(cell.shape)
         ctx.save_for_backward(activated, cell, new_cell)
         return hidden, new_cell
@@ -72,11 +74,14 @@ class _Fused(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_hidden: Tensor | None, grad_cell: Tensor | None) -> tuple[Tensor, ...]:
         activated, cell, new_cell = ctx.saved_tensors
-        given = (part if part is None else part.flatten(0, -2) for part in (grad_hidden, grad_cell))
-        parts = *given, activated, cell.flatten(0, -2), new_cell.flatten(0, -2)
-        grad_gates, grad_before = fused("lstm", activated, cell).gradients(*parts, ctx.dtypes[0] == torch.bfloat16)
+        if grad_hidden is not None:
+            grad_hidden = grad_hidden.flatten(0, -2)
+        if grad_cell is not None:
+            grad_cell = grad_cell.flatten(0, -2)
+        grads = grad_hidden, grad_cell, activated, cell.flatten(0, -2), new_cell.flatten(0, -2)
+        grad_gates, grad_before = fused("lstm", activated, cell).gradients(*grads, ctx.dtypes[0] == torch.bfloat16)
         grad_gates = grad_gates.view(*cell.shape[:-1], -1)
-        return grad_before.view(cell.shape), *(grad_gates.to(dtype) for dtype in ctx.dtypes)
+        return grad_before.view(cell.shape), *map(grad_gates.to, ctx.dtypes)
 
 
 def _tanh(x: Tensor) -> Tensor:

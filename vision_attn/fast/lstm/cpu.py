@@ -20,7 +20,7 @@ def update(
     gates = first if second is None else first + second
     gates = (gates if third is None else gates + third).float().contiguous()
     cell = cell.contiguous()
-    activated, hidden, new_cell = (gates.new_empty(like.shape) for like in (gates, cell, cell))
+    activated, hidden, new_cell = torch.empty_like(gates), torch.empty_like(cell), torch.empty_like(cell)
     in_threads(_update, 4 * gates.numel(), gates, cell, activated, hidden, new_cell)
     return activated, hidden, new_cell
 
@@ -34,9 +34,11 @@ def gradients(
     half: bool,
 ) -> tuple[Float[Tensor, "N gates"], Float[Tensor, "N H"]]:
     """The gradients of the gates' pre-activations and of c_{t-1}, given those of h_t and c_t. All are float32."""
-    grad_gates, grad_before = activated.new_empty(activated.shape), cell.new_empty(cell.shape)
-    grads = (torch.zeros_like(cell) if part is None else part for part in (grad_hidden, grad_cell))
-    given = (part.contiguous() for part in (*grads, activated, cell, new_cell))
+    cell = cell.contiguous()
+    grad_hidden = torch.zeros_like(cell) if grad_hidden is None else grad_hidden.contiguous()
+    grad_cell = torch.zeros_like(cell) if grad_cell is None else grad_cell.contiguous()
+    grad_gates, grad_before = torch.empty_like(activated), torch.empty_like(cell)
+    given = grad_hidden, grad_cell, activated, cell, new_cell.contiguous()
     in_threads(_gradients, 4 * activated.numel(), *given, grad_gates, grad_before)
     return grad_gates, grad_before
 

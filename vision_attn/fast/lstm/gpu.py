@@ -7,13 +7,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 BLOCK = 256
 """Elements of the cell for each program."""
 
 
-@torch.library.custom_op("vision_attn::lstm_update", mutates_args=())
+@operation("lstm_update")
 def update(first: Tensor, second: Tensor | None, third: Tensor | None, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The activated gates (N, 4 H), h_t and c_t (N, H), in the dtype of the cell.
 
@@ -27,7 +27,7 @@ def update(first: Tensor, second: Tensor | None, third: Tensor | None, cell: Ten
     return activated, hidden, new_cell
 
 
-@torch.library.custom_op("vision_attn::lstm_gradients", mutates_args=())
+@operation("lstm_gradients")
 def gradients(
     grad_hidden: Tensor | None, grad_cell: Tensor | None, activated: Tensor, cell: Tensor, new_cell: Tensor, half: bool
 ) -> tuple[Tensor, Tensor]:

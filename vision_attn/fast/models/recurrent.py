@@ -11,10 +11,10 @@ from vision_attn.contracts.nested import Nested, map_tensors
 from vision_attn.fast import ragged
 from vision_attn.fast.accumulate import accumulating
 from vision_attn.fast.cast import casting_weights
+from vision_attn.fast.choice import fused
 from vision_attn.fast.linear import FastLinear
-from vision_attn.fast.pointwise import gated, tanh_of_sum
 from vision_attn.fast.time_loops import over_time
-from vision_attn.layers.precision import at_least_float32
+from vision_attn.layers.precision import at_least_float32, product_dtype
 from vision_attn.models.encoder_decoder import RNNsearch
 from vision_attn.models.recurrent import Memory, OwnWords
 from vision_attn.models.show_attend_tell import Gate, ShowAttendTell
@@ -49,8 +49,9 @@ class Packed(ragged.HasRows):
         real, state, chosen = memory.real, packed(state), []
         queries, outputs, looks = [], [], []
         for step, from_word in zip(steps, given, strict=True):
-            memory = ragged.leading(memory._replace(step=None), step.images)._replace(step=step)
-            state = leading(state, step)
+            if step.images < len(memory.regions):
+                memory = ragged.leading(memory._replace(step=None), step.images)
+            memory, state = memory._replace(step=step), leading(state, step)
             if own:
                 if own.sampled is not None and step.kept is not None:
                     own.sampled = own.sampled.index_select(0, step.kept)
@@ -118,6 +119,23 @@ class FusedOutput:
         return self.drop(deep, shared=runs)
 
 
+def tanh_of_sum(
+    a: Float[Tensor, "*rows D"], b: Float[Tensor, "*rows D"], c: Float[Tensor, "*rows D"]
+) -> Float[Tensor, "*rows D"]:
+    """tanh(a + b + c); on a GPU by one kernel, in the precision of the products that follow."""
+    if a.shape == b.shape == c.shape and (kernels := fused("pointwise", a, b, c)):
+        return kernels.TanhOfSum.apply(a, b, c, product_dtype(a))
+    return (a + b + c).tanh()
+
+
+def gated(gate: Float[Tensor, "*rows G"], x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+    """sigmoid(gate) x, with one gate for a row or for each feature; on a GPU by one kernel."""
+    kernels = fused("pointwise", gate, x)
+    if kernels and gate.shape[-1] in (1, x.shape[-1]) and x.shape[-1] <= kernels.MOST:
+        return kernels.Gated.apply(gate, x)
+    return gate.sigmoid() * x
+
+
 class FastShowAttendTell(FusedOutput, Packed, ShowAttendTell):
     pass
 
@@ -140,8 +158,10 @@ def leading(state: Nested, step: ragged.Step) -> Nested:
     """A state of packed rows, for the captions that have a word at `step`."""
     *recurrent, carry, seen_before = state
     if step.kept is not None:
-        recurrent = map_tensors(lambda part: part.index_select(0, step.kept), recurrent)
-    return type(state)(*recurrent, *ragged.leading((carry, seen_before), step.images, step.rows))
+        recurrent = [None if part is None else part.index_select(0, step.kept) for part in recurrent]
+    if carry is not None or seen_before is not None:
+        carry, seen_before = ragged.leading((carry, seen_before), step.images, step.rows)
+    return type(state)(*recurrent, carry, seen_before)
 
 
 def longest_first(words: Int[Tensor, "B R T"]) -> tuple[Int[Tensor, "B"], Int[Tensor, "B R"]]:

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 MOST = 8192
 """The most features of a row, which one program holds."""
@@ -33,7 +33,7 @@ class Normalised(torch.autograd.Function):
         return of_x, *parts.sum(dim=0).unbind(), None, None
 
 
-@torch.library.custom_op("vision_attn::normalise", mutates_args=())
+@operation("normalise")
 def normalise(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Rows x (N, H) in float32, normalised, in `dtype`; and (N, 2), the mean of each row and 1 / standard deviation."""
     outputs = _outputs(x, dtype)
@@ -42,7 +42,7 @@ def normalise(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.
     return outputs
 
 
-@torch.library.custom_op("vision_attn::normalise_gradients", mutates_args=())
+@operation("normalise_gradients")
 def gradients(grad: Tensor, x: Tensor, weight: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of x, and (P, 2, H), parts of those of the weight and of the bias."""
     (N, H), of_x = x.shape, torch.empty_like(x, memory_format=torch.contiguous_format)

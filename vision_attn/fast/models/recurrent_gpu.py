@@ -1,5 +1,5 @@
 """Sums and products element by element on a GPU, with what follows them: one kernel forward, one backward. The plain
-versions are in `layers.pointwise`."""
+versions are in `fast.models.recurrent`."""
 
 from typing import no_type_check
 
@@ -9,14 +9,14 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vision_attn.fast.launch import launch
+from vision_attn.fast.launch import launch, operation
 
 BLOCK = 1024
 MOST = 8192
 """The most features of a row that one program holds."""
 
 
-@torch.library.custom_op("vision_attn::tanh_of_sum", mutates_args=())
+@operation("tanh_of_sum")
 def tanh_of_sum(a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
     """tanh(a + b + c) of tensors of one shape and any precision, computed in float32, in `dtype`."""
     output = torch.empty_like(a, dtype=dtype, memory_format=torch.contiguous_format)
@@ -25,7 +25,7 @@ def tanh_of_sum(a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
     return output
 
 
-@torch.library.custom_op("vision_attn::gated", mutates_args=())
+@operation("gated")
 def gated(gate: Tensor, x: Tensor) -> Tensor:
     """sigmoid(gate) x of rows x (N, D) and gates (N, 1) or (N, D), in the dtype of x."""
     (N, D), output = x.shape, torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -34,7 +34,7 @@ def gated(gate: Tensor, x: Tensor) -> Tensor:
     return output
 
 
-@torch.library.custom_op("vision_attn::gated_gradients", mutates_args=())
+@operation("gated_gradients")
 def gated_gradients(grad: Tensor, gate: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of the gates and of x."""
     N, D = x.shape
