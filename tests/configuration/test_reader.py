@@ -10,8 +10,10 @@ import pytest
 from torch import nn
 
 from vision_attn.configuration.options import parse_options
-from vision_attn.configuration.reader import Part, Reader, UnknownKey, built, plain
+from vision_attn.configuration.parts import Part, built, plain
+from vision_attn.configuration.reader import Reader, UnknownKey
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
+from vision_attn.system.errors import UserError
 
 LAYER = Callable[[int, int], nn.Module]
 LINEAR = {"class_path": "torch.nn.Linear", "init_args": {"bias": False}}
@@ -121,7 +123,7 @@ def test_only_an_expected_object_is_ever_imported(
     for names in (Names(), RunFolder(), RunFolder(["code_of_mine"])):
         try:
             found = read(form, annotation, names=names)
-        except ValueError:
+        except UserError:
             continue
         assert found == form
     with pytest.raises(Untrusted):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from vision_attn.data.tables import absent, places_of, read_table
 from vision_attn.data.text_encoding import read_text
 from vision_attn.system.console import printable, reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, parse_json
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ def read_records(
         if keys not in known:
             try:
                 known[keys] = places_of(keys, columns, named)
-            except ValueError as error:
+            except UserError as error:
                 raise ValueError(f"{where}: {error}") from error
         found = {column: [record[keys[place]] for place in places] for column, places in known[keys].items()}
         nothing = dict.fromkeys(named.keys() - found.keys())  # rather than what else has that key

@@ -26,6 +26,7 @@ from vision_attn.results.measured_runs import CaptionSubject, GlimpseSubject
 from vision_attn.results.own_images import OwnImages
 from vision_attn.results.result_list import Images
 from vision_attn.system.console import complain
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
@@ -187,7 +188,7 @@ def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, 
         try:
             name = name_of(given, number)
             yield name, whole(held(given, name))
-        except ValueError as error:
+        except UserError as error:
             if unreadable is None:
                 raise
             unreadable.append(str(error))

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from vision_attn.system.errors import UserError
 from vision_attn.system.inputs import check_replaced, is_read, reads
 
 WINDOWS = os.name == "nt"
@@ -159,7 +160,7 @@ def _json_lines(path: str | Path, text: str) -> tuple[list[Any], int]:
     return values, 0
 
 
-class _Twice(ValueError):
+class _Twice(UserError):
     """An object of JSON has the same key twice."""
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from vision_attn.contracts import Fit
 from vision_attn.data.images.open import Encoded, decoded, open_photograph
 from vision_attn.system.console import printable
+from vision_attn.system.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,7 +69,7 @@ class View(NamedTuple):
         """The encoder input, and an empty text; a black one, and the reason, if it cannot be read."""
         try:
             return self.read(resolution, fit, frames), ""
-        except ValueError as error:
+        except UserError as error:
             return torch.zeros(*[frames] * (frames > 1), 3, resolution, resolution, dtype=torch.uint8), str(error)
 
 
@@ -121,7 +122,7 @@ class WholePictures(Pixels):
     def _open(self, view: View) -> Image.Image:
         try:
             return open_photograph(view.file)
-        except ValueError:
+        except UserError:
             return Image.fromarray(self._read_view(view).permute(1, 2, 0).numpy())  # which logs it
 
 

@@ -21,6 +21,7 @@ from vision_attn.data.photographs.held_photographs import apart, encoded, regula
 from vision_attn.data.records import check_purposes
 from vision_attn.data.tables import absent, places_of
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import digest, find, read_json
 from vision_attn.system.splits import SPLITS, split_named
 
@@ -120,7 +121,7 @@ def _texts(path: Path, table: Any, named: Mapping[str, str | int], needed: Seque
     names = [field.name for field in table.schema if not _holds_bytes(field.type)]
     try:
         places = places_of(names, ("image", "caption"), named)
-    except ValueError as error:
+    except UserError as error:
         raise ValueError(f"{path}: {error}") from error
     for key in named:
         if key not in places:

@@ -21,6 +21,7 @@ from vision_attn.data.photographs.samples import (
     tar_samples,
 )  # fmt: skip
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 
 NEEDED = "shards need the packages webdataset and pyarrow: pip install 'vision-attn[scale]'"
@@ -81,7 +82,7 @@ def _is_name(pattern: str) -> bool:
     """Whether there is a file or a folder of just this name."""
     try:
         return bool(find(pattern))
-    except ValueError:
+    except UserError:
         return False
 
 
