@@ -1,5 +1,6 @@
 """Values of a config: read by the types of parameters, in the order that keeps text from naming code."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ def read(value: Any, annotation: Any, *options: str, names: Names | None = None,
     [
         (1, float, 1.0),
         ("1e-3", float, 0.001),
+        ("9" * 5000, float, math.inf),  # more digits than Python makes an int of
         ("12", int, 12),
         (True, bool | Literal["auto"], True),
         ("auto", bool | Literal["auto"], "auto"),

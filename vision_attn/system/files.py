@@ -121,8 +121,8 @@ def contents(path: str | Path) -> bytes:
     """Read a file. Raises ValueError naming it if it cannot be read."""
     try:
         return Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
