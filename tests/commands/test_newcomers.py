@@ -112,7 +112,7 @@ def test_a_name_cannot_forge_a_line_of_captions(tmp_path: Path, say, capsysbinar
 
 def test_messages_of_errors_logging_and_arguments_are_escaped(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def fail(_: argparse.Namespace) -> int:
-        raise ValueError("\x1b[2Jone\nline" + "x" * 100_000)
+        raise UserError("\x1b[2Jone\nline" + "x" * 100_000)
 
     monkeypatch.setattr(demo, "run", fail)
     assert main(["demo"]) == 1

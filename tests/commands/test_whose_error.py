@@ -69,4 +69,4 @@ def test_a_class_that_refuses_its_arguments_names_the_key(config, option: str, s
 def test_a_failure_in_code_of_the_user_says_where(config, capsys) -> None:
     assert main(["train", config, "--data.broken=true"]) == 1
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("vision-attn: error: your own code failed: ValueError at mine.py:15: invalid literal"), line
+    assert line.startswith("vision-attn: error: your own code failed: ValueError at mine.py:14: invalid literal"), line
