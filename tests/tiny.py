@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vision_attn.attention.images import Images
 from vision_attn.configuration.config import Config, build, read
-from vision_attn.configuration.reader import Part, parts_of
+from vision_attn.configuration.parts import Part, parts_of
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.digits.mnist import DigitBatch
 from vision_attn.data.stories.question import QuestionBatch

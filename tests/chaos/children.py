@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vision_attn.system.errors import UserError
+
 STATUSES = ("answered", "refused", "traceback", "hang", "died", "memory")
 
 
 class Outcome(NamedTuple):
-    """What became of one input. `answered` and `refused` (a ValueError or OSError of one line) are as it should be."""
+    """What became of one input. `answered` and `refused` (a UserError or OSError of one line) are as it should be."""
 
     status: str
     said: str
@@ -78,7 +80,7 @@ def _work(function: Callable[[Any], Any], inputs: list, writing: int, megabytes:
         began = time.monotonic()
         try:
             status, said = "answered", str(function(item))
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             status, said = "refused", str(error)
             if isinstance(error, UnicodeError) or "\n" in said.strip():
                 status, said = "traceback", traceback.format_exc()

@@ -33,6 +33,7 @@ import vision_attn.commands.train  # noqa: F401 (with what they import, once for
 from tests.untrained import CONFIGS, SIZES, write_run
 from vision_attn.commands import main
 from vision_attn.configuration.run_folder import open_run
+from vision_attn.system.errors import UserError
 
 EVIL = """
 from pathlib import Path
@@ -78,7 +79,7 @@ class Range(NamedTuple):
     outside: Path
 
     def attempt(self, attack: Attack, *, watched: bool = True) -> str:
-        """What came of it, in a folder of its own. Raises AssertionError for harm, ValueError for a refusal."""
+        """What came of it, in a folder of its own. Raises AssertionError for harm, UserError for a refusal."""
         work = self.folder / "work" / str(os.getpid())
         shutil.copytree(self.folder / "good" / attack.base, work / "runs" / "evil", symlinks=True)
         for place in (work, work / "runs" / "evil", work / "runs" / "evil" / "best", work / "evil_package"):
@@ -130,7 +131,7 @@ def opened(trust: tuple[str, ...]) -> str:
 
 
 def command(argv: tuple[str, ...]) -> str:
-    """Standard output of a command. Raises ValueError with its one line of complaint."""
+    """Standard output of a command. Raises UserError with its one line of complaint."""
     said, complaint = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complaint):
         try:
@@ -142,7 +143,7 @@ def command(argv: tuple[str, ...]) -> str:
     if status == 0:
         return said.getvalue()
     assert len(lines) <= 1, lines
-    raise ValueError(lines[0] if lines else "status 1")
+    raise UserError(lines[0] if lines else "status 1")
 
 
 @pytest.fixture(scope="session")

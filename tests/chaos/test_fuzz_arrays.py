@@ -24,6 +24,7 @@ from vision_attn.data.digits.mnist_files import FILES, read_idx
 from vision_attn.data.photographs.annotation_vectors import features
 from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features
 from vision_attn.data.photographs.pixels import View
+from vision_attn.system.errors import UserError
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -129,7 +130,7 @@ def test_caches_of_features(cache: tuple[Path, list[View]], tally: Any, share: C
             (here / item[0]).write_bytes(item[1])
             try:
                 said = str(Features([here], "memory", device).shape)
-            except ValueError as error:
+            except UserError as error:
                 said = f"refused: {error}"
             encoder = Pool()
             found = Features([cached_features(here.parent, encoder, views)], "memmap", device)

@@ -171,7 +171,7 @@ def test_one_process_of_two_is_killed(server, place, tally, share):
             assert code == 0, output
         assert_same(folder, whole)
         code, output = ended[1 - rank]
-        good = code == 0 or "ValueError: another process of this run has ended" in output.splitlines()[-1]
+        good = code == 0 or "UserError: another process of this run has ended" in output.splitlines()[-1]
         tally.add(None if good and ended[rank][0] in (0, KILLED) else f"rank {rank}: {ended}")
     tally.check()
 

@@ -15,6 +15,7 @@ from tests.kinds import KINDS, check
 from vision_attn.explain.captioners import word_maps
 from vision_attn.explain.libraries.opening import open_model
 from vision_attn.explain.look import look
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings
 
 pytestmark = pytest.mark.chaos
@@ -61,7 +62,7 @@ def test_odd_values_of_any_key_are_one_line_or_harmless(
             if model.kind == "captioner":
                 PretrainedCaptioning(model, Settings(max_words=3)).describe([picture])
             look(model, picture, texts=["a cat"] if model.kind == "matcher" else ())
-        except ValueError as error:
+        except UserError as error:
             assert "\n" not in str(error) and len(str(error)) < 1000, (file.name, path, value)
             refused += 1
         file.write_text(before)

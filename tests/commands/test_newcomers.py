@@ -31,6 +31,7 @@ from vision_attn.metrics.coco.java import java
 from vision_attn.metrics.variety import few_images, same_caption, sameness
 from vision_attn.results.model import Model
 from vision_attn.system import console, files
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 
@@ -112,7 +113,7 @@ def test_a_name_cannot_forge_a_line_of_captions(tmp_path: Path, say, capsysbinar
 
 def test_messages_of_errors_logging_and_arguments_are_escaped(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def fail(_: argparse.Namespace) -> int:
-        raise ValueError("\x1b[2Jone\nline" + "x" * 100_000)
+        raise UserError("\x1b[2Jone\nline" + "x" * 100_000)
 
     monkeypatch.setattr(demo, "run", fail)
     assert main(["demo"]) == 1
@@ -135,7 +136,7 @@ class PanicException(BaseException):
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (ValueError("two\nlines"), 1, "error: two lines"),
+        (UserError("two\nlines"), 1, "error: two lines"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(13, "Permission denied", "x"), 1, "error: x: Permission denied"),
         (MemoryError(), 1, "error: out of memory (MemoryError): close other programs"),
@@ -145,7 +146,11 @@ class PanicException(BaseException):
         (OSError(28, "No space left on device", "runs/a.json"), 1, "error: runs/a.json: No space left on device; free"),
         (KeyError("x"), 70, "error: this is a bug in vision-attn: KeyError at demo.py:1:"),
         (RuntimeError("shapes"), 70, "error: this is a bug in vision-attn: RuntimeError at "),
-        (ValueError("too many values to unpack (expected 2)"), 70, "error: this is a bug in vision-attn: ValueError"),
+        (
+            ValueError("zip() argument 2 is shorter than argument 1"),
+            70,
+            "error: this is a bug in vision-attn: ValueError",
+        ),
     ],
 )
 def test_whatever_fails_is_one_line(error, status: int, said: str, monkeypatch, capsys) -> None:

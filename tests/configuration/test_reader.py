@@ -1,5 +1,6 @@
 """Values of a config: read by the types of parameters, in the order that keeps text from naming code."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ import pytest
 from torch import nn
 
 from vision_attn.configuration.options import parse_options
-from vision_attn.configuration.reader import Part, Reader, UnknownKey, built, plain
+from vision_attn.configuration.parts import Part, built, plain
+from vision_attn.configuration.reader import Reader, UnknownKey
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
+from vision_attn.system.errors import UserError
 
 LAYER = Callable[[int, int], nn.Module]
 LINEAR = {"class_path": "torch.nn.Linear", "init_args": {"bias": False}}
@@ -47,6 +50,7 @@ def read(value: Any, annotation: Any, *options: str, names: Names | None = None,
     [
         (1, float, 1.0),
         ("1e-3", float, 0.001),
+        ("9" * 5000, float, math.inf),  # more digits than Python makes an int of
         ("12", int, 12),
         (True, bool | Literal["auto"], True),
         ("auto", bool | Literal["auto"], "auto"),
@@ -121,7 +125,7 @@ def test_only_an_expected_object_is_ever_imported(
     for names in (Names(), RunFolder(), RunFolder(["code_of_mine"])):
         try:
             found = read(form, annotation, names=names)
-        except ValueError:
+        except UserError:
             continue
         assert found == form
     with pytest.raises(Untrusted):

@@ -10,7 +10,8 @@ import yaml
 
 from tests.untrained import write_run
 from vision_attn.commands import main
-from vision_attn.configuration.reader import Reader, plain
+from vision_attn.configuration.parts import plain
+from vision_attn.configuration.reader import Reader
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.trust import RunFolder, Untrusted, confined
 from vision_attn.encoders.backbone import Backbone

@@ -20,6 +20,7 @@ from vision_attn.data.photographs.annotations import read_splits
 from vision_attn.data.photographs.shards import Shards
 from vision_attn.data.photographs.store import locate
 from vision_attn.data.records import read_content
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 pytest.importorskip("datasets", reason="needs datasets, of the extra [hub]")
@@ -258,7 +259,7 @@ def test_damaged_arrow_files_are_refused(tmp_path: Path, form: str) -> None:
                 for one in read_photographs(tmp_path / "b").photographs:
                     one.file and one.file.read()
                 os._exit(0)
-            except ValueError:
+            except UserError:
                 os._exit(1)
             finally:
                 os._exit(2)

@@ -25,6 +25,7 @@ from vision_attn.data.photographs.annotations import read_annotations, read_spli
 from vision_attn.data.photographs.store import locate
 from vision_attn.data.photographs.views import Views
 from vision_attn.data.table_rows import rows_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json
 
 
@@ -71,7 +72,7 @@ def test_no_cell_takes_long(tmp_path: Path, deadline: None, header: str) -> None
     for text in (f"image,caption,{header}\n{rows}", rows + f"21.jpg,{header},y\n", f"{header},b,c\n{rows}"):
         try:
             assert "3.jpg" in said(tmp_path / "a.csv", text)
-        except ValueError as error:
+        except UserError as error:
             assert "\n" not in str(error)
 
 

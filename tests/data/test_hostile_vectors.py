@@ -12,6 +12,7 @@ from tests.data.test_hostile_tables import deadline  # noqa: F401, a fixture
 from vision_attn.data.photographs.annotation_vectors.stored_arrays import LARGEST
 from vision_attn.data.photographs.annotation_vectors.vectors import Vectors, read_boxes, read_vectors
 from vision_attn.data.photographs.pixels import View
+from vision_attn.system.errors import UserError
 
 h5py = pytest.importorskip("h5py", reason="needs h5py, of the extra [features]")
 pytestmark = pytest.mark.usefixtures("deadline")
@@ -198,13 +199,13 @@ def database(tmp_path: Path) -> bytes:
 
 
 def in_child(path: Path) -> int:
-    """The status of a process that reads the vectors of a database: 0, or 256 for a ValueError."""
+    """The status of a process that reads the vectors of a database: 0, or 256 for a UserError."""
     child = os.fork()
     if child == 0:
         try:
             vectors_of(path, *(f"{number}.jpg" for number in range(40)))
             os._exit(0)
-        except ValueError:
+        except UserError:
             os._exit(1)
         finally:
             os._exit(2)

@@ -129,6 +129,8 @@ def test_files_of_babi_are_read(tmp_path) -> None:
     [
         ("Mary moved.", "2: a line is a number and a sentence"),
         ("2 Where is Mary?\tbathroom\t7", "2: a question follows a sentence"),
+        ("2 Where is Mary?\tbathroom\t\u00b2", "2: a question follows a sentence"),
+        ("9" * 5000 + " Mary moved.", "2: a line is a number and a sentence"),
         ("2 Where is Mary?\t\t1", "2: a question follows a sentence"),
         ("2 John moved to the hallway.", "there is no question in this file"),
     ],

@@ -81,7 +81,7 @@ def test_mistakes_in_python_are_named() -> None:
     said = json.loads(done.stdout)
     for name, error in said.items():
         assert error is not None, f"{name}: nothing was said"
-        assert error[0] == "ValueError" and " must be a tensor (" in error[1] and "\n" not in error[1], (name, error)
+        assert error[0] == "UserError" and " must be a tensor (" in error[1] and "\n" not in error[1], (name, error)
     assert said["float images"][1].startswith("images must be a tensor (B, 3, 64, 64) of uint8, but is (2, 3, 64, 64)")
     assert said["wrong width"][1].startswith("regions must be a tensor (B, L, 4) of float, but is (2, 5, 3)")
     assert "project(regions)" in said["unprojected keys"][1]

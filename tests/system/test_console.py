@@ -8,6 +8,7 @@ import pytest
 from vision_attn import commands
 from vision_attn.system import console
 from vision_attn.system.console import complain, printable, progress, say
+from vision_attn.system.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_nothing_of_a_bar_is_left_below_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stderr", Terminal())
     items = iter(progress(range(3), what="look", unit="image"))  # held by the error's traceback
     next(items)
-    assert commands._tell(ValueError("no such method")) == 1
+    assert commands._tell(UserError("no such method")) == 1
     shown = sys.stderr.getvalue()
     assert "look:   0%" in shown and shown.endswith("\rvision-attn: error: no such method\n")
 

@@ -4,10 +4,10 @@ A verb's file has a docstring, whose first line is its help, and two functions: 
 `run(arguments) -> int`, which returns the exit status. A verb that sets the default `overrides=[]` receives all unknown
 options there, such as `--run.epochs=3`. Only the requested verb is imported.
 
-Exit statuses: 0, success; 1, a user error (also in code of the user's own), a damaged file or a full disk; 2, an error
-in the arguments; 70, a bug in vision-attn; 130, interrupted; 141, output closed by its reader. Every failure is one
-line on standard error, except the last. For a bug it names the place in the code; `--debug` (or VISION_ATTN_DEBUG=1)
-shows the traceback.
+Exit statuses: 0, success; 1, a user error (`UserError`, or any error in code of the user's own), a damaged file or a
+full disk; 2, an error in the arguments; 70, a bug in vision-attn, such as any other ValueError; 130, interrupted; 141,
+output closed by its reader. Every failure is one line on standard error, except the last. For a bug it names the place
+in the code; `--debug` (or VISION_ATTN_DEBUG=1) shows the traceback.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from typing import Any, Literal, NoReturn
 from vision_attn import __version__
 from vision_attn.commands._hints import joined
 from vision_attn.system.console import complain, discard, end_progress, log_to_terminal, printable, suggest
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import way_on
 from vision_attn.system.inputs import inputs_kept
 from vision_attn.system.memory import check_address_space, is_short_of_memory, left_at_exit, way_out
@@ -156,7 +157,7 @@ def _noting_signals() -> Iterator[None]:
 
 def _interrupted(error: BaseException | None) -> bool:
     """Return whether Ctrl-C is the cause: a library may turn it into an error of its own, such as while imported."""
-    if _signals and not isinstance(error, ValueError | OSError):
+    if _signals and not isinstance(error, UserError | OSError):
         return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
@@ -174,7 +175,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return "an input is nested too deeply, or contains itself", 1
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}{way_on(error)}", 1
-    if isinstance(error, ValueError | OSError) and "values to unpack (expected" not in text:  # which is Python's own
+    if isinstance(error, UserError | OSError):
         return text, 1
     frame, owner = _place(error)
     whose = "this is a bug in vision-attn" if owner == "ours" else "your own code failed"

@@ -32,6 +32,7 @@ from vision_attn.commands._run_options import (
     open_with,
 )
 from vision_attn.system.console import complain, progress, say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained, replacing, shipped
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -155,7 +156,7 @@ def readable_again(results: Sequence[Any], what: str, complaints: list[str]) -> 
         try:
             _ = result.picture
             found.append(result)
-        except ValueError as error:
+        except UserError as error:
             complaints.append(str(error))
     return found
 

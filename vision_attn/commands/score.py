@@ -31,6 +31,7 @@ from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.words import KINDS, SCORED
 from vision_attn.metrics import CLIP, METRICS, Report, caption_metrics, write_each
 from vision_attn.system.console import say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, find, replacing
 from vision_attn.system.inputs import writes
 
@@ -227,7 +228,7 @@ def photographs_of(
     are not annotated or are ambiguous."""
     try:
         found = matched(list(candidates), photographs)
-    except ValueError as error:
+    except UserError as error:
         raise ValueError(f"{results} and {annotations}: {error}") from error
     unknown = [image for image in candidates if image not in found]
     if unknown:

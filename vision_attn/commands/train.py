@@ -59,7 +59,7 @@ def trial_folder(folder: Path) -> Path:
 
 def trusting(config: Any) -> str:
     """Return the options with which a run of `config` can be opened: --trust for each package of the user's own."""
-    from vision_attn.configuration.reader import parts_of
+    from vision_attn.configuration.parts import parts_of
     from vision_attn.configuration.run_folder import OPENED
     from vision_attn.configuration.trust import NEVER
 

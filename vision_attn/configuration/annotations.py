@@ -123,7 +123,8 @@ def single(value: Any, kind: Any) -> Any:
     if kind in (str, Path):
         return value if isinstance(value, str) else MISSING
     if kind in (int, float) and isinstance(value, str) and _NUMBER.fullmatch(value):
-        value = int(value) if re.fullmatch(r"[+-]?[0-9]+", value) else float(value)
+        whole = re.fullmatch(r"[+-]?[0-9]{1,4000}", value)  # Python converts no more than 4,300 digits
+        value = int(value) if whole else float(value)
     if kind is float and type(value) is int and value.bit_length() < 1024:  # or it would be too large for a float
         return float(value)
     return value if kind in (bool, int, float) and type(value) is kind else MISSING

@@ -16,7 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.moves import REMOVED, moved, moved_option
 from vision_attn.configuration.options import Option, parse_options
-from vision_attn.configuration.reader import Part, Reader, built, located, plain
+from vision_attn.configuration.parts import Part, built, plain
+from vision_attn.configuration.reader import Reader, located
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
 from vision_attn.system.bounded_yaml import flat, read_yaml

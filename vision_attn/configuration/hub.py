@@ -12,6 +12,7 @@ from typing import Any
 
 from vision_attn.system.bounded_yaml import read_yaml
 from vision_attn.system.console import reason_of, unit_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json, shipped
 
 FILES = [
@@ -67,10 +68,10 @@ def upload(folder: Path, name: str, *, private: bool = False) -> str:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Within, an error of the network or of the hub is a ValueError of one line."""
+    """Within, an error of the network or of the hub is a UserError of one line."""
     try:
         yield
-    except ValueError:
+    except UserError:
         raise
     except Exception as error:  # of httpx, requests, or huggingface_hub: its versions differ
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -79,7 +80,7 @@ def _told(what: str) -> Iterator[None]:
             reason = f"access was refused ({status}): log in with `hf auth login`, or set HF_TOKEN"
         elif status == 404:
             reason = "there is no such repository, or it is private"
-        elif status is None:
+        elif status is None and not isinstance(error, ValueError):  # which is about the name, or what is offline
             reason = f"is there a network? ({type(error).__name__}: {reason})"
         raise ValueError(f"{what}: {reason}") from error
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from vision_attn.configuration.annotations import MISSING, is_mapping, items_of, single, takes_text
 from vision_attn.configuration.trust import short
 from vision_attn.system.bounded_yaml import parse_yaml
+from vision_attn.system.errors import UserError
 
 
 class Option(NamedTuple):
@@ -41,7 +42,7 @@ def value_of(text: str, kinds: Sequence[Any], key: str) -> Any:
     textual = any(map(takes_text, kinds))
     try:
         value = parse_yaml(text, f"--{key}")
-    except ValueError:
+    except UserError:
         if textual:
             return text
         raise

@@ -18,10 +18,9 @@ expects an object. What names a class goes through `trust`, before anything is i
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
-from functools import partial
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -40,6 +39,7 @@ from vision_attn.configuration.annotations import (
     word_for,
 )
 from vision_attn.configuration.options import Option, value_of
+from vision_attn.configuration.parts import Part
 from vision_attn.configuration.trust import Names, Untrusted, Wrong, short
 from vision_attn.system.console import suggest
 
@@ -51,39 +51,6 @@ EXAMPLE = "vision_attn.attention.soft.Soft"
 
 class UnknownKey(Wrong):
     """A key that no parameter has."""
-
-
-@dataclass
-class Part:
-    """An object that a config describes: what makes it, and the arguments, defaults included."""
-
-    class_path: str
-    """Empty for a dataclass of settings, which a config does not name."""
-    constructor: Callable
-    arguments: dict[str, Any]
-    factory: bool = False
-    """Whether the receiver makes the object, and adds the first arguments."""
-
-
-def built(value: Any) -> Any:
-    """The object, or the factory, that a part describes; also in lists and mappings."""
-    if isinstance(value, Part):
-        arguments = built(value.arguments)
-        return partial(value.constructor, **arguments) if value.factory else value.constructor(**arguments)
-    if isinstance(value, dict):
-        return {key: built(each) for key, each in value.items()}
-    return type(value)(map(built, value)) if isinstance(value, list | tuple) else value
-
-
-def plain(value: Any) -> Any:
-    """A part as a config file spells it out."""
-    if isinstance(value, Part):
-        arguments = plain(value.arguments)
-        named = {"class_path": value.class_path} if value.class_path else arguments
-        return named | {"init_args": arguments} if value.class_path and arguments else named
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @contextmanager
@@ -99,16 +66,6 @@ def located(where: Path, options: Iterable[Option]) -> Iterator[None]:
         if by_option:
             raise
         raise ValueError(f"{where}: {error}") from error
-
-
-def parts_of(value: Any) -> Iterator[Part]:
-    """All parts in a value."""
-    if isinstance(value, Part):
-        yield value
-        value = value.arguments
-    if isinstance(value, dict | list | tuple):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from parts_of(each)
 
 
 class Reader:
@@ -237,7 +194,8 @@ class Reader:
         if not path and not is_dataclass(constructor):
             path = f"{constructor.__module__}.{constructor.__qualname__}"
         parameters, trusted = expected.parameters(constructor), self.names.trusts(constructor)
-        return Part(path, constructor, self.all(parameters, written, key, options, trusted=trusted), expected.factory)
+        arguments = self.all(parameters, written, key, options, trusted=trusted)
+        return Part(path, constructor, arguments, expected.factory, key)
 
     def default(self, parameter: inspect.Parameter, key: str) -> Any:
         """The default of a parameter, as far as a config can spell it."""

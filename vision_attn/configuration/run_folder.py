@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.configuration.config import load, options_of, parameters
-from vision_attn.configuration.reader import Part, Reader, built, located, plain
+from vision_attn.configuration.parts import Part, built, plain
+from vision_attn.configuration.reader import Reader, located
 from vision_attn.configuration.trust import RunFolder, as_packages, confined
 from vision_attn.configuration.weights import check_weights, load_weights
 from vision_attn.layers.meta import on_meta
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find_best
 from vision_attn.task import Source, Task
 
@@ -70,7 +72,7 @@ def _as_mistakes(where: Path) -> Iterator[None]:
     """Within, an error of a constructor is a mistake in the config, which may hold any number anywhere."""
     try:
         yield
-    except ValueError:
+    except UserError:
         raise
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from vision_attn.system.console import printable, suggest
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 
 PARTS = ("attention", "criteria", "data", "encoders", "layers", "metrics", "models", "tasks")
@@ -35,7 +36,7 @@ LARGEST = 10**15
 """The largest number in the config of a run folder. Products of sizes in torch then fit in 64 bits, or fail."""
 
 
-class Wrong(ValueError):
+class Wrong(UserError):
     """A value of a config that is not what its parameter takes; the message begins with the key."""
 
     def __init__(self, key: str, reason: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from vision_attn.data.tables import absent, places_of, read_table
 from vision_attn.data.text_encoding import read_text
 from vision_attn.system.console import printable, reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, parse_json
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,8 @@ def read_content(path: Path) -> Content:
     try:
         with open(path, "rb") as file:
             first = file.read(8)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if shape := next((shape for magic, shape in MAGIC.items() if first.startswith(magic)), None):
         return Content(shape, _columnar(path, shape))
     text = read_text(path)
@@ -86,7 +87,7 @@ def read_records(
         if keys not in known:
             try:
                 known[keys] = places_of(keys, columns, named)
-            except ValueError as error:
+            except UserError as error:
                 raise ValueError(f"{where}: {error}") from error
         found = {column: [record[keys[place]] for place in places] for column, places in known[keys].items()}
         nothing = dict.fromkeys(named.keys() - found.keys())  # rather than what else has that key
@@ -122,14 +123,23 @@ def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
                 opened = (ipc.open_file if shape == "Arrow" else ipc.open_stream)(mapped)
                 names, kept = opened.schema.names, _without_bytes(opened.schema)
                 table = _limited(path, opened.schema, kept, _batches(opened))
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # of the names of columns
         raise ValueError(f"{path} is not a readable {shape} file: {reason_of(error)}") from error
     if not places_of(kept, ["image"], {}) and places_of(names, ["image"], {}):
         raise ValueError(
             f"{path} holds the photographs themselves, not their names, and {shape} files of that kind are not read: "
             "write Parquet, or save it with the library datasets (`save_to_disk`)"
         )
-    return table.to_pylist()
+    return values_of(path, table)
+
+
+def values_of(path: Path, table: Any) -> list[Any]:
+    """The rows of a table of pyarrow, or the values of a column. Raises ValueError naming the file for a value that
+    Python does not have, such as a time after the year 9999."""
+    try:
+        return table.to_pylist()
+    except Exception as error:  # what is raised depends on the type of the column
+        raise ValueError(f"{path} holds a value that cannot be read: {reason_of(error)}") from error
 
 
 def _without_bytes(schema: Any) -> list[str]:

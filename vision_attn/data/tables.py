@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from vision_attn.data.films.decode import ENDINGS as FILM_ENDINGS
 from vision_attn.data.images.open import ENDINGS
 from vision_attn.data.table_rows import rows_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 from vision_attn.system.splits import SPLITS, UNSPLIT, split_named
 
@@ -82,7 +83,7 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
     """
     try:
         layout = _by_header(text, columns, named) or _by_content(text, columns, named)
-    except ValueError as error:
+    except UserError as error:
         raise ValueError(f"{path}: {error}") from error
     if layout is None:
         raise ValueError(_unknown(path, text, columns, named))
@@ -150,9 +151,9 @@ def _check_apart(places: Mapping[str, Sequence[int]], named: Mapping[str, str | 
                 )
 
 
-def absent(where: str, column: str, name: str | int, names: Iterable[Any]) -> ValueError:
+def absent(where: str, column: str, name: str | int, names: Iterable[Any]) -> UserError:
     """The error that a column which `data.columns` names for a purpose is not among these names."""
-    return ValueError(f"{where} has no column {brief(name)}, as data.columns.{column} says, but {_listed(names)}")
+    return UserError(f"{where} has no column {brief(name)}, as data.columns.{column} says, but {_listed(names)}")
 
 
 def _listed(names: Iterable[Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from vision_attn.contracts import END, PAD
 from vision_attn.data.words import KINDS, SPECIALS, UNKNOWN, WORD, Kind, Pieces, Spaces, Words, spans
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json, replacing
 from vision_attn.system.written import joined
 from vision_attn.task import Source
@@ -59,7 +60,7 @@ class Vocabulary:
             raise ValueError(f"{path}: no such vocabulary file")
         try:
             return cls(*_read(path))
-        except ValueError as error:
+        except UserError as error:
             raise ValueError(f"{path} is not a vocabulary written by `vision-attn prepare`: {error}") from error
 
     def extended(self, words: Iterable[str]) -> "Vocabulary":

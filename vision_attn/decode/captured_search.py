@@ -17,12 +17,13 @@ from vision_attn.decode.rules import Rules
 from vision_attn.fast.choice import fused
 from vision_attn.fast.graphs import Later
 from vision_attn.layers.precision import at_least_float32
+from vision_attn.system.errors import UserError
 
 EVERY = 3
 """Words after which is looked up whether all captions have ended."""
 
 
-class Growing(ValueError):
+class Growing(UserError):
     """The state of a captioner has another shape after a word."""
 
 

@@ -14,6 +14,7 @@ from vision_attn.encoders.folding import Folded
 from vision_attn.layers.meta import allocate
 from vision_attn.layers.precision import Precision, call_in
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.system.turns import forked
 
@@ -100,7 +101,7 @@ class Backbone(Encoder):
             raise ValueError(f"trainable: {self.name} at {self.start} gives {tuple(shape)}, not a map (B, D, Y, X)")
         try:
             return networks.between(self.body, "start", "map")
-        except ValueError as error:
+        except UserError as error:
             raise ValueError(
                 f"trainable: {self.name} at {self.node} is not computed from {self.start} alone: name a node before "
                 "it through which everything passes, such as the end of a block"
@@ -135,7 +136,7 @@ class Backbone(Encoder):
         else:
             try:
                 path = find(self.weights)
-            except ValueError as error:
+            except UserError as error:
                 if not known:
                     raise
                 library, names = networks.library_of(self.name), ", ".join(known)

@@ -21,6 +21,7 @@ from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite
 from vision_attn.encoders.tracing import own_thread_in, traced_by_torch
 from vision_attn.layers.meta import allocate, on_meta
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.hub import hub_or_cache
 
 TIMM = "timm:"
@@ -61,7 +62,7 @@ def cut(
         raise ValueError(f"{library_of(name)}'s {name} cannot be cut at {where}: {reason_of(error)}") from None
 
 
-class UnknownNetwork(ValueError):
+class UnknownNetwork(UserError):
     """There is no network of this name."""
 
 

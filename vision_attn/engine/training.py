@@ -25,6 +25,7 @@ from vision_attn.engine.run_folder.best import best_metrics, better, save_best
 from vision_attn.engine.run_folder.checkpoint import Position
 from vision_attn.engine.step import Step
 from vision_attn.system.console import leave_out, progress, reason_of, say, unit_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.memory import return_freed_memory
 from vision_attn.task import Batch, Source, Task
 
@@ -109,7 +110,7 @@ class Training:
         """Return why best/ cannot be used; empty if it can."""
         try:
             check_weights(self.task, self.folder / "best")
-        except ValueError as error:
+        except UserError as error:
             return str(error)
         return ""
 

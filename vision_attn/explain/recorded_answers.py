@@ -21,6 +21,7 @@ from vision_attn.explain.tokens import NO_PRODUCT, Grid, ImageAttention, MapShap
 from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts
 from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import reason_of, suggest
+from vision_attn.system.errors import UserError
 from vision_attn.system.turns import forked
 
 Method = Literal[
@@ -156,7 +157,7 @@ def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
     if layouts:
         attention = WindowAttention(record, layouts)
     else:
-        with suppress(ValueError):
+        with suppress(UserError):
             attention = ImageAttention(record, shapes, 1, tokens_in_place)
     place = channels_first if block is None else layouts[block].picture
     scores = None if model.kind == "encoder" else output  # the features of an encoder are no answer

@@ -22,6 +22,7 @@ from vision_attn.results.displayable import Displayable
 from vision_attn.results.images import Picture, held, is_one, name_of, whole
 from vision_attn.results.result_list import Images
 from vision_attn.system.console import complain
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.viz.sheet import save_picture
 
@@ -164,7 +165,7 @@ def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, 
         try:
             name = name_of(given, number)
             yield name, whole(held(given, name))
-        except ValueError as error:
+        except UserError as error:
             if unreadable is None:
                 raise
             unreadable.append(str(error))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.configuration.config import options_of
-from vision_attn.configuration.reader import Reader, built, located, plain
+from vision_attn.configuration.parts import built, plain
+from vision_attn.configuration.reader import Reader, located
 from vision_attn.configuration.trust import Names, as_packages
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.vocabulary import Vocabulary

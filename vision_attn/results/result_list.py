@@ -11,6 +11,7 @@ from PIL import Image
 from vision_attn.data.images.squares import in_threads
 from vision_attn.results.displayable import Displayable, InteractiveResult, write_embedded
 from vision_attn.results.images import FILES, Picture, held, is_one, name_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 from vision_attn.viz.glimpses import grid
 from vision_attn.viz.sheet import save_picture
@@ -73,13 +74,13 @@ def each(
         with within():
             return answer([one])[0]
 
-    def attempt(numbered: tuple[int, Picture]) -> tuple[str, Any] | ValueError:
+    def attempt(numbered: tuple[int, Picture]) -> tuple[str, Any] | UserError:
         name = name_of(numbered[1], numbered[0])
         try:
             return name, read(held(numbered[1], name))
-        except ValueError as error:
+        except UserError as error:
             told = isinstance(numbered[1], FILES) or str(error).startswith(f"{name}: ")
-            return error if told else ValueError(f"{name}: {error}")
+            return error if told else UserError(f"{name}: {error}")
 
     def results() -> Iterator[Any]:
         numbered = enumerate(images, 1)
@@ -94,7 +95,7 @@ def each(
 
 def _readable(found: Iterator[Any], unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
     for one in found:
-        if not isinstance(one, ValueError):
+        if not isinstance(one, UserError):
             yield one
         elif unreadable is None:
             raise one

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from vision_attn.system.errors import UserError
 from vision_attn.system.inputs import check_replaced, is_read, reads
 
 WINDOWS = os.name == "nt"
@@ -120,8 +121,8 @@ def contents(path: str | Path) -> bytes:
     """Read a file. Raises ValueError naming it if it cannot be read."""
     try:
         return Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
@@ -159,7 +160,7 @@ def _json_lines(path: str | Path, text: str) -> tuple[list[Any], int]:
     return values, 0
 
 
-class _Twice(ValueError):
+class _Twice(UserError):
     """An object of JSON has the same key twice."""
 
 

@@ -32,6 +32,7 @@ from vision_attn.results.explainer import Explainer
 from vision_attn.results.model import Model
 from vision_attn.results.result_list import BATCH
 from vision_attn.system.console import printable
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import ours
 from vision_attn.web import connections
 from vision_attn.web.addresses import is_foreign, listening, url_of
@@ -149,7 +150,7 @@ class Server:
             key = (number, verb, *(tuple(options.get(name, ())) for name in OPTIONS[verb]))
             model = self.models[number][1]
             async with self._decoded:
-                with suppress(ValueError):  # which is raised again when its turn comes
+                with suppress(UserError):  # which is raised again when its turn comes
                     await asyncio.wrap_future(self._decoders.submit(decode, model, verb, file))
                 result = await self.together(key, file, partial(answers, model, verb, options))
                 return await run_in_threadpool(answered, result)
@@ -157,7 +158,7 @@ class Server:
             return Response()
         except (TimeoutError, asyncio.TimeoutError):  # one and the same from Python 3.11 on
             return failure(408, "the request is shorter than it says, or too slow")
-        except ValueError as error:
+        except UserError as error:
             return failure(413 if isinstance(error, TooLarge) else 400, printable(str(error)))
         except asyncio.CancelledError:
             return failure(503, "the server has been stopped")

@@ -19,6 +19,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vision_attn.system.console import printable, reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 
 FILES = {
@@ -59,7 +60,7 @@ def locate(folder: str, *, download: bool) -> dict[str, Path]:
     """
     try:
         place = find(folder)
-    except ValueError:
+    except UserError:
         place = Path(os.environ.get("VISION_ATTN_DATA") or "data").expanduser() / Path(folder).expanduser()
     names = [name for pair in FILES.values() for name in pair]
     found = {name: file for name in names if (file := _existing(place, name))}
@@ -160,7 +161,7 @@ def _shapes(paths: Sequence[Path]) -> dict[Path, tuple[int, ...]]:
             if path.is_file() and not path.name.startswith("."):
                 with _opened(path) as file:
                     found[path] = _read_shape(path, file)
-        except (ValueError, OSError, EOFError, zlib.error, struct.error):
+        except (UserError, OSError, EOFError, zlib.error, struct.error):
             continue
     return found
 

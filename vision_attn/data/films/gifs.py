@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from vision_attn.data.films.sampling import Film, Limits, SinglePicture, moments, reduced_size
+from vision_attn.system.errors import UserError
 
 MAGIC = b"GIF8"
 """The first bytes of a GIF."""
@@ -31,7 +32,7 @@ def film_of_gif(file: BufferedIOBase, frames: int, at_least: int, limits: Limits
         with Image.open(file, formats=["GIF"]) as film:
             kept = _pictures(film, {*places.tolist()}, at_least, limits)
     except Exception as error:  # a damaged file can make Pillow raise almost anything
-        raise ValueError(str(error) if type(error) is ValueError else type(error).__name__) from error
+        raise ValueError(str(error) if type(error) in (UserError, ValueError) else type(error).__name__) from error
     return Film([kept[place] for place in places], wanted)
 
 

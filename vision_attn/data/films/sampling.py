@@ -6,6 +6,8 @@ from time import monotonic
 import numpy as np
 from PIL import Image
 
+from vision_attn.system.errors import UserError
+
 LARGEST, LONGEST = 4096 * 4096, 200_000
 """Pixels of a frame, and frames of a film."""
 PIXELS = 400_000_000_000
@@ -25,7 +27,7 @@ class Film(list[Image.Image]):
         if they are unknown, as those of a folder of frames."""
 
 
-class SinglePicture(ValueError):
+class SinglePicture(UserError):
     """A file shows one picture, in which nothing happens."""
 
     def __init__(self) -> None:

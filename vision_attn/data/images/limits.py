@@ -13,6 +13,7 @@ from math import ceil
 from PIL import ImageFile
 
 from vision_attn.data.images.upright_rgb import KEPT_PIXELS
+from vision_attn.system.errors import UserError
 
 MAX_PIXELS = 64_000_000
 """Limit on the pixels of a decoded image. The environment variable VISION_ATTN_MAX_PIXELS overrides it."""
@@ -46,14 +47,14 @@ class Budget:
                 self._changed.notify_all()
 
 
-class TooLarge(ValueError):
+class TooLarge(UserError):
     """The image has too many pixels, or takes too much memory."""
 
 
-class Refused(ValueError):
+class Refused(UserError):
     """The reason why a file is refused, without its name."""
 
-    kind = ValueError
+    kind = UserError
     """The error that says so."""
 
 

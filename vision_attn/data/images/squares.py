@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vision_attn.contracts import Fit
 from vision_attn.data.images.open import Encoded, decoded, open_photograph
+from vision_attn.system.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

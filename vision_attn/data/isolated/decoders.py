@@ -22,6 +22,7 @@ from vision_attn.data.films.sampling import Film
 from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Isolated
 from vision_attn.data.isolated.process import MODES, SETTING
+from vision_attn.system.errors import UserError
 
 SECONDS = 10.0
 """After these, a process that decodes a file is ended."""
@@ -41,7 +42,7 @@ class Upload(Isolated):
     def __new__(cls, name: str, content: bytes, decoders: "Decoders") -> "Upload":
         self = super().__new__(cls, name, content, len(content))
         self._decoders, self._seconds = decoders, decoders.seconds
-        self._known: dict[tuple, Image.Image | Film | ValueError] = {}
+        self._known: dict[tuple, Image.Image | Film | UserError] = {}
         return self
 
     def opened(self, what: str, *arguments: Any) -> Any:
@@ -52,11 +53,11 @@ class Upload(Isolated):
             begun = monotonic()
             try:
                 self._known[key] = self._decoders.decode(self, self._seconds, what, arguments)
-            except ValueError as error:
+            except UserError as error:
                 self._known[key] = error
             self._seconds -= monotonic() - begun
         found = self._known[key]
-        if isinstance(found, ValueError):
+        if isinstance(found, UserError):
             raise found
         return found.copy() if isinstance(found, Image.Image) else found
 
@@ -108,7 +109,7 @@ class Decoders:
             raise
         self._give_back(process)
         if "error" in answer:
-            raise (TooLarge if answer.get("large") else ValueError)(str(answer["error"]))
+            raise (TooLarge if answer.get("large") else UserError)(str(answer["error"]))
         return Film(pictures, answer["times"]) if what == "film" else pictures[0]
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from vision_attn.data.films.sampling import Film
 from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Encoded, open_as_stored, open_photograph
 from vision_attn.data.images.upright_rgb import reduction
+from vision_attn.system.errors import UserError
 
 MEMORY = 4 << 30
 """Bytes that the process may take."""
@@ -91,7 +92,7 @@ def _decoded(question: dict[str, Any], content: bytes) -> tuple[dict[str, Any], 
     name = question["name"]
     try:
         found = DECODERS[question["what"]](Encoded(name, content), *question["arguments"])
-    except ValueError as error:
+    except UserError as error:
         return {"error": str(error), "large": isinstance(error, TooLarge)}, ()
     except Exception as error:
         return {"error": f"{name}: not readable ({type(error).__name__})"}, ()

@@ -64,7 +64,7 @@ class Boxes:
                     _instance(one, names.get(one.get("category_id"), ""), height, width) for one in known[image["id"]]
                 ]
                 self.photographs[name] = Photograph(width, height, objects)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ValueError(f"{path} holds no boxes in COCO's format: {_reason(error)}") from None
         self.of_all = len(names) < 2
 
@@ -100,7 +100,7 @@ def _instance(record: dict[str, Any], category: str, height: int, width: int) ->
         edges = [float(edge) for edge in (record["bbox"] or () if runs is None else coco.toBbox(runs))]
         if len(edges) != 4 or not all(map(isfinite, edges)):
             raise ValueError(f"bbox is {record['bbox']}, but must be 4 numbers: left, top, width and height")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         place = f"annotation {record.get('id', '?')} of image {record['image_id']}"
         raise ValueError(f"{place}: {_reason(error)}") from None
     x, y, across, down = edges

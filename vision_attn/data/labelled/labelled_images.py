@@ -23,6 +23,7 @@ from vision_attn.data.labelled.labels import Labelled, find_labelled
 from vision_attn.data.random_streams import stream
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json, replacing
 from vision_attn.task import SPLITS, Source, Task, counted, equal_part, known_split
 
@@ -140,7 +141,7 @@ class LabelledImages(Source):
         for item in (item for items in self.splits.values() for item in items):
             try:
                 size = size_of_pixels(item.file, side=self.side, square=self.square)
-            except ValueError:
+            except UserError:
                 continue
             first = first or (item.file, size)
             if size != first[1]:
@@ -254,7 +255,7 @@ class LabelledImages(Source):
             return self._kept[path]
         try:
             array = self.open(path)
-        except ValueError as error:
+        except UserError as error:
             if path not in self._unreadable:
                 log.warning("left out: %s", printable(str(error)))
                 self._unreadable.add(path)

@@ -17,6 +17,7 @@ from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.pixels import Pixels
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.vocabulary import PAD, Vocabulary
+from vision_attn.system.errors import UserError
 from vision_attn.task import Static
 
 
@@ -142,5 +143,5 @@ class Batches:
         )
 
 
-def _unreadable(photograph: Photograph) -> ValueError:
-    return ValueError(f"no photograph of a whole batch can be read, such as {photograph.file}")
+def _unreadable(photograph: Photograph) -> UserError:
+    return UserError(f"no photograph of a whole batch can be read, such as {photograph.file}")

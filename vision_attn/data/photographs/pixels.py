@@ -18,6 +18,7 @@ from vision_attn.data.films.files import read_film
 from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import in_threads, read_image
 from vision_attn.system.console import printable
+from vision_attn.system.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class View(NamedTuple):
         """The encoder input, and an empty text; a black one, and the reason, if it cannot be read."""
         try:
             return self.read(resolution, fit, frames), ""
-        except ValueError as error:
+        except UserError as error:
             return torch.zeros(*[frames] * (frames > 1), 3, resolution, resolution, dtype=torch.uint8), str(error)
 
 
@@ -99,7 +100,7 @@ class WholePictures(Pixels):
     def _open(self, view: View) -> Image.Image:
         try:
             return open_photograph(view.file)
-        except ValueError:
+        except UserError:
             return Image.fromarray(self._read_view(view).permute(1, 2, 0).numpy())  # which logs it
 
 

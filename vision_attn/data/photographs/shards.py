@@ -28,6 +28,7 @@ from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.task import Task, equal_part, known_split
 
@@ -223,7 +224,7 @@ class Shards(VocabularySource):
         sample, number = numbered
         try:
             pixels = read_image(sample.photograph, self._resolution, self._fit)
-        except ValueError as error:
+        except UserError as error:
             return str(error)
         captions = list(sample.captions)
         if number is not None:

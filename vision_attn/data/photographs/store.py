@@ -25,6 +25,7 @@ from vision_attn.data.ragged import Ragged, map_array, write_array
 from vision_attn.data.records import say_endings, with_endings
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.system.console import bytes_of, printable, progress, say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import digest, meant, replacing
 from vision_attn.task import SPLITS
 
@@ -182,15 +183,15 @@ def _shared(
     If it cannot be opened or saved for another reason, each process keeps its own in memory."""
     made, problem = None, "what was written cannot be read"
     try:
-        with suppress(FileNotFoundError, ValueError):
+        with suppress(FileNotFoundError, UserError):
             return load()
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder, what):
-            with suppress(FileNotFoundError, ValueError):  # another process may have made it meanwhile
+            with suppress(FileNotFoundError, UserError):  # another process may have made it meanwhile
                 return load()
             made = make()
             save(made)
-        with suppress(FileNotFoundError, ValueError):
+        with suppress(FileNotFoundError, UserError):
             return load()
     except OSError as error:
         problem = printable(str(error))

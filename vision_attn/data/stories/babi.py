@@ -1,9 +1,13 @@
 """Files of stories with questions, in the format of bAbI (Weston et al. 2015, arXiv:1502.05698)."""
 
+import re
 from pathlib import Path
 
 from vision_attn.data.stories.question import Question
 from vision_attn.data.text_encoding import read_text
+
+NUMBER = re.compile(r"[0-9]{1,9}")
+"""Of a sentence. Other digits of Unicode, such as a superscript, and thousands of digits are no number to `int`."""
 
 
 def read_questions(path: Path, kind: str) -> list[Question]:
@@ -20,7 +24,7 @@ def read_questions(path: Path, kind: str) -> list[Question]:
         if not line.strip():
             continue
         first, _, text = line.strip().partition(" ")
-        if not first.isascii() or not first.isdigit() or not text.strip():
+        if not NUMBER.fullmatch(first) or not text.strip():
             raise ValueError(f"{path}:{row}: a line is a number and a sentence, as in '1 Mary moved to the bathroom.'")
         number = int(first)
         if number == 1:
@@ -31,7 +35,7 @@ def read_questions(path: Path, kind: str) -> list[Question]:
             facts.append(text.strip())
             continue
         answer, support = rest[0].strip().lower(), rest[1].split() if len(rest) > 1 else []
-        if not answer or not facts or not all(each.isdigit() and int(each) in places for each in support):
+        if not answer or not facts or not all(NUMBER.fullmatch(each) and int(each) in places for each in support):
             raise ValueError(
                 f"{path}:{row}: a question follows a sentence, and has an answer and the numbers of sentences before "
                 "it, with tabs between, as in '3 Where is Mary?<tab>bathroom<tab>1'"

@@ -14,6 +14,7 @@ from vision_attn.engine.run_folder.checkpoint import Position
 from vision_attn.engine.run_folder.folders import replacing_folder
 from vision_attn.metrics import METRICS
 from vision_attn.system.console import say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import finite, read_json
 from vision_attn.task import Source
 
@@ -84,7 +85,7 @@ def best_metrics(folder: Path) -> dict[str, float]:
         metrics = read_json(path)
         if not isinstance(metrics, dict) or not all(type(each) in (int, float, NoneType) for each in metrics.values()):
             raise ValueError(f"{path} is damaged: it must map names to numbers")
-    except ValueError as error:
+    except UserError as error:
         say(f"{error}; the metrics of the best weights are unknown")
         return {}
     if metrics.get("step") == 0:

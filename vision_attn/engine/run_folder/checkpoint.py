@@ -15,6 +15,7 @@ from torch import nn
 from vision_attn.configuration import weights
 from vision_attn.engine.run_folder.folders import remove, replacing_folder, settle, unsettled
 from vision_attn.system.console import say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import digest, read_json, replacing, sha256, way_on
 
 TRAINER = "trainer.pt"
@@ -88,7 +89,7 @@ def peek(folder: Path) -> Position | None:
     settle(folder / "best")
     try:
         return _read_position(folder / "last" / POSITION)
-    except ValueError:
+    except UserError:
         return None
 
 
@@ -150,7 +151,7 @@ def _checked(folder: Path) -> tuple[Position | None, str]:
                 raise ValueError(f"{path} is damaged: its checksum does not match")
     except OSError as error:
         return None, f"{error.filename} cannot be read: {error.strerror}"
-    except ValueError as error:
+    except UserError as error:
         return None, str(error)
     return position, ""
 

@@ -24,6 +24,7 @@ from vision_attn.explain.libraries.opened_model import one_line
 from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.tokens import Grid, MapShapes, Tiles, grid_of, map_shapes
+from vision_attn.system.errors import UserError
 
 NO_PLACES = (
     "the tokens of the image that this model's words attend to do not change where the image does (latents of a "
@@ -109,7 +110,7 @@ def generate(model: Model, inputs: Inputs, *, mean: bool = False, **options: Any
         made = isinstance(grid, Grid) and (grid.rows, grid.columns) in shapes.first  # by a convolution: no guess
         if not made and not _in_place(model, inputs, tokens):
             tokens, why_not = None, NO_PLACES
-    except ValueError as error:
+    except UserError as error:
         tokens, why_not = None, str(error)
     number = len(result.sequences) // num_pictures(inputs)
     chosen = getattr(result, "beam_indices", None)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vision_attn.explain.libraries.opened_model import Model, one_line, reached
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 
 FILES = "config.json, model.safetensors, preprocessor_config.json and, for texts, tokenizer.json"
 """What a folder with a model holds."""
@@ -57,7 +58,7 @@ def open_transformers(
         options |= {"device_map": device_map} if device_map else {}
         try:
             model = reached(lambda: constructor.from_pretrained(name, **options), title, hint)
-        except ValueError as error:
+        except UserError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
             options["attn_implementation"] = "eager"

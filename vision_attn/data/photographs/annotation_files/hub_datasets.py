@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs.annotation_files.caption_values import marks_in
 from vision_attn.data.photographs.annotation_files.held_photographs import apart, encoded, regular
-from vision_attn.data.records import check_purposes
+from vision_attn.data.records import check_purposes, values_of
 from vision_attn.data.tables import absent, places_of
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import digest, find, read_json
 from vision_attn.system.splits import SPLITS, split_named
 
@@ -120,7 +121,7 @@ def _texts(path: Path, table: Any, named: Mapping[str, str | int], needed: Seque
     names = [field.name for field in table.schema if not _holds_bytes(field.type)]
     try:
         places = places_of(names, ("image", "caption"), named)
-    except ValueError as error:
+    except UserError as error:
         raise ValueError(f"{path}: {error}") from error
     for key in named:
         if key not in places:
@@ -133,9 +134,10 @@ def _texts(path: Path, table: Any, named: Mapping[str, str | int], needed: Seque
             )
     fields = {}
     for key, found in places.items():
-        values = [["" if one is None else one for one in table.column(names[place]).to_pylist()] for place in found]
+        columns = [values_of(path, table.column(names[place])) for place in found]
+        values = [["" if one is None else one for one in column] for column in columns]
         fields[key] = values[0] if len(values) == 1 else [[*filter(None, row)] for row in zip(*values, strict=True)]
-    return fields | {name: table.column(name).to_pylist() for name, _ in marks_in(tuple(names))}
+    return fields | {name: values_of(path, table.column(name)) for name, _ in marks_in(tuple(names))}
 
 
 def photographs_in(schema: Any, named: str | int | None) -> str | None:
@@ -182,7 +184,7 @@ def _schema(file: Path) -> Any:
                 return parquet.read_schema(opened)
         with memory_map(str(file)) as mapped:
             return ipc.open_stream(mapped).schema
-    except (ArrowException, OSError):
+    except (ArrowException, OSError, UnicodeDecodeError):
         return ()
 
 

@@ -17,6 +17,7 @@ from vision_attn.data.photographs.annotation_files.caption_values import Marks, 
 from vision_attn.data.photographs.photograph import one_line
 from vision_attn.data.tables import places_of
 from vision_attn.data.text_encoding import read_text
+from vision_attn.system.errors import UserError
 
 CAPTIONS = ("caption", "txt", "json")
 """The endings of captions: the first that holds any is taken."""
@@ -180,7 +181,7 @@ def caption_lines(value: Any, marks: Marks) -> tuple[str, ...]:
     """The captions in a value as lines that are not empty, without what is no caption."""
     found: list[str] = []
     for item in flat([value]):
-        with suppress(ValueError):
+        with suppress(UserError):
             found += texts("", item, marks)
     return tuple(filter(None, map(one_line, found)))
 

@@ -20,7 +20,9 @@ from vision_attn.data.photographs.annotation_files.samples import (
     caption_lines,
     tar_samples,
 )  # fmt: skip
+from vision_attn.data.records import values_of
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 
 NEEDED = "shards need the packages webdataset and pyarrow: pip install 'vision-attn[scale]'"
@@ -81,7 +83,7 @@ def _is_name(pattern: str) -> bool:
     """Whether there is a file or a folder of just this name."""
     try:
         return bool(find(pattern))
-    except ValueError:
+    except UserError:
         return False
 
 
@@ -118,7 +120,7 @@ def parquet_samples(
         columns = [caption, *(name for name, _ in marks_in(tuple(names)) if name != caption)]
         if whole := photographs or not _all_there(file, photograph):
             columns.append(photograph)
-        rows = (row for batch in file.iter_batches(batch_size=16, columns=columns) for row in batch.to_pylist())
+        rows = (row for batch in file.iter_batches(batch_size=16, columns=columns) for row in values_of(path, batch))
         for number, row in enumerate(rows):
             marks = Marks(path)
             marked, name = marks.on(row), f"{path.name}/{number}"
@@ -158,5 +160,5 @@ def _parquet_file(path: Path) -> Iterator[Any]:
     try:
         with ParquetFile(path, memory_map=False) as file:
             yield file
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, UnicodeDecodeError) as error:  # of the names of columns
         raise ValueError(f"{path} is not a readable Parquet file: {reason_of(error)}") from error

@@ -20,6 +20,7 @@ import numpy as np
 from torch import nn
 
 from vision_attn.data.photographs.pixels import View
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, digest, read_json, replacing
 
 FORMAT = 1
@@ -61,7 +62,7 @@ def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Sha
     """
     try:
         index = _read(folder)
-    except ValueError:
+    except UserError:
         index = {}
     if not all(type(index.get(key)) is type(value) for key, value in header.items()):
         index = {}

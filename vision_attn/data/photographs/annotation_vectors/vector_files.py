@@ -16,6 +16,7 @@ from vision_attn.data.photographs.annotation_vectors.vector_databases import (
     Lmdb,
 )
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 """The first bytes of an HDF5 file."""
@@ -70,7 +71,7 @@ def boxes_beside(where: Path | Entry) -> Path | Entry | None:
         return None
     for ending in dict.fromkeys(("", root.suffix, ".lmdb")):
         other = root.with_name(re.sub(r"_att(\.\w+)?$", "_box", root.name) + ending)
-        with suppress(ValueError):  # there is none, or it is of another kind
+        with suppress(UserError):  # there is none, or it is of another kind
             place = place_of(other)
             key = str(where.key) if isinstance(where, Entry) else str(where.relative_to(root).with_suffix(""))
             if found := place.by_id(key) or place.by_name(key):
@@ -88,4 +89,5 @@ def arrays_of(where: Path | Entry) -> Iterator[Mapping[str, Stored]]:
         with open(where, "rb") as file:
             yield stored_in(file)
     except Exception as error:  # a damaged file can make numpy raise almost anything
-        raise ValueError(f"{where}: no array can be read ({type(error).__name__}: {reason_of(error)})") from error
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        raise ValueError(f"{where}: no array can be read ({kind}{reason_of(error)})") from error
